@@ -1,0 +1,48 @@
+//! Judging and changing a body while it streams.
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::denial::Verdict;
+
+/// Looks at a body as it passes. It owns its state, sees chunks that are cut anywhere, and its
+/// verdict must not depend on where.
+///
+/// What it holds back it holds in itself, and never more than it promises. A denial ends the
+/// body: nothing more of it goes out. The upstream is not contacted before the request's
+/// filters let a first byte through, or the body ended.
+pub trait BodyFilter: Send {
+    /// A chunk arrives; what may pass goes to `out`.
+    fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict;
+
+    /// The body ended; what was held back goes to `out`. Trailers may be changed.
+    fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict;
+
+    /// Whether as many bytes come out as go in, so that `Content-Length` stays true.
+    fn keeps_length(&self) -> bool {
+        true
+    }
+}
+
+/// Where a filter puts what may pass.
+#[derive(Default)]
+pub struct BodyOut(Vec<Bytes>);
+
+impl BodyOut {
+    /// Lets bytes pass, in order. Empty pieces are dropped.
+    pub fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.0.push(bytes);
+        }
+    }
+
+    /// Takes all that passed so far.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Bytes> {
+        self.0.drain(..)
+    }
+
+    /// Whether nothing passed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,288 @@
+//! A registered sandbox, and the lease it holds.
+
+use std::any::Any;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+
+use parking_lot::RwLock;
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+
+use super::entry::{EntryMap, HostPattern};
+use super::slots::Slots;
+
+/// A container's name: 1 to 128 of `[A-Za-z0-9_.-]`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerId(Arc<str>);
+
+impl ContainerId {
+    /// Checks and keeps an id.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        let valid = (1..=128).contains(&text.len()) && text.bytes().all(fits);
+        valid.then(|| Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// What tells one container from another: its address, or the listener that is its alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The peer's address, IPv4-mapped IPv6 folded.
+    Address(IpAddr),
+    /// A listener of its own, by the container's id.
+    Listener(ContainerId),
+}
+
+/// Who pushes: a person's agent, or a bot that is held to its own branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMode {
+    /// As its person.
+    User,
+    /// Only below the bot prefixes.
+    Bot,
+}
+
+impl AuthMode {
+    /// `user` or `bot`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Bot => "bot",
+        }
+    }
+
+    /// Reads `user` or `bot`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::User, Self::Bot]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+    }
+}
+
+/// How confidential the things are that a container has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing but public things.
+    #[default]
+    Public,
+    /// Something confidential.
+    Confidential,
+    /// Something secret.
+    Secret,
+}
+
+impl Level {
+    const ALL: [Self; 3] = [Self::Public, Self::Confidential, Self::Secret];
+
+    /// `Public`, `Confidential` or `Secret`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Public => "Public",
+            Self::Confidential => "Confidential",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// Reads `Public`, `Confidential` or `Secret`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == text)
+    }
+}
+
+/// A repository that a container may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repo {
+    /// `owner/name` as it was registered; compare with [`Repo::is`].
+    pub name: Box<str>,
+    /// A push limit of its own, in bytes.
+    pub max_receive_pack_bytes: Option<u64>,
+}
+
+impl Repo {
+    /// Whether this is the repository, without regard to case.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+}
+
+/// One lease of one container: who it is, what it may, and whether it still holds.
+///
+/// What belongs to the lease (limiters, budgets, pools) lives in it, so that it is gone with it.
+pub struct Container {
+    /// The container's name.
+    pub id: ContainerId,
+    /// Told apart from every other lease, also of the same container.
+    pub lease: u64,
+    /// How its flows are recognised.
+    pub source: Source,
+    /// The repositories it may use.
+    pub repos: Vec<Repo>,
+    /// As whom it pushes.
+    pub auth_mode: AuthMode,
+    /// When it was first registered under this lease.
+    pub created_at: OffsetDateTime,
+    /// The patterns that narrow the allowlist for it, as they were registered.
+    pub allowed_domains: Option<Vec<HostPattern>>,
+    narrowing: Option<EntryMap<()>>,
+    expires_at: AtomicI64,
+    level: AtomicU8,
+    ended: CancellationToken,
+    owned: RwLock<Slots>,
+}
+
+/// What a lease is made from.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// See [`Container::id`].
+    pub id: ContainerId,
+    /// See [`Container::lease`].
+    pub lease: u64,
+    /// See [`Container::source`].
+    pub source: Source,
+    /// See [`Container::repos`].
+    pub repos: Vec<Repo>,
+    /// See [`Container::auth_mode`].
+    pub auth_mode: AuthMode,
+    /// See [`Container::created_at`].
+    pub created_at: OffsetDateTime,
+    /// When the lease runs out.
+    pub expires_at: OffsetDateTime,
+    /// See [`Container::allowed_domains`].
+    pub allowed_domains: Option<Vec<HostPattern>>,
+    /// Where its security level begins.
+    pub level: Level,
+}
+
+impl Container {
+    /// Begins a lease.
+    #[must_use]
+    pub fn new(registration: Registration) -> Self {
+        let narrowing = registration.allowed_domains.as_ref().map(|patterns| {
+            let mut map = EntryMap::default();
+            for pattern in patterns {
+                map.insert(pattern.clone(), ());
+            }
+            map
+        });
+        Self {
+            id: registration.id,
+            lease: registration.lease,
+            source: registration.source,
+            repos: registration.repos,
+            auth_mode: registration.auth_mode,
+            created_at: registration.created_at,
+            allowed_domains: registration.allowed_domains,
+            narrowing,
+            expires_at: AtomicI64::new(unix_millis(registration.expires_at)),
+            level: AtomicU8::new(registration.level as u8),
+            ended: CancellationToken::new(),
+            owned: RwLock::default(),
+        }
+    }
+
+    /// When the lease runs out.
+    pub fn expires_at(&self) -> OffsetDateTime {
+        let millis = self.expires_at.load(Ordering::Relaxed);
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000)
+            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+
+    /// Moves the end of the same lease.
+    pub fn extend(&self, expires_at: OffsetDateTime) {
+        self.expires_at
+            .store(unix_millis(expires_at), Ordering::Relaxed);
+    }
+
+    /// Whether the time is over.
+    pub fn expired(&self, now: OffsetDateTime) -> bool {
+        unix_millis(now) >= self.expires_at.load(Ordering::Relaxed)
+    }
+
+    /// Ends the lease: everything that waits on [`Container::ended`] stops.
+    pub fn end(&self) {
+        self.ended.cancel();
+    }
+
+    /// Told when the lease ends, by deletion, replacement or expiry.
+    pub fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Whether flows under this lease may still begin.
+    pub fn is_live(&self, now: OffsetDateTime) -> bool {
+        !self.ended.is_cancelled() && !self.expired(now)
+    }
+
+    /// Whether the container's own narrowing of the allowlist has the host.
+    pub fn allows(&self, host: &super::Host) -> bool {
+        self.narrowing
+            .as_ref()
+            .is_none_or(|map| map.find(host).is_some())
+    }
+
+    /// The security level that the container has reached.
+    pub fn level(&self) -> Level {
+        match self.level.load(Ordering::Acquire) {
+            0 => Level::Public,
+            1 => Level::Confidential,
+            _ => Level::Secret,
+        }
+    }
+
+    /// Raises the level; it is never lowered by what a container does.
+    pub fn raise_level(&self, level: Level) {
+        self.level.fetch_max(level as u8, Ordering::AcqRel);
+    }
+
+    /// Lowers the level to `Public`: an operator's act.
+    pub fn reset_level(&self) {
+        self.level.store(Level::Public as u8, Ordering::Release);
+    }
+
+    /// A value that the lease owns, made when it is first asked for.
+    pub fn owned<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
+        if let Some(value) = self.owned.read().find::<Arc<T>>() {
+            return Arc::clone(value);
+        }
+        let mut owned = self.owned.write();
+        if let Some(value) = owned.find::<Arc<T>>() {
+            return Arc::clone(value);
+        }
+        let value = Arc::new(make());
+        owned.put(Arc::clone(&value));
+        value
+    }
+}
+
+impl fmt::Debug for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Container({}, lease {})", self.id, self.lease)
+    }
+}
+
+fn unix_millis(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,281 @@
+//! Why a flow was refused: one type for every door.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// What a hook answers: pass, or a [`Denial`] that ends the flow.
+pub type Verdict = Result<(), Denial>;
+
+/// Whose doing a denial was; the circuit breaker counts `Upstream` alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A rule said no.
+    Policy,
+    /// The client broke a protocol or sent what cannot be read.
+    Client,
+    /// The far side could not be reached, or failed.
+    Upstream,
+    /// We could not do our part.
+    Us,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $fault:ident;)*) => {
+        /// The stable machine-readable reason of a denial.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code { $($(#[$doc])* $variant,)* }
+
+        impl Code {
+            /// Every code, for documents and tests that must cover all of them.
+            pub const ALL: &'static [Code] = &[$(Code::$variant,)*];
+
+            /// The code as it is written on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Code::$variant => $text,)* }
+            }
+
+            /// The HTTP status that goes with the code.
+            pub const fn status(self) -> u16 {
+                match self { $(Code::$variant => $status,)* }
+            }
+
+            /// Whose doing it was.
+            pub const fn fault(self) -> Fault {
+                match self { $(Code::$variant => Fault::$fault,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The peer has no address that could be looked up.
+    ClientAddressUnknown = "client_address_unknown", 403, Policy;
+    /// Nobody is registered at the peer's address.
+    UnknownSource = "unknown_source", 403, Policy;
+    /// `X-Container-Id` names another container.
+    ContainerIdMismatch = "container_id_mismatch", 403, Policy;
+    /// The lease ran out.
+    RegistrationExpired = "registration_expired", 403, Policy;
+    /// The registry cannot be read.
+    RegistryUnavailable = "registry_unavailable", 503, Us;
+    /// A budget of requests, questions or certificates is spent.
+    RateLimited = "rate_limited", 429, Policy;
+    /// A cap on connections is reached.
+    TooManyConnections = "too_many_connections", 429, Policy;
+    /// The upstream failed too often lately.
+    CircuitOpen = "circuit_open", 503, Upstream;
+    /// No allowlist entry matches the host.
+    DomainNotAllowed = "domain_not_allowed", 403, Policy;
+    /// The address is guarded, or an address literal was asked for.
+    AddressNotAllowed = "address_not_allowed", 403, Policy;
+    /// The entry does not list the port.
+    PortNotAllowed = "port_not_allowed", 403, Policy;
+    /// TRACE, TRACK, CONNECT in a tunnel, or a method nobody knows.
+    MethodNotAllowed = "method_not_allowed", 405, Policy;
+    /// The entry says `websocket: false`.
+    WebsocketNotAllowed = "websocket_not_allowed", 403, Policy;
+    /// The container's security level is above the entry's `max_level`.
+    LevelExceeded = "level_exceeded", 403, Policy;
+    /// A rule of `policy.rules` denied.
+    RuleDenied = "rule_denied", 403, Policy;
+    /// A person has been asked and has not answered yet.
+    ApprovalPending = "approval_pending", 403, Policy;
+    /// A person said no.
+    ApprovalRejected = "approval_rejected", 403, Policy;
+    /// Host or `:authority` differ from the tunnel's authority.
+    HostMismatch = "host_mismatch", 421, Client;
+    /// What is inside a tunnel is neither TLS nor HTTP.
+    ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
+    /// A blocked API call.
+    ApiBlocked = "api_blocked", 403, Policy;
+    /// A write outside the allowlist of writes.
+    WriteNotAllowed = "write_not_allowed", 403, Policy;
+    /// A repository outside the container's list.
+    RepoNotAuthorized = "repo_not_authorized", 403, Policy;
+    /// A push deletes a branch or a tag.
+    BranchDeletionBlocked = "branch_deletion_blocked", 403, Policy;
+    /// A bot pushes outside its prefixes.
+    BotBranchRestricted = "bot_branch_restricted", 403, Policy;
+    /// A push is over its limit.
+    PushTooLarge = "push_too_large", 413, Policy;
+    /// A body must be judged whole and is over the limit.
+    BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
+    /// An encoding that cannot be inspected.
+    UnsupportedEncoding = "unsupported_encoding", 415, Policy;
+    /// No single reading.
+    MalformedRequest = "malformed_request", 400, Client;
+    /// A secret could not be read or refreshed.
+    CredentialUnavailable = "credential_unavailable", 502, Us;
+    /// A placeholder or foreign credential where it does not belong.
+    CredentialMisuse = "credential_misuse", 403, Policy;
+    /// The upstream could not be resolved or connected to, or broke off.
+    UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
+    /// The upstream took too long.
+    UpstreamTimeout = "upstream_timeout", 504, Upstream;
+    /// The upstream's certificate or handshake is not in order.
+    UpstreamTls = "upstream_tls", 502, Upstream;
+    /// Something of ours broke.
+    InternalError = "internal_error", 500, Us;
+}
+
+/// A refusal: what happened, for machines and for people. One pointer wide, so that a
+/// [`Verdict`] costs nothing to return.
+#[derive(Clone)]
+pub struct Denial(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    code: Code,
+    sentence: Cow<'static, str>,
+    details: Map<String, Value>,
+    retry_after: Option<Duration>,
+    addon: &'static str,
+    rule: Option<String>,
+    hint: Option<String>,
+}
+
+impl Denial {
+    /// A denial with its code and the sentence for the person or agent who reads it.
+    #[must_use]
+    pub fn new(code: Code, sentence: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            code,
+            sentence: sentence.into(),
+            details: Map::new(),
+            retry_after: None,
+            addon: "",
+            rule: None,
+            hint: None,
+        }))
+    }
+
+    /// Something of ours broke; the client learns no more than that.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(Code::InternalError, "Internal error")
+    }
+
+    /// What was sent has no single reading.
+    #[must_use]
+    pub fn malformed(what: impl fmt::Display) -> Self {
+        Self::new(Code::MalformedRequest, format!("Malformed request: {what}"))
+    }
+
+    /// Adds a typed detail to the JSON body.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.details.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Says when it is worth trying again, in the body and in `Retry-After`, rounded up.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let seconds = seconds.max(1);
+        self.0.retry_after = Some(Duration::from_secs(seconds));
+        self.with("retry_after", seconds)
+    }
+
+    /// Names the rule or entry that decided, for the audit and for `explain`.
+    #[must_use]
+    pub fn rule(mut self, rule: impl Into<String>) -> Self {
+        self.0.rule = Some(rule.into());
+        self
+    }
+
+    /// Says the smallest edit that would change the verdict; shown by `explain` only.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Names the addon that denied, unless it is named already. The chain calls this.
+    #[must_use]
+    pub fn by(mut self, addon: &'static str) -> Self {
+        if self.0.addon.is_empty() {
+            self.0.addon = addon;
+        }
+        self
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// The sentence for people.
+    pub fn sentence(&self) -> &str {
+        &self.0.sentence
+    }
+
+    /// The addon that denied, or the engine's part.
+    pub fn addon(&self) -> &'static str {
+        self.0.addon
+    }
+
+    /// The rule or entry that decided.
+    pub fn rule_name(&self) -> Option<&str> {
+        self.0.rule.as_deref()
+    }
+
+    /// The smallest edit that would change the verdict.
+    pub fn edit(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
+    /// Whole seconds until it is worth trying again.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.0.retry_after.map(|wait| wait.as_secs())
+    }
+
+    /// The JSON object that goes on the wire: `error`, `code`, then the details.
+    pub fn to_json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("error".into(), Value::String(self.0.sentence.to_string()));
+        object.insert("code".into(), Value::String(self.0.code.as_str().into()));
+        object.extend(self.0.details.clone());
+        Value::Object(object)
+    }
+}
+
+impl fmt::Debug for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Denial({}: {})", self.0.code.as_str(), self.0.sentence)
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.sentence)
+    }
+}
+
+impl std::error::Error for Denial {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_whole_seconds_rounded_up_and_never_zero() {
+        let wait = |ms| {
+            Denial::new(Code::RateLimited, "Rate limit exceeded")
+                .retry_after(Duration::from_millis(ms))
+                .retry_after_seconds()
+        };
+        assert_eq!(wait(0), Some(1));
+        assert_eq!(wait(1000), Some(1));
+        assert_eq!(wait(1001), Some(2));
+    }
+
+    #[test]
+    fn the_first_addon_that_denied_stays_named() {
+        let denial = Denial::internal().by("policy").by("git");
+        assert_eq!(denial.addon(), "policy");
+    }
+}

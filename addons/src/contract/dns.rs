@@ -1,0 +1,21 @@
+//! A DNS question and its answer, as the chain sees them.
+
+use std::net::IpAddr;
+
+use super::host::Host;
+
+/// One question of class IN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsQuery {
+    /// The name asked for.
+    pub name: Host,
+    /// The record type, as its number in the registry of the DNS.
+    pub record_type: u16,
+}
+
+/// The addresses that an answer would give away. An addon removes those that must not be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsAnswer {
+    /// A and AAAA records.
+    pub addresses: Vec<IpAddr>,
+}

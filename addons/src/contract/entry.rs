@@ -1,0 +1,208 @@
+//! Allowlist entries, and finding the one that a host falls under.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::container::Level;
+use super::host::{AuthorityError, Host};
+
+/// Where in the configuration something was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file's name.
+    pub file: Arc<str>,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A host, or every name below one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// Exactly this host.
+    Exactly(Host),
+    /// Any name below, at any depth; not the name itself.
+    Below(Arc<str>),
+}
+
+/// Why a text is not a host pattern.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PatternError {
+    /// The host itself is malformed.
+    #[error("{0}")]
+    Host(#[from] AuthorityError),
+    /// `*` alone, or a star elsewhere than in front.
+    #[error("a wildcard stands in front of a name, as in *.example.com")]
+    Star,
+    /// `*.com`: it would allow names that anybody can register.
+    #[error("*.{0} is a public suffix: anybody can register a name below it")]
+    PublicSuffix(String),
+}
+
+impl HostPattern {
+    /// Parses `name`, an address, or `*.name`.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        let Some(base) = text.strip_prefix("*.") else {
+            if text.contains('*') {
+                return Err(PatternError::Star);
+            }
+            return Ok(Self::Exactly(Host::parse(text)?));
+        };
+        if base.contains('*') {
+            return Err(PatternError::Star);
+        }
+        match Host::parse(base)? {
+            Host::Name(name) if is_public_suffix(&name) => {
+                Err(PatternError::PublicSuffix(name.to_string()))
+            }
+            Host::Name(name) => Ok(Self::Below(name)),
+            Host::Address(_) => Err(PatternError::Star),
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(host) => write!(f, "{host}"),
+            Self::Below(name) => write!(f, "*.{name}"),
+        }
+    }
+}
+
+/// A name without a dot counts as one too: nothing on the list vouches for it.
+fn is_public_suffix(name: &str) -> bool {
+    psl::suffix_str(name).is_none_or(|suffix| suffix == name)
+}
+
+/// One line of the allowlist.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What it matches.
+    pub pattern: HostPattern,
+    /// The pattern as text: the `upstream` label of metrics and limits.
+    pub label: Arc<str>,
+    /// The ports that may be asked for.
+    pub ports: Vec<u16>,
+    /// Whether WebSockets may be opened.
+    pub websocket: bool,
+    /// The highest security level at which a container may still reach it.
+    pub max_level: Level,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// Hosts to values, by exact host or by the nearest wildcard above. A look-up costs one probe
+/// for each label, however many patterns there are.
+#[derive(Clone, Debug)]
+pub struct EntryMap<T> {
+    exact: HashMap<Host, T>,
+    below: HashMap<Arc<str>, T>,
+}
+
+impl<T> Default for EntryMap<T> {
+    fn default() -> Self {
+        Self {
+            exact: HashMap::new(),
+            below: HashMap::new(),
+        }
+    }
+}
+
+impl<T> EntryMap<T> {
+    /// Adds a pattern; answers the value that stood there before.
+    pub fn insert(&mut self, pattern: HostPattern, value: T) -> Option<T> {
+        match pattern {
+            HostPattern::Exactly(host) => self.exact.insert(host, value),
+            HostPattern::Below(name) => self.below.insert(name, value),
+        }
+    }
+
+    /// The value of the most particular pattern that matches: the host itself, else the
+    /// longest wildcard.
+    pub fn find(&self, host: &Host) -> Option<&T> {
+        if let Some(value) = self.exact.get(host) {
+            return Some(value);
+        }
+        if self.below.is_empty() {
+            return None;
+        }
+        let mut rest = host.name()?;
+        while let Some((_, parent)) = rest.split_once('.') {
+            if let Some(value) = self.below.get(parent) {
+                return Some(value);
+            }
+            rest = parent;
+        }
+        None
+    }
+
+    /// Whether there is no pattern at all.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.below.is_empty()
+    }
+
+    /// Every value, in no particular order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.exact.values().chain(self.below.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, host: &str) -> bool {
+        let mut map = EntryMap::default();
+        map.insert(HostPattern::parse(pattern).unwrap(), ());
+        map.find(&Host::parse(host).unwrap()).is_some()
+    }
+
+    #[test]
+    fn wildcards_stop_at_label_borders_and_leave_out_the_apex() {
+        assert!(matches("*.example.com", "a.example.com"));
+        assert!(matches("*.example.com", "a.b.example.com"));
+        assert!(!matches("*.example.com", "example.com"));
+        assert!(!matches("*.example.com", "evilexample.com"));
+        assert!(!matches("example.com", "a.example.com"));
+        assert!(!matches("*.example.com", "a.example.com.evil.example"));
+    }
+
+    #[test]
+    fn wildcards_over_public_suffixes_are_refused() {
+        for pattern in [
+            "*",
+            "*.com",
+            "*.co.uk",
+            "*.github.io",
+            "*.localhost",
+            "a.*.com",
+            "*.*.com",
+            "*a.example.com",
+            "*.127.0.0.1",
+        ] {
+            assert!(HostPattern::parse(pattern).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn the_most_particular_pattern_wins() {
+        let mut map = EntryMap::default();
+        for pattern in ["*.example.com", "*.a.example.com", "x.a.example.com"] {
+            map.insert(HostPattern::parse(pattern).unwrap(), pattern);
+        }
+        let find = |host| map.find(&Host::parse(host).unwrap()).copied();
+        assert_eq!(find("x.a.example.com"), Some("x.a.example.com"));
+        assert_eq!(find("y.a.example.com"), Some("*.a.example.com"));
+        assert_eq!(find("y.example.com"), Some("*.example.com"));
+        assert_eq!(find("example.com"), None);
+    }
+}

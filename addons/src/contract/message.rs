@@ -1,0 +1,81 @@
+//! Heads of requests and responses, as the chain sees them.
+
+use http::{HeaderMap, Method, StatusCode};
+
+use super::body::BodyFilter;
+use super::path::Path;
+
+/// The head of a request. Hop-by-hop fields are gone already; what an addon changes is what
+/// is sent.
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The path, with the one reading that counts.
+    pub path: Path,
+    /// The query as it was sent, without its `?`.
+    pub query: Option<Box<str>>,
+    /// The header fields.
+    pub headers: HeaderMap,
+    /// Whether this asks for a WebSocket.
+    pub websocket: bool,
+    /// How long the body says it is; `Some(0)` where there is none.
+    pub content_length: Option<u64>,
+    filters: Vec<Box<dyn BodyFilter>>,
+}
+
+impl Request {
+    /// A request without filters.
+    #[must_use]
+    pub fn new(method: Method, path: Path, query: Option<Box<str>>, headers: HeaderMap) -> Self {
+        Self {
+            method,
+            path,
+            query,
+            headers,
+            websocket: false,
+            content_length: None,
+            filters: Vec::new(),
+        }
+    }
+
+    /// Lets a filter see the body. Filters see it in the order they were pushed.
+    pub fn push_filter(&mut self, filter: impl BodyFilter + 'static) {
+        self.filters.push(Box::new(filter));
+    }
+
+    /// Hands the filters to the engine.
+    pub fn take_filters(&mut self) -> Vec<Box<dyn BodyFilter>> {
+        std::mem::take(&mut self.filters)
+    }
+}
+
+/// The head of a response.
+pub struct Response {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields.
+    pub headers: HeaderMap,
+    filters: Vec<Box<dyn BodyFilter>>,
+}
+
+impl Response {
+    /// A response without filters.
+    #[must_use]
+    pub fn new(status: StatusCode, headers: HeaderMap) -> Self {
+        Self {
+            status,
+            headers,
+            filters: Vec::new(),
+        }
+    }
+
+    /// Lets a filter see the body. Filters see it in the order they were pushed.
+    pub fn push_filter(&mut self, filter: impl BodyFilter + 'static) {
+        self.filters.push(Box::new(filter));
+    }
+
+    /// Hands the filters to the engine.
+    pub fn take_filters(&mut self) -> Vec<Box<dyn BodyFilter>> {
+        std::mem::take(&mut self.filters)
+    }
+}

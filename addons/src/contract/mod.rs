@@ -1,0 +1,33 @@
+//! The contract that the engine and every addon stand on.
+//!
+//! A flow enters at one of the doors, passes the [`Chain`] phase by phase, and leaves through
+//! a [`Permit`]. Everything here is a plain value in normal form: an addon never sees a raw
+//! string from the wire, and never opens a socket.
+
+mod addon;
+mod body;
+mod chain;
+mod container;
+mod denial;
+mod dns;
+mod entry;
+mod flow;
+mod host;
+mod message;
+mod path;
+mod permit;
+mod slots;
+
+pub use addon::{Addon, Order, Step};
+pub use body::{BodyFilter, BodyOut};
+pub use chain::{Chain, Cleared, OrderError};
+pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
+pub use denial::{Code, Denial, Fault, Verdict};
+pub use dns::{DnsAnswer, DnsQuery};
+pub use entry::{Entry, EntryMap, HostPattern, Origin, PatternError};
+pub use flow::{Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme};
+pub use host::{Authority, AuthorityError, Host, fold_address};
+pub use message::{Request, Response};
+pub use path::{Ambiguity, Path};
+pub use permit::{Addresses, Permit};
+pub use slots::{Slot, Slots};

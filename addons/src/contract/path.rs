@@ -1,0 +1,291 @@
+//! A request path in normal form, and what made its reading doubtful.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A path as it was sent, with the one reading that addons judge.
+///
+/// The normal form has unreserved characters decoded, other escapes in upper case and dot
+/// segments resolved. Where a server might read the path otherwise, [`Path::ambiguity`] says why;
+/// on hosts whose paths are judged that is a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    sent: Box<str>,
+    /// Only where it differs from what was sent.
+    normal: Option<Box<str>>,
+    ambiguity: Option<Ambiguity>,
+}
+
+/// Why a path has more than one reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ambiguity {
+    /// `/./` or `/../`, plain or encoded.
+    DotSegment,
+    /// `%2f` or `%5c`.
+    EncodedSlash,
+    /// `\`.
+    Backslash,
+    /// `;` or `%3b`, which some servers take for parameters.
+    Semicolon,
+    /// `//`.
+    EmptySegment,
+    /// A control character or space, plain or encoded.
+    Control,
+    /// A byte over 0x7f, plain or encoded.
+    NonAscii,
+    /// `%25`, from which a second decoding would make something else.
+    DoubleEncoding,
+    /// A `%` without two hex digits.
+    BadEscape,
+    /// It does not begin with `/`.
+    NotAbsolute,
+}
+
+impl fmt::Display for Ambiguity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DotSegment => "the path has dot segments",
+            Self::EncodedSlash => "the path has an encoded slash",
+            Self::Backslash => "the path has a backslash",
+            Self::Semicolon => "the path has a semicolon",
+            Self::EmptySegment => "the path has an empty segment",
+            Self::Control => "the path has a control character or space",
+            Self::NonAscii => "the path has a byte that is not ASCII",
+            Self::DoubleEncoding => "the path is encoded twice",
+            Self::BadEscape => "the path has a malformed escape",
+            Self::NotAbsolute => "the path does not begin with a slash",
+        })
+    }
+}
+
+impl Path {
+    /// Reads a path (without its query).
+    #[must_use]
+    pub fn parse(sent: &str) -> Self {
+        let (normal, ambiguity) = normalize(sent);
+        let normal = match normal {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(normal) => (normal != sent).then(|| normal.into()),
+        };
+        Self {
+            sent: sent.into(),
+            normal,
+            ambiguity,
+        }
+    }
+
+    /// The path as the client sent it.
+    pub fn sent(&self) -> &str {
+        &self.sent
+    }
+
+    /// The one reading that is judged.
+    pub fn normal(&self) -> &str {
+        self.normal.as_deref().unwrap_or(&self.sent)
+    }
+
+    /// Why another reading is possible, if it is.
+    pub fn ambiguity(&self) -> Option<Ambiguity> {
+        self.ambiguity
+    }
+
+    /// Makes the judged reading the one that is sent on.
+    pub fn send_normal(&mut self) {
+        if let Some(normal) = self.normal.take() {
+            self.sent = normal;
+        }
+    }
+}
+
+fn normalize(sent: &str) -> (Cow<'_, str>, Option<Ambiguity>) {
+    if is_plain(sent) {
+        return (Cow::Borrowed(sent), None);
+    }
+    let mut doubt = (!sent.starts_with('/')).then_some(Ambiguity::NotAbsolute);
+    let decoded = decode(sent, &mut doubt);
+    let resolved = resolve_dots(&decoded, &mut doubt);
+    (Cow::Owned(resolved), doubt)
+}
+
+/// The common case, told in one pass without an allocation.
+fn is_plain(path: &str) -> bool {
+    let mut previous = 0;
+    for byte in path.bytes() {
+        let fits = byte.is_ascii_graphic() && !matches!(byte, b'%' | b'\\' | b';');
+        if !fits || (previous == b'/' && matches!(byte, b'/' | b'.')) {
+            return false;
+        }
+        previous = byte;
+    }
+    path.starts_with('/')
+}
+
+fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
+    let mut out = String::with_capacity(sent.len());
+    let mut bytes = sent.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            note(doubt, doubt_of_plain(byte));
+            push_byte(&mut out, byte);
+            continue;
+        }
+        let rest = bytes.clone();
+        let hex = |byte: Option<u8>| byte.and_then(|b| (b as char).to_digit(16));
+        let (Some(high), Some(low)) = (hex(bytes.next()), hex(bytes.next())) else {
+            note(doubt, Some(Ambiguity::BadEscape));
+            bytes = rest;
+            out.push_str("%25");
+            continue;
+        };
+        let value = (high * 16 + low) as u8;
+        note(doubt, doubt_of_encoded(value));
+        if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
+            out.push(value as char);
+        } else {
+            push_escape(&mut out, value);
+        }
+    }
+    out
+}
+
+/// Keeps the first doubt: one is enough to refuse, and the first is the plainest to explain.
+fn note(doubt: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
+    if doubt.is_none() {
+        *doubt = found;
+    }
+}
+
+fn doubt_of_plain(byte: u8) -> Option<Ambiguity> {
+    match byte {
+        b'\\' => Some(Ambiguity::Backslash),
+        b';' => Some(Ambiguity::Semicolon),
+        0..=0x20 | 0x7f => Some(Ambiguity::Control),
+        0x80.. => Some(Ambiguity::NonAscii),
+        _ => None,
+    }
+}
+
+fn doubt_of_encoded(value: u8) -> Option<Ambiguity> {
+    match value {
+        b'/' | b'\\' => Some(Ambiguity::EncodedSlash),
+        b'.' => Some(Ambiguity::DotSegment),
+        b'%' => Some(Ambiguity::DoubleEncoding),
+        b';' => Some(Ambiguity::Semicolon),
+        0..=0x1f | 0x7f => Some(Ambiguity::Control),
+        0x80.. => Some(Ambiguity::NonAscii),
+        _ => None,
+    }
+}
+
+fn push_byte(out: &mut String, byte: u8) {
+    if byte.is_ascii_graphic() {
+        out.push(byte as char);
+    } else {
+        push_escape(out, byte);
+    }
+}
+
+fn push_escape(out: &mut String, value: u8) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let digit = |nibble: u8| HEX.get(usize::from(nibble)).map_or('0', |d| *d as char);
+    out.push('%');
+    out.push(digit(value >> 4));
+    out.push(digit(value & 15));
+}
+
+/// Removes dot segments as RFC 3986 section 5.2.4 does; empty segments stay, and are doubtful.
+fn resolve_dots(path: &str, doubt: &mut Option<Ambiguity>) -> String {
+    let absolute = path.strip_prefix('/').unwrap_or(path);
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = absolute.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." | ".." => {
+                note(doubt, Some(Ambiguity::DotSegment));
+                if segment == ".." {
+                    kept.pop();
+                }
+                if last {
+                    kept.push("");
+                }
+            }
+            "" if !last => {
+                note(doubt, Some(Ambiguity::EmptySegment));
+                kept.push("");
+            }
+            _ => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn plain_paths_are_their_own_normal_form() {
+        for path in [
+            "/",
+            "/repos/o/r/pulls/1",
+            "/a.b/c..d/",
+            "/v1beta/models/x:generate",
+            "/a/b.git/info/refs",
+        ] {
+            let parsed = Path::parse(path);
+            assert_eq!((parsed.normal(), parsed.ambiguity()), (path, None));
+        }
+    }
+
+    #[test]
+    fn what_has_two_readings_says_why() {
+        use Ambiguity::*;
+        for (path, normal, why) in [
+            ("/a/../b", "/b", Some(DotSegment)),
+            ("/a/./b", "/a/b", Some(DotSegment)),
+            ("/a/%2e%2e/b", "/b", Some(DotSegment)),
+            ("/a/..", "/", Some(DotSegment)),
+            ("/a%2fb", "/a%2Fb", Some(EncodedSlash)),
+            ("/a%5Cb", "/a%5Cb", Some(EncodedSlash)),
+            ("/a%252fb", "/a%252fb", Some(DoubleEncoding)),
+            ("//a", "//a", Some(EmptySegment)),
+            ("/a\\b", "/a\\b", Some(Backslash)),
+            ("/a;x/b", "/a;x/b", Some(Semicolon)),
+            ("/a%00", "/a%00", Some(Control)),
+            ("/a%0d%0a", "/a%0D%0A", Some(Control)),
+            ("/é", "/%C3%A9", Some(NonAscii)),
+            ("/%zz", "/%25zz", Some(BadEscape)),
+            ("/%", "/%25", Some(BadEscape)),
+            ("a", "/a", Some(NotAbsolute)),
+            ("/%61bc%20d", "/abc%20d", None),
+        ] {
+            let parsed = Path::parse(path);
+            assert_eq!(
+                (parsed.normal(), parsed.ambiguity()),
+                (normal, why),
+                "{path}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_normal_form_is_idempotent(path in "/[a-zA-Z0-9./%;\\\\ é2fe5c]{0,60}") {
+            let once = Path::parse(&path);
+            let twice = Path::parse(once.normal());
+            prop_assert_eq!(twice.normal(), once.normal());
+        }
+
+        #[test]
+        fn an_unambiguous_path_has_no_second_reading(path in "/[a-z./%;\\\\é0-9A-F]{0,60}") {
+            let parsed = Path::parse(&path);
+            if parsed.ambiguity().is_none() {
+                let normal = parsed.normal();
+                let dotted = normal.split('/').any(|s| s == "." || s == "..");
+                prop_assert!(!dotted && !normal.contains("//") && !normal.contains("%2F") && !normal.contains("%25"));
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The chain that every flow passes, and the contract it stands on.
+//!
+//! Decisions only: nothing in this crate opens a socket, a database or a TLS session. What an
+//! addon needs from outside is a small trait that the engine implements.
+#![deny(missing_docs)]
+
+pub mod contract;

@@ -1,0 +1,251 @@
+//! The validated configuration, as the rest of the engine reads it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{ContainerId, Entry, EntryMap, Host, Origin};
+use http::HeaderName;
+use ipnet::IpNet;
+use zeroize::Zeroizing;
+
+/// Everything the files say, validated. A reload builds another one or changes nothing.
+#[derive(Debug)]
+pub struct Config {
+    /// `proxy.yaml`
+    pub proxy: ProxyConfig,
+    /// `allowlist.yaml`, for HTTP and DNS alike.
+    pub allowlist: EntryMap<Arc<Entry>>,
+    /// `policy.yaml`
+    pub policy: PolicyConfig,
+    /// The active entries of `credentials.yaml`.
+    pub credentials: Vec<CredentialConfig>,
+    /// What is in order but deserves a word at start and in `check`: inactive credentials and
+    /// the like. Never a secret.
+    pub warnings: Vec<String>,
+}
+
+/// `proxy.yaml`
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    pub listen: Listen,
+    /// Mode of the admin socket.
+    pub admin_mode: u32,
+    /// Who may use the admin socket besides our own uid and 0.
+    pub admin_uids: Vec<u32>,
+    pub data_dir: PathBuf,
+    pub certs_dir: PathBuf,
+    pub shutdown_timeout: Duration,
+    pub tls: TlsConfig,
+    pub upstream: UpstreamConfig,
+    pub limits: Limits,
+    pub dns: DnsConfig,
+    pub logging: Logging,
+    pub otlp_endpoint: Option<String>,
+    pub audit: AuditConfig,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    pub proxy: Vec<SocketAddr>,
+    /// UDP and TCP on each.
+    pub dns: Vec<SocketAddr>,
+    pub mcp: Vec<SocketAddr>,
+    pub admin: PathBuf,
+}
+
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    /// Hosts tunnelled without interception.
+    pub passthrough: EntryMap<Origin>,
+    /// A PEM bundle trusted for upstreams besides the system roots.
+    pub upstream_ca: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// Empty: those of the system's resolv.conf.
+    pub nameservers: Vec<SocketAddr>,
+    pub hosts: HashMap<Host, StaticAddress>,
+    pub allow_private: Vec<IpNet>,
+    pub connect_timeout: Duration,
+    /// To the response head.
+    pub response_timeout: Duration,
+    pub idle_timeout: Duration,
+}
+
+/// A static answer; the port, where given, replaces the one that was asked for when dialling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticAddress {
+    pub address: IpAddr,
+    pub port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub max_connections: usize,
+    pub max_connections_per_container: usize,
+    pub header_read_timeout: Duration,
+    pub max_header_bytes: usize,
+    pub inspect_body_bytes: usize,
+    pub certificates_per_minute: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// The numbers of the record types that are answered; others get an empty NOERROR.
+    pub types: Vec<u16>,
+    pub queries_per_minute: u32,
+    pub distinct_names_per_minute: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logging {
+    /// A level, or directives as `tracing_subscriber::EnvFilter` reads them.
+    pub level: String,
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditConfig {
+    pub path: PathBuf,
+    pub max_bytes: u64,
+    pub keep: usize,
+    pub lines_per_minute_per_container: u32,
+}
+
+/// `policy.yaml`
+#[derive(Clone, Debug)]
+pub struct PolicyConfig {
+    pub api: ApiPolicy,
+    pub rules: Vec<RuleConfig>,
+    pub allow_branch_deletion: bool,
+    pub git: GitConfig,
+    pub circuit_breakers: CircuitBreakers,
+    pub rate_limits: RateLimits,
+}
+
+#[derive(Clone, Debug)]
+pub struct ApiPolicy {
+    /// Method to patterns over the path in normal form.
+    pub blocked_patterns: BTreeMap<String, Vec<String>>,
+    pub allowed_patterns: BTreeMap<String, Vec<String>>,
+    pub blocked_mutations: Vec<String>,
+    pub allowed_mutations: Vec<String>,
+    /// `github_writes: allowlist`; false for `blocklist`.
+    pub writes_are_an_allowlist: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct RuleConfig {
+    pub name: String,
+    pub effect: Effect,
+    pub hosts: EntryMap<()>,
+    /// Empty: any.
+    pub methods: Vec<http::Method>,
+    /// Regular expressions, each validated. Empty: any.
+    pub paths: Vec<String>,
+    pub origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Allow,
+    Deny,
+    Ask,
+}
+
+#[derive(Clone, Debug)]
+pub struct GitConfig {
+    pub hosts: Vec<GitHost>,
+    pub bot_branch_prefixes: Vec<String>,
+    pub public_reads: bool,
+    /// `push_denials: report`; false for `status`.
+    pub report_push_denials: bool,
+    pub warning_bytes: u64,
+    pub hard_limit_bytes: u64,
+}
+
+/// A git host and the hosts that serve its API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GitHost {
+    pub host: Host,
+    pub api: Option<Host>,
+    pub uploads: Option<Host>,
+    pub raw: Option<Host>,
+    pub codeload: Option<Host>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CircuitBreakers {
+    pub defaults: CircuitBreaker,
+    pub upstreams: EntryMap<CircuitBreaker>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CircuitBreaker {
+    pub failure_threshold: u32,
+    pub recovery_timeout: Duration,
+    pub success_threshold: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct RateLimits {
+    pub enabled: bool,
+    pub defaults: RateLimit,
+    pub per_upstream: EntryMap<RateLimit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    pub requests_per_second: u32,
+    pub burst_size: u32,
+}
+
+/// An entry of `credentials.yaml`.
+#[derive(Clone, Debug)]
+pub struct CredentialConfig {
+    pub name: String,
+    /// Hosts and ports that it is for.
+    pub hosts: Vec<(Host, u16)>,
+    pub kind: CredentialKind,
+    pub remove_headers: Vec<HeaderName>,
+    pub remove_query: Vec<String>,
+    pub remove_cookies: Vec<String>,
+    /// `None`: every container.
+    pub containers: Option<Vec<ContainerId>>,
+    /// `None`: whatever repositories a container has.
+    pub repos: Option<Vec<String>>,
+    pub origin: Origin,
+}
+
+/// How the secret is put into a request.
+#[derive(Clone, Debug)]
+pub enum CredentialKind {
+    SetHeaders(Vec<(HeaderName, SecretConfig)>),
+    Basic {
+        username: String,
+        password: SecretConfig,
+    },
+    Bearer(SecretConfig),
+}
+
+/// Where a secret comes from.
+#[derive(Clone)]
+pub enum SecretConfig {
+    /// Given in the file, or by a variable.
+    Value(Zeroizing<String>),
+    /// Read from a file, again when it changes.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for SecretConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Value(_) => f.write_str("Value(…)"),
+            Self::File(path) => write!(f, "File({})", path.display()),
+        }
+    }
+}

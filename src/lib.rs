@@ -1,0 +1,14 @@
+//! The engine of unified-proxy: it moves bytes and holds no policy.
+//!
+//! The binary is a thin `main` over this library; the library exists so that tests and fuzz
+//! targets reach the parsers that peers reach.
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod dns;
+pub mod net;
+pub mod proxy;
+pub mod registry;
+pub mod telemetry;
+pub mod tls;
