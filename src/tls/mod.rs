@@ -1,1 +1,9 @@
-//! Written next.
+//! TLS on both sides: our own authority towards sandboxes, verified roots towards the world.
+
+mod authority;
+mod ca_files;
+mod upstream;
+
+pub use authority::{Authority, MintError};
+pub use ca_files::{CaError, CaFiles, ROTATION_GRACE};
+pub use upstream::UpstreamTls;

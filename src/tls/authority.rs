@@ -1,0 +1,194 @@
+//! Leaves for intercepted hosts: minted on demand, cached, short-lived.
+
+use std::sync::Arc;
+
+use addons::contract::Host;
+use arc_swap::ArcSwap;
+use moka::sync::Cache;
+use rcgen::{
+    CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType,
+    SerialNumber,
+};
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
+use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
+use thiserror::Error;
+use time::{Duration, OffsetDateTime};
+
+use super::ca_files::{Ca, CaError, CaFiles};
+
+/// Leaves kept at most; each is a few KiB.
+const CACHE_CAPACITY: u64 = 4096;
+/// A leaf's validity from now on; with the skew before now it stays at most 25 hours.
+const LEAF_LIFETIME: Duration = Duration::hours(24);
+const LEAF_SKEW: Duration = Duration::hours(1);
+/// Half of the validity, so that what comes from the cache is never about to run out.
+const CACHE_LIFETIME: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
+/// One ticket resumes one connection; clients that open several ask several times.
+const TICKETS: usize = 1;
+
+/// Why no leaf could be made.
+#[derive(Clone, Debug, Error)]
+#[error("cannot make a certificate: {0}")]
+pub struct MintError(String);
+
+/// Signs leaves for hosts that a sandbox may reach.
+///
+/// All leaves share one key of this process, never the CA's: minting is one signature. The
+/// key is gone with the process.
+pub struct Authority {
+    files: CaFiles,
+    ca: ArcSwap<Ca>,
+    leaf_key: KeyPair,
+    signing_key: Arc<dyn SigningKey>,
+    ticketer: Arc<dyn ProducesTickets>,
+    provider: Arc<CryptoProvider>,
+    cache: Cache<Host, Arc<ServerConfig>>,
+}
+
+impl Authority {
+    /// Loads the CA, or makes it on the first start.
+    pub fn open(files: CaFiles, provider: Arc<CryptoProvider>) -> Result<Self, CaError> {
+        let ca = files.load_or_create(OffsetDateTime::now_utc())?;
+        let leaf_key = KeyPair::generate()?;
+        let der = PrivatePkcs8KeyDer::from(leaf_key.serialize_der());
+        let unusable = |_| CaError::Rcgen(rcgen::Error::RemoteKeyError);
+        let signing_key = provider
+            .key_provider
+            .load_private_key(der.into())
+            .map_err(unusable)?;
+        let ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(unusable)?;
+        Ok(Self {
+            files,
+            ca: ArcSwap::from_pointee(ca),
+            leaf_key,
+            signing_key,
+            ticketer,
+            provider,
+            cache: Cache::builder()
+                .max_capacity(CACHE_CAPACITY)
+                .time_to_live(CACHE_LIFETIME)
+                .build(),
+        })
+    }
+
+    /// Reads the files again: a rotated CA takes over once its grace is past.
+    pub fn refresh(&self) -> Result<(), CaError> {
+        let ca = self.files.load_or_create(OffsetDateTime::now_utc())?;
+        if ca.pem != self.ca.load().pem {
+            self.ca.store(Arc::new(ca));
+            self.cache.invalidate_all();
+        }
+        Ok(())
+    }
+
+    /// The server configuration for a host, if one is at hand.
+    pub fn cached(&self, host: &Host) -> Option<Arc<ServerConfig>> {
+        self.cache.get(host)
+    }
+
+    /// Mints a leaf for a host. Concurrent calls for one host mint once.
+    pub fn mint(&self, host: &Host) -> Result<Arc<ServerConfig>, MintError> {
+        let minted = self
+            .cache
+            .try_get_with_by_ref(host, || self.server_config(host));
+        minted.map_err(|error: Arc<MintError>| (*error).clone())
+    }
+
+    fn server_config(&self, host: &Host) -> Result<Arc<ServerConfig>, MintError> {
+        let failed = |error: &dyn std::fmt::Display| MintError(error.to_string());
+        let leaf = self.leaf(host).map_err(|error| failed(&error))?;
+        let certified = CertifiedKey::new(vec![leaf], Arc::clone(&self.signing_key));
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed(&error))?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // Sessions live in the clients' tickets: nothing to remember for each of them here.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::clone(&self.ticketer);
+        config.send_tls13_tickets = TICKETS;
+        Ok(Arc::new(config))
+    }
+
+    fn leaf(
+        &self,
+        host: &Host,
+    ) -> Result<rustls::pki_types::CertificateDer<'static>, rcgen::Error> {
+        let ca = self.ca.load();
+        let now = OffsetDateTime::now_utc();
+        let mut params = CertificateParams::default();
+        params.not_before = (now - LEAF_SKEW).max(ca.not_before);
+        params.not_after = (now + LEAF_LIFETIME).min(ca.not_after);
+        params.serial_number = Some(random_serial(&self.provider)?);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let text = host.to_string();
+        params.subject_alt_names = vec![match host {
+            Host::Name(name) => SanType::DnsName(name.as_ref().try_into()?),
+            Host::Address(address) => SanType::IpAddress(*address),
+        }];
+        // A common name holds 64 characters at most; the alternative name is what counts.
+        if text.len() <= 64 {
+            params.distinguished_name.push(DnType::CommonName, text);
+        }
+        let leaf = params.signed_by(&self.leaf_key, &ca.issuer)?;
+        Ok(leaf.der().clone())
+    }
+}
+
+fn random_serial(provider: &CryptoProvider) -> Result<SerialNumber, rcgen::Error> {
+    let mut bytes = [0_u8; 16];
+    let filled = provider.secure_random.fill(&mut bytes);
+    filled.map_err(|_| rcgen::Error::RingUnspecified)?;
+    // Positive, and never shorter than it looks.
+    if let Some(first) = bytes.first_mut() {
+        *first = (*first & 0x7f) | 0x40;
+    }
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authority(dir: &std::path::Path) -> Authority {
+        let files = CaFiles::new(&dir.join("data"), &dir.join("certs"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        Authority::open(files, provider).unwrap()
+    }
+
+    #[test]
+    fn leaves_are_short_lived_and_have_random_serials_and_a_key_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = authority(dir.path());
+        let der = |name| authority.leaf(&Host::parse(name).unwrap()).unwrap();
+        let (one, two) = (der("a.example.com"), der("a.example.com"));
+        let (_, first) = x509_parser::parse_x509_certificate(&one).unwrap();
+        let (_, second) = x509_parser::parse_x509_certificate(&two).unwrap();
+        assert_ne!(first.raw_serial(), second.raw_serial());
+        let validity = first.validity();
+        let lifetime = validity.not_after.timestamp() - validity.not_before.timestamp();
+        assert!(lifetime <= 25 * 3600, "{lifetime}");
+        let ca = authority.ca.load();
+        let ca_key = ca.issuer.key().public_key_raw();
+        assert_ne!(first.public_key().subject_public_key.data.as_ref(), ca_key);
+        assert!(!first.is_ca());
+    }
+
+    #[test]
+    fn a_second_tunnel_to_a_host_mints_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = authority(dir.path());
+        let host = Host::parse("a.example.com").unwrap();
+        assert!(authority.cached(&host).is_none());
+        let first = authority.mint(&host).unwrap();
+        let second = authority.mint(&host).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        assert!(authority.cached(&host).is_some());
+    }
+}

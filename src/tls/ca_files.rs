@@ -1,0 +1,416 @@
+//! The interception CA on disk: made once, never replaced silently.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use thiserror::Error;
+use time::{Duration, OffsetDateTime};
+
+/// How long a CA is valid.
+const CA_LIFETIME: Duration = Duration::days(365);
+/// How far a sandbox's clock may be behind ours.
+const CLOCK_SKEW: Duration = Duration::minutes(5);
+/// How long a new CA is published before it signs, so that sandboxes can pick it up.
+pub const ROTATION_GRACE: Duration = Duration::hours(24);
+
+/// Why the CA cannot be used. Each says what to do.
+#[derive(Debug, Error)]
+pub enum CaError {
+    /// A file or folder cannot be read or written.
+    #[error("{path}: {source}; make it readable and writable for this user")]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// One of key and certificate is there without the other.
+    #[error(
+        "{missing} is missing although {present} is there; restore it from a backup, or move {present} away \
+         to have a new CA made (sandboxes must then trust the new one)"
+    )]
+    Half { missing: PathBuf, present: PathBuf },
+    /// It does not parse, or key and certificate do not belong together.
+    #[error(
+        "{path}: {why}; restore it from a backup, or move key and certificate away to have a new CA made"
+    )]
+    Broken { path: PathBuf, why: String },
+    /// The clock is before the certificate's start.
+    #[error(
+        "the clock says {now}, which is before the CA became valid ({not_before}); set the clock"
+    )]
+    NotYetValid {
+        now: OffsetDateTime,
+        not_before: OffsetDateTime,
+    },
+    /// The certificate ran out.
+    #[error(
+        "the CA ran out at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
+    )]
+    Expired { not_after: OffsetDateTime },
+    /// A new CA is published already.
+    #[error("a new CA is published already and will sign from {from} on")]
+    RotationPending { from: OffsetDateTime },
+    /// The library refused.
+    #[error("cannot make a certificate: {0}")]
+    Rcgen(#[from] rcgen::Error),
+}
+
+/// A CA that can sign.
+pub(super) struct Ca {
+    pub(super) issuer: Issuer<'static, KeyPair>,
+    pub(super) pem: String,
+    pub(super) not_before: OffsetDateTime,
+    pub(super) not_after: OffsetDateTime,
+}
+
+/// Where the CA lives.
+#[derive(Clone, Debug)]
+pub struct CaFiles {
+    data_dir: PathBuf,
+    certs_dir: PathBuf,
+}
+
+impl CaFiles {
+    /// Keys below `data_dir`, public halves below `certs_dir`.
+    #[must_use]
+    pub fn new(data_dir: &Path, certs_dir: &Path) -> Self {
+        Self {
+            data_dir: data_dir.to_owned(),
+            certs_dir: certs_dir.to_owned(),
+        }
+    }
+
+    /// The public certificate that sandboxes trust.
+    pub fn public_path(&self) -> PathBuf {
+        self.certs_dir.join("ca.pem")
+    }
+
+    /// Loads the CA that signs now, makes it on the first start, and promotes a rotated one
+    /// whose grace is over. Publishes the public halves.
+    pub(super) fn load_or_create(&self, now: OffsetDateTime) -> Result<Ca, CaError> {
+        let mut next = self.load("ca-next")?;
+        let mut current = self.load("ca")?;
+        if next.as_ref().is_some_and(|next| next.not_before <= now) {
+            self.promote()?;
+            current = next.take();
+        }
+        let current = match current {
+            Some(current) => current,
+            None => self.create("ca", now - CLOCK_SKEW)?,
+        };
+        if now < current.not_before {
+            let not_before = current.not_before;
+            return Err(CaError::NotYetValid { now, not_before });
+        }
+        if now >= current.not_after {
+            let not_after = current.not_after;
+            return Err(CaError::Expired { not_after });
+        }
+        self.publish(&current, next.as_ref())?;
+        Ok(current)
+    }
+
+    /// Makes the next CA and publishes it beside the present one. It signs once the grace is
+    /// over; at once where the present one ran out already. Answers from when on.
+    pub fn rotate(&self, now: OffsetDateTime) -> Result<OffsetDateTime, CaError> {
+        if let Some(next) = self.load("ca-next")? {
+            let from = next.not_before;
+            return Err(CaError::RotationPending { from });
+        }
+        let current = self.load("ca")?.filter(|current| now < current.not_after);
+        let Some(current) = current else {
+            self.create("ca-next", now - CLOCK_SKEW)?;
+            self.load_or_create(now)?;
+            return Ok(now);
+        };
+        let next = self.create("ca-next", now + ROTATION_GRACE)?;
+        self.publish(&current, Some(&next))?;
+        Ok(next.not_before)
+    }
+
+    fn path(&self, name: &str, extension: &str) -> PathBuf {
+        self.data_dir.join(format!("{name}.{extension}"))
+    }
+
+    fn load(&self, name: &str) -> Result<Option<Ca>, CaError> {
+        let (key_path, cert_path) = (self.path(name, "key"), self.path(name, "crt"));
+        let (key, cert) = (read(&key_path)?, read(&cert_path)?);
+        let (key, pem) = match (key, cert) {
+            (Some(key), Some(cert)) => (zeroize::Zeroizing::new(key), cert),
+            (None, None) => return Ok(None),
+            (Some(_), None) => {
+                return Err(CaError::Half {
+                    missing: cert_path,
+                    present: key_path,
+                });
+            }
+            (None, Some(_)) => {
+                return Err(CaError::Half {
+                    missing: key_path,
+                    present: cert_path,
+                });
+            }
+        };
+        let broken = |path: &Path, why: String| CaError::Broken {
+            path: path.to_owned(),
+            why,
+        };
+        let key = KeyPair::from_pem(&key).map_err(|error| broken(&key_path, error.to_string()))?;
+        let der = CertificateDer::from_pem_slice(pem.as_bytes())
+            .map_err(|error| broken(&cert_path, error.to_string()))?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der)
+            .map_err(|error| broken(&cert_path, error.to_string()))?;
+        let certified = &parsed.public_key().subject_public_key.data;
+        if certified.as_ref() != key.public_key_raw() {
+            return Err(broken(
+                &cert_path,
+                "it does not belong to the key beside it".to_owned(),
+            ));
+        }
+        let validity = parsed.validity();
+        let (not_before, not_after) = (
+            validity.not_before.to_datetime(),
+            validity.not_after.to_datetime(),
+        );
+        let issuer = Issuer::from_ca_cert_der(&der, key)
+            .map_err(|error| broken(&cert_path, error.to_string()))?;
+        Ok(Some(Ca {
+            issuer,
+            pem,
+            not_before,
+            not_after,
+        }))
+    }
+
+    /// The key goes to disk first: a crash in between leaves a half that is reported, and
+    /// never a certificate that nobody can sign for.
+    fn create(&self, name: &str, not_before: OffsetDateTime) -> Result<Ca, CaError> {
+        let key = KeyPair::generate()?;
+        let not_before = not_before.replace_nanosecond(0).unwrap_or(not_before);
+        let not_after = not_before + CA_LIFETIME;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.not_before = not_before;
+        params.not_after = not_after;
+        // The date tells two CAs apart where a person lists them.
+        let common_name = format!("unified-proxy CA {}", not_before.date());
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        let certificate = params.self_signed(&key)?;
+        let pem = certificate.pem();
+        create_dir(&self.data_dir, 0o700)?;
+        let key_pem = zeroize::Zeroizing::new(key.serialize_pem());
+        write(&self.path(name, "key"), key_pem.as_bytes(), 0o600)?;
+        write(&self.path(name, "crt"), pem.as_bytes(), 0o644)?;
+        let issuer = Issuer::new(params, key);
+        Ok(Ca {
+            issuer,
+            pem,
+            not_before,
+            not_after,
+        })
+    }
+
+    /// The certificate moves last: until then the old pair still is whole or reported.
+    fn promote(&self) -> Result<(), CaError> {
+        for extension in ["key", "crt"] {
+            let (from, to) = (self.path("ca-next", extension), self.path("ca", extension));
+            fs::rename(&from, &to).map_err(|source| CaError::Io { path: from, source })?;
+        }
+        Ok(())
+    }
+
+    fn publish(&self, current: &Ca, next: Option<&Ca>) -> Result<(), CaError> {
+        create_dir(&self.certs_dir, 0o755)?;
+        let mut public = current.pem.clone();
+        if let Some(next) = next {
+            public.push_str(&next.pem);
+        }
+        write_if_changed(&self.public_path(), public.as_bytes())?;
+        let mut bundle = system_roots_pem();
+        bundle.push_str(&public);
+        write_if_changed(&self.certs_dir.join("ca-bundle.pem"), bundle.as_bytes())
+    }
+}
+
+/// The system's roots, for tools that take one bundle in place of their own.
+fn system_roots_pem() -> String {
+    use base64::Engine as _;
+    let mut pem = String::new();
+    for root in rustls_native_certs::load_native_certs().certs {
+        let text = base64::engine::general_purpose::STANDARD.encode(&root);
+        pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        let mut rest = text.as_str();
+        while let Some((line, tail)) = rest.split_at_checked(64) {
+            pem.push_str(line);
+            pem.push('\n');
+            rest = tail;
+        }
+        if !rest.is_empty() {
+            pem.push_str(rest);
+            pem.push('\n');
+        }
+        pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    pem
+}
+
+fn read(path: &Path) -> Result<Option<String>, CaError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(CaError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn create_dir(path: &Path, mode: u32) -> Result<(), CaError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let made = fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)));
+    made.map_err(|source| CaError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), CaError> {
+    if fs::read(path).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    write(path, bytes, 0o644)
+}
+
+/// Whole or not at all, on disk before it is seen under its name.
+fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let written = (|| {
+        let mut file = tempfile::Builder::new()
+            .permissions(fs::Permissions::from_mode(mode))
+            .tempfile_in(directory)?;
+        file.write_all(bytes)?;
+        file.as_file()
+            .set_permissions(fs::Permissions::from_mode(mode))?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    })();
+    written.map_err(|source| CaError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> (tempfile::TempDir, CaFiles) {
+        let dir = tempfile::tempdir().unwrap();
+        let files = CaFiles::new(&dir.path().join("data"), &dir.path().join("certs"));
+        (dir, files)
+    }
+
+    #[test]
+    fn the_first_start_makes_a_ca_whose_key_nobody_else_reads() {
+        let (dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        let made = files.load_or_create(now).unwrap();
+        let mode = |name: &str| {
+            fs::metadata(dir.path().join(name))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        assert_eq!(mode("data/ca.key"), 0o600);
+        assert!(!dir.path().join("certs/ca.key").exists());
+        let public = fs::read_to_string(files.public_path()).unwrap();
+        assert!(!public.contains("PRIVATE"));
+        assert_eq!(files.load_or_create(now).unwrap().pem, made.pem);
+        let bundle = fs::read_to_string(dir.path().join("certs/ca-bundle.pem")).unwrap();
+        assert!(bundle.ends_with(&public));
+    }
+
+    #[test]
+    fn half_a_ca_is_reported_and_nothing_is_made() {
+        for (gone, left) in [("ca.key", "ca.crt"), ("ca.crt", "ca.key")] {
+            let (dir, files) = files();
+            files.load_or_create(OffsetDateTime::now_utc()).unwrap();
+            fs::remove_file(dir.path().join("data").join(gone)).unwrap();
+            let error = files
+                .load_or_create(OffsetDateTime::now_utc())
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(error.contains(gone) && error.contains(left), "{error}");
+            assert!(!dir.path().join("data").join(gone).exists());
+        }
+    }
+
+    #[test]
+    fn a_clock_outside_the_validity_is_reported() {
+        let (_dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        files.load_or_create(now).unwrap();
+        let early = files.load_or_create(now - Duration::days(2)).err().unwrap();
+        assert!(matches!(early, CaError::NotYetValid { .. }), "{early}");
+        let late = files
+            .load_or_create(now + Duration::days(400))
+            .err()
+            .unwrap();
+        assert!(matches!(late, CaError::Expired { .. }), "{late}");
+    }
+
+    #[test]
+    fn rotation_publishes_first_and_signs_after_the_grace() {
+        let (_dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        let old = files.load_or_create(now).unwrap();
+        let from = files.rotate(now).unwrap();
+        assert!(from - now >= Duration::hours(23));
+        let public = fs::read_to_string(files.public_path()).unwrap();
+        assert_eq!(public.matches("BEGIN CERTIFICATE").count(), 2);
+        assert_eq!(files.load_or_create(now).unwrap().pem, old.pem);
+        assert!(matches!(
+            files.rotate(now),
+            Err(CaError::RotationPending { .. })
+        ));
+        let new = files.load_or_create(now + ROTATION_GRACE).unwrap();
+        assert_ne!(new.pem, old.pem);
+        assert_eq!(fs::read_to_string(files.public_path()).unwrap(), new.pem);
+    }
+
+    #[test]
+    fn a_ca_that_ran_out_is_replaced_at_once_when_asked() {
+        let (_dir, files) = files();
+        let now = OffsetDateTime::now_utc();
+        files.load_or_create(now).unwrap();
+        let late = now + Duration::days(400);
+        files.rotate(late).unwrap();
+        assert!(files.load_or_create(late).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_of_another_key_is_refused() {
+        let (dir, files) = files();
+        files.load_or_create(OffsetDateTime::now_utc()).unwrap();
+        let other = KeyPair::generate().unwrap();
+        fs::write(dir.path().join("data/ca.key"), other.serialize_pem()).unwrap();
+        let error = files
+            .load_or_create(OffsetDateTime::now_utc())
+            .err()
+            .unwrap();
+        assert!(matches!(error, CaError::Broken { .. }), "{error}");
+    }
+}

@@ -1,0 +1,61 @@
+//! TLS towards the world: certificates are verified, always.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+/// Sessions that one lease remembers for resumption.
+const SESSIONS_PER_LEASE: usize = 64;
+
+/// The roots that upstream certificates are verified against.
+#[derive(Clone)]
+pub struct UpstreamTls {
+    config: Arc<ClientConfig>,
+}
+
+impl UpstreamTls {
+    /// The system's roots, and those of a PEM bundle besides.
+    pub fn load(bundle: Option<&Path>, provider: Arc<CryptoProvider>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = bundle {
+            let unusable = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+            let pem = std::fs::read(path).map_err(|error| unusable(&error))?;
+            let mut added = 0;
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                let certificate = certificate.map_err(|error| unusable(&error))?;
+                roots.add(certificate).map_err(|error| unusable(&error))?;
+                added += 1;
+            }
+            if added == 0 {
+                return Err(unusable(&"it holds no certificate"));
+            }
+        }
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        Ok(Self {
+            config: Arc::new(config),
+        })
+    }
+
+    /// Configurations for one lease, which offer HTTP/1.1 alone, and HTTP/2 as well. Sessions
+    /// are remembered for this lease and serve no other.
+    #[must_use]
+    pub fn for_lease(&self) -> (Arc<ClientConfig>, Arc<ClientConfig>) {
+        let mut http1 = ClientConfig::clone(&self.config);
+        http1.resumption = Resumption::in_memory_sessions(SESSIONS_PER_LEASE);
+        let mut http2 = http1.clone();
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        http2.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        (Arc::new(http1), Arc::new(http2))
+    }
+}
