@@ -1,1 +1,22 @@
-//! Written next.
+//! Names to addresses, and the one way out to the world.
+
+mod dial;
+mod own;
+mod resolve;
+
+use std::io;
+
+use rustix::io::Errno;
+
+pub use dial::connect;
+pub use own::OwnListeners;
+pub use resolve::{Answer, Resolver, ResolverError};
+
+/// Whether a socket failed because this process or machine ran out of something, which is
+/// nothing to hold against the far side.
+pub(crate) fn exhausted(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+    )
+}

@@ -1,0 +1,71 @@
+//! How much of the DNS server anybody may take up.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use tokio::sync::Semaphore;
+
+/// Answers a second to all unknown sources together, so that we cannot be made to flood anybody
+/// whose address is forged. Beyond it they hear nothing.
+const STRANGER_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
+
+/// Questions a second that are looked at for one lease; more are dropped unread, so that a flood
+/// costs no more than receiving it. Far above any budget that policy would grant.
+const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
+
+/// Questions waiting for a nameserver: for one lease, and in all.
+const WAITING_PER_LEASE: usize = 128;
+const WAITING: usize = 1_024;
+
+/// TCP connections: of one lease, of all unknown sources together, and in all.
+const CONNECTIONS_PER_LEASE: usize = 32;
+const CONNECTIONS_OF_STRANGERS: usize = 32;
+const CONNECTIONS: usize = 1_024;
+
+/// What all share.
+pub(super) struct Bounds {
+    pub waiting: Semaphore,
+    pub connections: Arc<Semaphore>,
+    pub stranger_answers: DefaultDirectRateLimiter,
+    pub stranger_connections: Arc<Semaphore>,
+}
+
+impl Bounds {
+    pub fn new() -> Self {
+        Self {
+            waiting: Semaphore::new(WAITING),
+            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            stranger_answers: limiter(STRANGER_ANSWERS_PER_SECOND),
+            stranger_connections: Arc::new(Semaphore::new(CONNECTIONS_OF_STRANGERS)),
+        }
+    }
+}
+
+/// What one lease has of it; the lease owns it.
+pub(super) struct Share {
+    pub questions: DefaultDirectRateLimiter,
+    pub waiting: Semaphore,
+    pub connections: Arc<Semaphore>,
+}
+
+impl Share {
+    pub fn new() -> Self {
+        Self {
+            questions: limiter(QUESTIONS_PER_SECOND),
+            waiting: Semaphore::new(WAITING_PER_LEASE),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_PER_LEASE)),
+        }
+    }
+}
+
+fn limiter(per_second: NonZeroU32) -> DefaultDirectRateLimiter {
+    RateLimiter::direct(Quota::per_second(per_second))
+}
+
+const fn nonzero(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(number) => number,
+        None => NonZeroU32::MIN,
+    }
+}

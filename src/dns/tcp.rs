@@ -1,0 +1,86 @@
+//! Questions over TCP, each with its length in front.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_resolver::net::xfer::Protocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::server::rest_after;
+use super::service::{Admission, Service};
+
+/// For a whole question to arrive, from the end of the one before.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
+/// For a whole answer to be taken.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Accepts for ever. A connection for which there is no seat is closed.
+pub(super) async fn accept(
+    listener: TcpListener,
+    service: Arc<Service>,
+    connections: TaskTracker,
+    shutdown: CancellationToken,
+) {
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                rest_after(&error).await;
+                continue;
+            }
+        };
+        let Some(seat) = service.seat(peer) else {
+            continue;
+        };
+        let (service, shutdown) = (Arc::clone(&service), shutdown.clone());
+        connections.spawn(async move {
+            let conversation = converse(stream, peer, &service, &shutdown);
+            seat.hold_for(conversation).await;
+        });
+    }
+}
+
+/// Answers questions in their order. Ends when the peer does, is too slow, or has to be refused;
+/// on shutdown after the answer under way.
+async fn converse(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    service: &Service,
+    shutdown: &CancellationToken,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    loop {
+        let read = timeout(READ_LIMIT, read(&mut stream));
+        let Some(packet) = shutdown.run_until_cancelled(read).await else {
+            return Ok(());
+        };
+        let packet = packet??;
+        match service.admit(&packet, peer, Protocol::Tcp) {
+            Admission::Silence => return Ok(()),
+            Admission::Refusal(answer) => return write(&mut stream, &answer).await,
+            Admission::Question(question) => write(&mut stream, &question.answer().await).await?,
+        }
+    }
+}
+
+async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = stream.read_u16().await?;
+    let mut packet = vec![0; usize::from(length)];
+    stream.read_exact(&mut packet).await?;
+    Ok(packet)
+}
+
+/// Length and answer go out in one piece.
+async fn write(stream: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
+    let mut framed = length.to_be_bytes().to_vec();
+    framed.extend_from_slice(answer);
+    timeout(WRITE_LIMIT, stream.write_all(&framed)).await?
+}

@@ -1,0 +1,61 @@
+//! Questions in datagrams.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures_util::FutureExt;
+use hickory_resolver::net::xfer::Protocol;
+use tokio::net::UdpSocket;
+use tokio_util::task::TaskTracker;
+
+use super::server::rest_after;
+use super::service::{Admission, Service};
+
+/// Far more than any question; what is longer is cut and then refused as malformed.
+const DATAGRAM: usize = 4096;
+
+/// Receives for ever. What can be answered at once (denied, cached) is answered here; only a
+/// question that must wait for a nameserver becomes a task, and those are counted.
+pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
+    let mut buffer = vec![0; DATAGRAM];
+    loop {
+        let (length, peer) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            Err(error) => {
+                rest_after(&error).await;
+                continue;
+            }
+        };
+        let bytes = buffer.get(..length).unwrap_or_default();
+        let question = match service.admit(bytes, peer, Protocol::Udp) {
+            Admission::Silence => continue,
+            Admission::Refusal(answer) => {
+                send(&socket, &answer, peer).await;
+                continue;
+            }
+            Admission::Question(question) => question,
+        };
+        // A panic costs the question, not the loop.
+        let mut answer = Box::pin(AssertUnwindSafe(question.answer()).catch_unwind());
+        let polled = std::future::poll_fn(|context| Poll::Ready(answer.poll_unpin(context)));
+        match polled.await {
+            Poll::Ready(Ok(answer)) => send(&socket, &answer, peer).await,
+            Poll::Ready(Err(_panic)) => {}
+            Poll::Pending => {
+                let socket = Arc::clone(&socket);
+                answering.spawn(async move {
+                    if let Ok(answer) = answer.await {
+                        send(&socket, &answer, peer).await;
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// A datagram that cannot be sent is lost, as any datagram may be.
+async fn send(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
+    let _ = socket.send_to(answer, peer).await;
+}

@@ -1,0 +1,94 @@
+//! The only code that connects to the world.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use addons::contract::{Code, Denial, Host, Permit};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+/// How long one address is tried alone before the next joins in (RFC 8305, section 5).
+const STAGGER: Duration = Duration::from_millis(250);
+
+/// The most addresses tried for one connection, so that an answer full of dead ones cannot make
+/// us knock on hundreds of doors.
+const MAX_ATTEMPTS: usize = 16;
+
+/// Connects to the first of the permitted addresses that answers, within `limit`. They are tried
+/// in their order; a slow one does not hold up the next.
+pub async fn connect(permit: &Permit, limit: Duration) -> Result<(TcpStream, SocketAddr), Denial> {
+    match timeout(limit, race(permit.addresses())).await {
+        Ok(Ok(connected)) => Ok(connected),
+        Ok(Err(error)) => Err(failed(permit.host(), &error)),
+        Err(_elapsed) => Err(timed_out(permit.host())),
+    }
+}
+
+async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut untried = addresses.iter().take(MAX_ATTEMPTS);
+    let mut attempts = FuturesUnordered::new();
+    let mut first_error = None;
+    loop {
+        if let Some(address) = untried.next() {
+            attempts.push(attempt(*address));
+        } else if attempts.is_empty() {
+            return Err(first_error.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()));
+        }
+        tokio::select! {
+            Some(result) = attempts.next() => match result {
+                Ok(connected) => return Ok(connected),
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            },
+            () = sleep(STAGGER), if untried.len() > 0 => {}
+        }
+    }
+}
+
+async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, address))
+}
+
+fn failed(host: &Host, error: &io::Error) -> Denial {
+    if super::exhausted(error) {
+        return Denial::internal().rule("sockets").by("dial");
+    }
+    if error.kind() == io::ErrorKind::TimedOut {
+        return timed_out(host);
+    }
+    let sentence = format!("Cannot connect to {host}: {}", error.kind());
+    Denial::new(Code::UpstreamUnreachable, sentence).by("dial")
+}
+
+fn timed_out(host: &Host) -> Denial {
+    let sentence = format!("Cannot connect to {host}: timed out");
+    Denial::new(Code::UpstreamTimeout, sentence).by("dial")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_out_of_sockets_is_not_held_against_the_far_side() {
+        let host = Host::parse("far.example").unwrap();
+        for errno in [24, 23, 105, 12] {
+            let denial = failed(&host, &io::Error::from_raw_os_error(errno));
+            assert_eq!(denial.code(), Code::InternalError, "errno {errno}");
+        }
+        for (errno, code) in [
+            (111, Code::UpstreamUnreachable),
+            (101, Code::UpstreamUnreachable),
+            (110, Code::UpstreamTimeout),
+        ] {
+            let denial = failed(&host, &io::Error::from_raw_os_error(errno));
+            assert_eq!(denial.code(), code, "errno {errno}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Our own listeners, which nobody may reach through us.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use addons::contract::{OwnAddresses, fold_address};
+
+/// The ports we listen on, on every address of this machine.
+///
+/// An address is judged by the port first, so that other ports cost nothing. What an address
+/// translator in front of this machine maps to a listener cannot be seen from here.
+#[derive(Clone, Debug)]
+pub struct OwnListeners {
+    ports: HashSet<u16>,
+}
+
+impl OwnListeners {
+    /// Guards the listeners at these addresses, as they were bound.
+    pub fn new(listeners: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let ports = listeners.into_iter().map(|address| address.port());
+        Self {
+            ports: ports.collect(),
+        }
+    }
+}
+
+impl OwnAddresses for OwnListeners {
+    /// A listener on one address of this machine counts on all of them: which of them it is
+    /// bound to may change by a restart, and nobody has business at the others.
+    fn is_ours(&self, address: SocketAddr) -> bool {
+        self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
+    }
+}
+
+/// Asks the kernel, which knows of interfaces that came up a moment ago: only an address of this
+/// machine can be bound. Whatever else goes wrong counts as ours, since that denies.
+fn is_this_machine(address: IpAddr) -> bool {
+    if address.is_loopback() || address.is_unspecified() {
+        return true;
+    }
+    match UdpSocket::bind((address, 0)) {
+        Ok(_) => true,
+        Err(error) => error.kind() != io::ErrorKind::AddrNotAvailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_port_is_ours_on_every_address_of_this_machine() {
+        let own = OwnListeners::new(["127.0.0.1:8080".parse().unwrap()]);
+        for (address, ours) in [
+            ("127.0.0.1:8080", true),
+            ("127.9.9.9:8080", true),
+            ("0.0.0.0:8080", true),
+            ("[::1]:8080", true),
+            ("[::]:8080", true),
+            ("[::ffff:127.0.0.1]:8080", true),
+            ("127.0.0.1:8081", false),
+            ("192.0.2.1:8080", false),
+            ("[::ffff:192.0.2.1]:8080", false),
+        ] {
+            assert_eq!(own.is_ours(address.parse().unwrap()), ours, "{address}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_an_interface_is_this_machine() {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.connect("192.0.2.1:9").is_ok() {
+            assert!(is_this_machine(socket.local_addr().unwrap().ip()));
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Names to addresses: one resolver for the dialer and for the DNS server.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::time::Duration;
+
+use addons::contract::{Addresses, Cleared, Code, Denial, Host};
+use futures_util::future::{Either, select};
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::{TokioResolver, system_conf};
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::config::{StaticAddress, UpstreamConfig};
+
+/// One try of one nameserver. Two of them fit into [`LOOKUP_LIMIT`].
+const TRY_LIMIT: Duration = Duration::from_secs(2);
+
+/// A whole look-up with its retries and CNAMEs: below the five seconds after which stub
+/// resolvers give up, so that they still hear why.
+const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
+
+/// How long the addresses of one family wait for those of the other: some nameservers never
+/// answer AAAA, and that must not slow every connection down.
+const FAMILY_GRACE: Duration = Duration::from_millis(200);
+
+/// Answers kept, each under its own time to live.
+const CACHE_ENTRIES: u64 = 4096;
+
+/// The bounds of a kept answer: short enough to follow a change, long enough to spare the
+/// nameserver a storm of questions.
+const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// The same for names that do not exist or have no such record.
+const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What a static host tells DNS clients, in seconds: it changes with the configuration.
+const STATIC_TTL: u32 = 30;
+
+/// Questions in flight on one TCP connection to a nameserver.
+const MAX_TCP_QUESTIONS: usize = 256;
+
+/// CNAMEs followed from one name.
+const MAX_CNAMES: usize = 8;
+
+/// Why there is no resolver.
+#[derive(Debug, Error)]
+pub enum ResolverError {
+    /// `upstream.nameservers` is empty and the system has none either.
+    #[error(
+        "the system's nameservers cannot be read ({0}): list some in upstream.nameservers of proxy.yaml"
+    )]
+    NoNameservers(NetError),
+    /// The library refused the configuration.
+    #[error("the resolver cannot be built: {0}")]
+    Build(NetError),
+}
+
+/// What a name has of one record type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// `NoError`, also where there is no such record, or `NXDomain`.
+    pub code: ResponseCode,
+    /// The CNAMEs from the name on, in their order, then the records.
+    pub records: Vec<Record>,
+}
+
+impl Answer {
+    fn addresses(&self) -> Vec<IpAddr> {
+        self.records
+            .iter()
+            .filter_map(|record| record.data.ip_addr())
+            .collect()
+    }
+}
+
+/// Asks the nameservers, and remembers. Equal questions at the same time are asked once.
+pub struct Resolver {
+    hosts: HashMap<Host, StaticAddress>,
+    upstream: TokioResolver,
+}
+
+impl Resolver {
+    /// Builds a resolver with an empty cache. Reads the system's resolv.conf where the
+    /// configuration names no nameserver; search lists and the hosts file are left alone.
+    pub fn new(config: &UpstreamConfig) -> Result<Self, ResolverError> {
+        let nameservers = if config.nameservers.is_empty() {
+            let (system, _) =
+                system_conf::read_system_conf().map_err(ResolverError::NoNameservers)?;
+            system.name_servers
+        } else {
+            config.nameservers.iter().map(nameserver).collect()
+        };
+        let upstream = TokioResolver::builder_with_config(
+            ResolverConfig::from_name_servers(nameservers),
+            TokioRuntimeProvider::default(),
+        )
+        .with_options(options())
+        .build()
+        .map_err(ResolverError::Build)?;
+        Ok(Self {
+            hosts: config.hosts.clone(),
+            upstream,
+        })
+    }
+
+    /// The addresses to try for a host, IPv4 first. A static host answers before all else, an
+    /// address literal answers itself.
+    pub async fn lookup(
+        &self,
+        _cleared: &Cleared,
+        host: &Host,
+        port: u16,
+    ) -> Result<Addresses, Denial> {
+        if let Some(fixed) = self.hosts.get(host) {
+            let port = fixed.port.unwrap_or(port);
+            return Ok(Addresses(vec![SocketAddr::new(fixed.address, port)]));
+        }
+        let name = match host {
+            Host::Address(address) => {
+                return Ok(Addresses(vec![SocketAddr::new(*address, port)]));
+            }
+            Host::Name(name) => absolute(name)?,
+        };
+        let (v4, v6) = both(
+            self.ask(host, &name, RecordType::A),
+            self.ask(host, &name, RecordType::AAAA),
+        )
+        .await;
+        let found = [&v4, &v6].into_iter().flatten().flatten();
+        let addresses: Vec<_> = found
+            .flat_map(Answer::addresses)
+            .map(|address| SocketAddr::new(address, port))
+            .collect();
+        if !addresses.is_empty() {
+            return Ok(Addresses(addresses));
+        }
+        match (v4, v6) {
+            (Some(Err(denial)), _) | (_, Some(Err(denial))) => Err(denial),
+            (Some(Ok(answer)), _) if answer.code == ResponseCode::NXDomain => {
+                Err(unreachable(host, "no such name"))
+            }
+            _ => Err(unreachable(host, "it has no address")),
+        }
+    }
+
+    /// What a name has of one record type, for a DNS client. A denial means that the nameservers
+    /// failed.
+    pub async fn records(
+        &self,
+        _cleared: &Cleared,
+        host: &Host,
+        record_type: RecordType,
+    ) -> Result<Answer, Denial> {
+        let Host::Name(name) = host else {
+            return Ok(no_records(ResponseCode::NXDomain));
+        };
+        let name = absolute(name)?;
+        if let Some(fixed) = self.hosts.get(host) {
+            let data = RData::from(fixed.address);
+            let mut answer = no_records(ResponseCode::NoError);
+            if data.record_type() == record_type {
+                let record = Record::from_rdata(name, STATIC_TTL, data);
+                answer.records.push(record);
+            }
+            return Ok(answer);
+        }
+        self.ask(host, &name, record_type).await
+    }
+
+    async fn ask(
+        &self,
+        host: &Host,
+        name: &Name,
+        record_type: RecordType,
+    ) -> Result<Answer, Denial> {
+        let lookup = self.upstream.lookup(name.clone(), record_type);
+        match timeout(LOOKUP_LIMIT, lookup).await {
+            Ok(Ok(lookup)) => Ok(Answer {
+                code: ResponseCode::NoError,
+                records: chain(name, record_type, lookup.answers()),
+            }),
+            Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none))))
+                if matches!(
+                    none.response_code,
+                    ResponseCode::NoError | ResponseCode::NXDomain
+                ) =>
+            {
+                Ok(no_records(none.response_code))
+            }
+            Ok(Err(error)) => Err(failed(host, &error)),
+            Err(_elapsed) => Err(timed_out(host)),
+        }
+    }
+}
+
+fn nameserver(address: &SocketAddr) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+        connection.port = address.port();
+        connection
+    });
+    NameServerConfig::new(address.ip(), true, connections.into())
+}
+
+fn options() -> ResolverOpts {
+    let mut options = ResolverOpts::default();
+    options.timeout = TRY_LIMIT;
+    options.attempts = 1;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.cache_size = CACHE_ENTRIES;
+    (options.positive_min_ttl, options.positive_max_ttl) =
+        (Some(POSITIVE_TTL.0), Some(POSITIVE_TTL.1));
+    (options.negative_min_ttl, options.negative_max_ttl) =
+        (Some(NEGATIVE_TTL.0), Some(NEGATIVE_TTL.1));
+    options.max_active_requests = MAX_TCP_QUESTIONS;
+    // Random ids and source ports are the library's default; the letters' case adds to what a
+    // stranger would have to guess.
+    options.case_randomization = true;
+    options
+}
+
+/// A trailing dot keeps search lists out.
+fn absolute(name: &str) -> Result<Name, Denial> {
+    let mut name = Name::from_ascii(name).map_err(Denial::malformed)?;
+    name.set_fqdn(true);
+    Ok(name)
+}
+
+/// Waits for both, but not much longer for one once the other has found something.
+async fn both<F>(v4: F, v6: F) -> (Option<F::Output>, Option<F::Output>)
+where
+    F: Future<Output = Result<Answer, Denial>>,
+{
+    let found = |result: &F::Output| result.as_ref().is_ok_and(|a| !a.records.is_empty());
+    let grace = |result: &F::Output| match found(result) {
+        true => FAMILY_GRACE,
+        false => LOOKUP_LIMIT,
+    };
+    match select(pin!(v4), pin!(v6)).await {
+        Either::Left((v4, v6)) => {
+            let v6 = timeout(grace(&v4), v6).await.ok();
+            (Some(v4), v6)
+        }
+        Either::Right((v6, v4)) => {
+            let v4 = timeout(grace(&v6), v4).await.ok();
+            (v4, Some(v6))
+        }
+    }
+}
+
+/// The records that answer the question, and nothing else that came along: CNAMEs followed from
+/// the name that was asked for, then what the last of them has.
+fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record> {
+    let mut chain = Vec::new();
+    let mut owner = name;
+    for _ in 0..=MAX_CNAMES {
+        let of_owner = |kind: RecordType| {
+            answers.iter().filter(move |record| {
+                record.dns_class == DNSClass::IN
+                    && record.record_type() == kind
+                    && record.name == *owner
+            })
+        };
+        let found = chain.len();
+        chain.extend(of_owner(record_type).map(|record| owned_by(owner, record)));
+        if chain.len() > found {
+            break;
+        }
+        let Some(record) = of_owner(RecordType::CNAME).next() else {
+            break;
+        };
+        chain.push(owned_by(owner, record));
+        match &record.data {
+            RData::CNAME(target) => owner = &target.0,
+            _ => break,
+        }
+    }
+    chain
+}
+
+/// The record under the name as it was asked for: the upstream answers in the random case that
+/// it was asked in.
+fn owned_by(owner: &Name, record: &Record) -> Record {
+    let mut record = record.clone();
+    record.name = owner.clone();
+    record
+}
+
+fn no_records(code: ResponseCode) -> Answer {
+    Answer {
+        code,
+        records: Vec::new(),
+    }
+}
+
+fn failed(host: &Host, error: &NetError) -> Denial {
+    match error {
+        NetError::Timeout => timed_out(host),
+        NetError::Busy => Denial::internal().rule("nameserver_queue").by("resolve"),
+        NetError::Io(error) if super::exhausted(error) => {
+            Denial::internal().rule("sockets").by("resolve")
+        }
+        NetError::Dns(_) => unreachable(host, "the nameserver failed"),
+        _ => unreachable(host, "the nameserver cannot be reached"),
+    }
+}
+
+fn unreachable(host: &Host, why: &str) -> Denial {
+    let sentence = format!("Cannot resolve {host}: {why}");
+    Denial::new(Code::UpstreamUnreachable, sentence).by("resolve")
+}
+
+fn timed_out(host: &Host) -> Denial {
+    let sentence = format!("Cannot resolve {host}: timed out");
+    Denial::new(Code::UpstreamTimeout, sentence).by("resolve")
+}
