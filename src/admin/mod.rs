@@ -1,1 +1,105 @@
-//! Written next.
+//! The admin API: HTTP over a Unix socket, for those whom the system vouches for.
+
+mod containers;
+mod error;
+mod json;
+mod registration;
+mod socket;
+mod status;
+mod write_limit;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+pub use registration::{ContainerEntry, FieldError, RegistrationBody, parse_registration};
+pub use socket::bind;
+pub use status::{Check, ExplainRequest, Health};
+
+use error::ApiError;
+use socket::{Peer, Peers};
+use write_limit::WriteLimit;
+
+use crate::registry::Registry;
+use crate::telemetry::flow_log::FlowLog;
+
+/// The most that a body may hold.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// How long a request that has begun may still take after the shutdown.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// Asks another part of the server something.
+pub type Ask<Question, Answer> = Arc<dyn Fn(Question) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+/// What the API speaks for.
+pub struct AdminState {
+    pub registry: Arc<Registry>,
+    /// Who may connect, besides our own user and root.
+    pub admin_uids: Vec<u32>,
+    pub health: Arc<dyn Fn() -> Health + Send + Sync>,
+    pub metrics: prometheus::Registry,
+    pub flows: Arc<FlowLog>,
+    /// Every error of the configuration, or none.
+    pub reload: Ask<(), Result<(), Vec<String>>>,
+    pub explain: Ask<ExplainRequest, Result<Value, String>>,
+}
+
+/// What every handler can reach.
+struct Api {
+    state: AdminState,
+    writes: WriteLimit,
+    shutdown: CancellationToken,
+}
+
+/// Serves the API until the shutdown.
+pub async fn serve(listener: UnixListener, state: AdminState, shutdown: CancellationToken) {
+    let peers = Peers::new(listener, &state.admin_uids);
+    let api = Arc::new(Api {
+        state,
+        writes: WriteLimit::default(),
+        shutdown: shutdown.clone(),
+    });
+    let service = router(api).into_make_service_with_connect_info::<Peer>();
+    let server =
+        axum::serve(peers, service).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let overdue = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(LAST_REQUESTS).await;
+    };
+    tokio::select! {
+        served = server => {
+            if let Err(error) = served {
+                tracing::error!(%error, "the admin API stopped");
+            }
+        }
+        () = overdue => tracing::warn!("admin connections were cut off"),
+    }
+}
+
+fn router(api: Arc<Api>) -> Router {
+    let one = get(containers::show).delete(containers::unregister);
+    Router::new()
+        .route(
+            "/internal/containers",
+            get(containers::list).post(containers::register),
+        )
+        .route("/internal/containers/{id}", one)
+        .route("/internal/containers/{id}/reset", post(containers::reset))
+        .route("/internal/health", get(status::health))
+        .route("/internal/metrics", get(status::metrics))
+        .route("/internal/flows", get(status::flows))
+        .route("/internal/reload", post(status::reload))
+        .route("/internal/explain", post(status::explain))
+        .route("/internal/openapi.json", get(status::openapi))
+        .fallback(async || ApiError::UnknownPath)
+        .method_not_allowed_fallback(async || ApiError::WrongMethod)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(api)
+}

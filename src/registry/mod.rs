@@ -1,1 +1,208 @@
-//! Written next.
+//! Who is registered: a SQLite file that survives restarts, and the view of it that flows read.
+
+mod keeper;
+pub mod offline;
+mod row;
+mod store;
+mod view;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use addons::contract::{
+    AuthMode, Container, ContainerId, Containers, HostPattern, Repo, Source, Unavailable,
+};
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use time::OffsetDateTime;
+use tokio::sync::watch;
+
+pub use row::RepoEntry;
+pub use store::StoreError;
+pub use view::{OwnListener, OwnListeners};
+
+use store::Store;
+use view::View;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "registry.db";
+
+/// What a container is registered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRegistration {
+    pub id: ContainerId,
+    pub source: Source,
+    pub repos: Vec<Repo>,
+    pub auth_mode: AuthMode,
+    /// What narrows the allowlist; `None`: nothing does.
+    pub allowed_domains: Option<Vec<HostPattern>>,
+    pub expires_at: OffsetDateTime,
+}
+
+/// What came of a registration.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    pub container: Arc<Container>,
+    /// Whether the body was the same, so that the lease only got a later end.
+    pub extended: bool,
+    /// The socket that is opened for it, if it asked for a listener of its own.
+    pub socket: Option<PathBuf>,
+}
+
+/// The registry. While its file cannot be read nothing is answered but [`Unavailable`].
+pub struct Registry {
+    view: View,
+    /// SQLite runs on blocking threads, one operation at a time; the view changes under the same
+    /// lock, so that it never differs from the file by more than what others do to it.
+    store: Mutex<Store>,
+    /// Why the file cannot be read.
+    problem: ArcSwapOption<String>,
+    /// Leases that a flow found to be over, to be deleted from the file.
+    over: Mutex<Vec<u64>>,
+}
+
+impl Registry {
+    /// Opens the file, creating one that is missing. Never fails: a file that cannot be read
+    /// stays as it is, the registry is unavailable, and [`Registry::run`] tries on.
+    ///
+    /// Blocks; meant for the start. Sockets of containers go to `socket_dir`.
+    pub fn open(path: PathBuf, socket_dir: &Path) -> Arc<Self> {
+        let registry = Arc::new(Self {
+            view: View::new(socket_dir),
+            store: Mutex::new(Store::new(path)),
+            problem: ArcSwapOption::from_pointee("not read yet".to_owned()),
+            over: Mutex::default(),
+        });
+        registry.start();
+        registry
+    }
+
+    /// Why the registry is unavailable; `None` while it is in order.
+    pub fn problem(&self) -> Option<Arc<String>> {
+        self.problem.load_full()
+    }
+
+    /// Registers a container. On disk before it is answered.
+    pub async fn register(
+        self: &Arc<Self>,
+        new: NewRegistration,
+    ) -> Result<Registered, Unavailable> {
+        self.change(move |registry, store| {
+            let now = OffsetDateTime::now_utc();
+            let present = registry.view.get(&new.id);
+            let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &new));
+            let extended = same.is_some();
+            let container = match same {
+                Some(container) => {
+                    store.extend(container.lease, new.expires_at)?;
+                    container.extend(new.expires_at);
+                    container
+                }
+                None => registry.view.insert(store.insert(&new)?),
+            };
+            let socket = registry.view.socket(&container);
+            Ok(Registered {
+                container,
+                extended,
+                socket,
+            })
+        })
+        .await
+    }
+
+    /// Ends a container's lease and forgets it. False: there was none.
+    pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, Unavailable> {
+        self.change(move |registry, store| {
+            let Some(container) = registry.view.get(&id) else {
+                return Ok(false);
+            };
+            store.delete(&[container.lease])?;
+            registry.view.remove(&container);
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Lowers a container's security level to `Public`. False: there is no such container.
+    pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, Unavailable> {
+        self.change(move |registry, store| {
+            let now = OffsetDateTime::now_utc();
+            let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
+                return Ok(false);
+            };
+            store.set_level(container.lease, Default::default())?;
+            container.reset_level();
+            Ok(true)
+        })
+        .await
+    }
+
+    /// The live lease of a container.
+    pub fn get(&self, id: &ContainerId) -> Result<Option<Arc<Container>>, Unavailable> {
+        self.readable()?;
+        let now = OffsetDateTime::now_utc();
+        Ok(self.view.get(id).filter(|found| found.is_live(now)))
+    }
+
+    /// Every live lease, by id.
+    pub fn list(&self) -> Result<Vec<Arc<Container>>, Unavailable> {
+        self.readable()?;
+        let now = OffsetDateTime::now_utc();
+        let mut live = self.view.all_that(|container| container.is_live(now));
+        live.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        Ok(live)
+    }
+
+    /// How many leases are live.
+    pub fn count(&self) -> usize {
+        let now = OffsetDateTime::now_utc();
+        self.view.count(|container| container.is_live(now))
+    }
+
+    /// The Unix listeners that should be open now, and every change to them.
+    pub fn subscribe_listeners(&self) -> watch::Receiver<OwnListeners> {
+        self.view.listeners()
+    }
+
+    fn readable(&self) -> Result<(), Unavailable> {
+        match self.available() {
+            true => Ok(()),
+            false => Err(Unavailable),
+        }
+    }
+
+    /// Changes file and view on a blocking thread. The file is looked at first, so that a damaged
+    /// one is never written to, and one that others changed is read.
+    async fn change<T: Send + 'static>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&Self, &mut Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.readable()?;
+        let registry = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || {
+            let mut store = registry.store.lock();
+            registry.look(&mut store, false)?;
+            change(&registry, &mut store).map_err(|error| {
+                tracing::error!(%error, "the registry could not be written");
+                Unavailable
+            })
+        });
+        done.await.unwrap_or(Err(Unavailable))
+    }
+}
+
+impl Containers for Registry {
+    fn find(&self, source: &Source) -> Result<Option<Arc<Container>>, Unavailable> {
+        self.readable()?;
+        Ok(self.view.find(source))
+    }
+
+    fn available(&self) -> bool {
+        self.problem.load().is_none()
+    }
+
+    fn expire(&self, container: &Arc<Container>) {
+        self.view.remove(container);
+        self.over.lock().push(container.lease);
+    }
+}

@@ -1,1 +1,3 @@
-//! Written next.
+//! What operators see of it: the newest flows.
+
+pub mod flow_log;

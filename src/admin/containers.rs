@@ -1,0 +1,182 @@
+//! The registry, over the admin API.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use addons::contract::ContainerId;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::StatusCode;
+use serde::Serialize;
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use super::Api;
+use super::error::{ApiError, ErrorBody};
+use super::registration::{ContainerEntry, RegistrationBody, parse_registration};
+use super::socket::Peer;
+
+/// What was done to a container.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Done {
+    /// `registered`, `unregistered` or `reset`.
+    status: &'static str,
+    container_id: String,
+    /// The socket that was opened for it, if it asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    socket: Option<String>,
+}
+
+impl Done {
+    fn new(status: &'static str, id: &ContainerId) -> Self {
+        Self {
+            status,
+            container_id: id.to_string(),
+            socket: None,
+        }
+    }
+}
+
+/// Every registered container.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ContainerList {
+    containers: Vec<ContainerEntry>,
+}
+
+/// Register a container, replacing whoever had its id or address. The same body again only
+/// extends the expiry.
+#[utoipa::path(
+    post,
+    path = "/internal/containers",
+    request_body = RegistrationBody,
+    responses(
+        (status = 201, body = Done),
+        (status = 400, body = ErrorBody, description = "Names the field that is wrong"),
+        (status = 413, body = ErrorBody, description = "Over 1 MiB"),
+        (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+    )
+)]
+pub(super) async fn register(
+    State(api): State<Arc<Api>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<Done>), ApiError> {
+    let new = parse_registration(&body?, OffsetDateTime::now_utc())?;
+    take_write(&api)?;
+    let registered = api.state.registry.register(new).await?;
+    let container = &registered.container;
+    tracing::info!(
+        uid = peer.uid,
+        container = %container.id,
+        lease = container.lease,
+        extended = registered.extended,
+        "container registered"
+    );
+    let done = Done {
+        socket: registered.socket.map(|path| path.display().to_string()),
+        ..Done::new("registered", &container.id)
+    };
+    Ok((StatusCode::CREATED, Json(done)))
+}
+
+/// List the registered containers.
+#[utoipa::path(
+    get,
+    path = "/internal/containers",
+    responses(
+        (status = 200, body = ContainerList),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+    )
+)]
+pub(super) async fn list(State(api): State<Arc<Api>>) -> Result<Json<ContainerList>, ApiError> {
+    let live = api.state.registry.list()?;
+    let containers = live.iter().map(|container| (&**container).into()).collect();
+    Ok(Json(ContainerList { containers }))
+}
+
+/// Show one container.
+#[utoipa::path(
+    get,
+    path = "/internal/containers/{id}",
+    params(("id" = String, Path, description = "The container's id")),
+    responses(
+        (status = 200, body = ContainerEntry),
+        (status = 404, body = ErrorBody, description = "Container not found"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+    )
+)]
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<ContainerEntry>, ApiError> {
+    let found = api.state.registry.get(&parse_id(id)?)?;
+    let container = found.ok_or(ApiError::UnknownContainer)?;
+    Ok(Json((&*container).into()))
+}
+
+/// Unregister a container; its connections end.
+#[utoipa::path(
+    delete,
+    path = "/internal/containers/{id}",
+    params(("id" = String, Path, description = "The container's id")),
+    responses(
+        (status = 200, body = Done),
+        (status = 404, body = ErrorBody, description = "Container not found"),
+        (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+    )
+)]
+pub(super) async fn unregister(
+    State(api): State<Arc<Api>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Done>, ApiError> {
+    let id = parse_id(id)?;
+    take_write(&api)?;
+    if !api.state.registry.unregister(id.clone()).await? {
+        return Err(ApiError::UnknownContainer);
+    }
+    tracing::info!(uid = peer.uid, container = %id, "container unregistered");
+    Ok(Json(Done::new("unregistered", &id)))
+}
+
+/// Clear a container's security level.
+#[utoipa::path(
+    post,
+    path = "/internal/containers/{id}/reset",
+    params(("id" = String, Path, description = "The container's id")),
+    responses(
+        (status = 200, body = Done),
+        (status = 404, body = ErrorBody, description = "Container not found"),
+        (status = 429, body = ErrorBody, description = "Over 10 writes a second; Retry-After"),
+        (status = 503, body = ErrorBody, description = "The registry cannot be read"),
+    )
+)]
+pub(super) async fn reset(
+    State(api): State<Arc<Api>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Done>, ApiError> {
+    let id = parse_id(id)?;
+    take_write(&api)?;
+    if !api.state.registry.reset(id.clone()).await? {
+        return Err(ApiError::UnknownContainer);
+    }
+    tracing::warn!(uid = peer.uid, container = %id, "security level reset by an operator");
+    Ok(Json(Done::new("reset", &id)))
+}
+
+/// What cannot be an id is nobody's.
+fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ContainerId, ApiError> {
+    let id = id.ok().and_then(|Path(id)| ContainerId::parse(&id));
+    id.ok_or(ApiError::UnknownContainer)
+}
+
+fn take_write(api: &Api) -> Result<(), ApiError> {
+    api.writes
+        .take(Instant::now())
+        .map_err(ApiError::RateLimited)
+}

@@ -1,0 +1,96 @@
+//! JSON with one reading: an object that has a key twice is refused.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Parses a whole body. The message says what is wrong and where.
+pub(super) fn parse(body: &[u8]) -> Result<Value, String> {
+    match serde_json::from_slice(body) {
+        Ok(Unambiguous(value)) => Ok(value),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Values).map(Self)
+    }
+}
+
+struct Values;
+
+impl<'de> Visitor<'de> for Values {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("duplicate field `{key}`")));
+            }
+            let Unambiguous(value) = entries.next_value()?;
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_serde_json_reads_but_for_duplicate_keys() {
+        let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"a": {}}}"#;
+        assert_eq!(
+            parse(text.as_bytes()),
+            Ok(serde_json::from_str(text).unwrap())
+        );
+        for text in [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"\u0061":2}}]"#] {
+            let error = parse(text.as_bytes()).unwrap_err();
+            assert!(error.contains("duplicate field `a`"), "{error}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(parse(deep.as_bytes()).is_err());
+    }
+}

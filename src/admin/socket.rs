@@ -1,0 +1,177 @@
+//! The admin socket: who may hold it, and who may connect to it.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::Path;
+
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Opens the socket with the mode, replacing one that a dead server left. One that a living
+/// server holds is `AddrInUse`; what is no socket stays where it is.
+///
+/// The socket is bound in a private directory and moved from there, so at no time it can be
+/// connected to by more than the mode says.
+pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    refuse_living(path)?;
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // Short names: a socket's path holds 107 bytes, and this one must not need more than `path`.
+    let private = tempfile::Builder::new()
+        .prefix(".")
+        .rand_bytes(4)
+        .tempdir_in(parent)?;
+    let unopened = private.path().join("s");
+    let listener = StdUnixListener::bind(&unopened)?;
+    listener.set_nonblocking(true)?;
+    fs::set_permissions(&unopened, Permissions::from_mode(mode))?;
+    fs::rename(&unopened, path)?;
+    UnixListener::from_std(listener)
+}
+
+fn refuse_living(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            let problem = format!("{} exists and is not a socket", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
+        }
+        Ok(_) => {}
+    }
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A living server whose queue is full would hold us up.
+    probe.set_nonblocking(true)?;
+    match probe.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        _ => {
+            let problem = format!("another server listens on {}", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, problem))
+        }
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    pub(super) uid: u32,
+}
+
+/// Accepts connections of those who may use the API, and closes all others unread.
+pub(super) struct Peers {
+    listener: UnixListener,
+    allowed: Vec<u32>,
+}
+
+impl Peers {
+    /// Our own user and root always may.
+    pub(super) fn new(listener: UnixListener, admin_uids: &[u32]) -> Self {
+        let ours = rustix::process::geteuid().as_raw();
+        let allowed = [0, ours].into_iter().chain(admin_uids.iter().copied());
+        Self {
+            listener,
+            allowed: allowed.collect(),
+        }
+    }
+
+    fn admit(&self, stream: &UnixStream) -> Option<Peer> {
+        let uid = match stream.peer_cred() {
+            Ok(credentials) => credentials.uid(),
+            Err(error) => {
+                tracing::warn!(%error, "admin connection closed: its peer is unknown");
+                return None;
+            }
+        };
+        if !self.allowed.contains(&uid) {
+            tracing::warn!(
+                uid,
+                "admin connection closed: the user is not among admin_uids"
+            );
+            return None;
+        }
+        Some(Peer { uid })
+    }
+}
+
+impl Listener for Peers {
+    type Io = UnixStream;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (UnixStream, Peer) {
+        loop {
+            let (stream, _) = Listener::accept(&mut self.listener).await;
+            if let Some(peer) = self.admit(&stream) {
+                return (stream, peer);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        let uid = rustix::process::geteuid().as_raw();
+        Ok(Peer { uid })
+    }
+}
+
+impl Connected<IncomingStream<'_, Peers>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Peers>) -> Self {
+        *stream.remote_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn strangers_are_not_admitted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        let mut peers = Peers::new(bind(&path, 0o600).unwrap(), &[]);
+        let client = UnixStream::connect(&path).await.unwrap();
+        let (stream, _) = Listener::accept(&mut peers.listener).await;
+        assert!(peers.admit(&stream).is_some());
+        peers.allowed.clear();
+        assert!(peers.admit(&stream).is_none());
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_living_one_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        let first = bind(&path, 0o600).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(
+            bind(&path, 0o600).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        drop(first);
+        let second = bind(&path, 0o660).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+        drop(second);
+        let entries = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(entries, 1, "the private directory is gone");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        fs::write(&path, "mine").unwrap();
+        assert_eq!(
+            bind(&path, 0o600).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
+}

@@ -1,0 +1,216 @@
+//! How it fares: health, metrics, flows; and what an operator asks of the whole.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use prometheus::{Encoder, TextEncoder};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::{OpenApi, ToSchema};
+
+use super::error::{ApiError, ErrorBody};
+use super::{Api, containers, json};
+
+/// One thing that must work.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub name: &'static str,
+    pub ok: bool,
+    /// Whether the whole is degraded without it.
+    pub critical: bool,
+}
+
+/// How the whole fares.
+#[derive(Clone, Debug)]
+pub struct Health(pub Vec<Check>);
+
+impl Health {
+    /// Whether everything works that must.
+    pub fn is_healthy(&self) -> bool {
+        self.0.iter().all(|check| check.ok || !check.critical)
+    }
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct HealthBody {
+    /// `healthy` or `degraded`.
+    status: &'static str,
+    #[schema(value_type = std::collections::BTreeMap<String, bool>)]
+    #[serde(serialize_with = "by_name")]
+    checks: Vec<Check>,
+}
+
+fn by_name<S: Serializer>(checks: &[Check], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(checks.iter().map(|check| (check.name, check.ok)))
+}
+
+/// What `explain` is asked: what would happen to this request?
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainRequest {
+    /// The container's id.
+    pub container: String,
+    pub method: String,
+    pub url: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Reloaded {
+    /// `reloaded`
+    status: &'static str,
+}
+
+/// Whether listeners, registry and chain work.
+#[utoipa::path(
+    get,
+    path = "/internal/health",
+    responses(
+        (status = 200, body = HealthBody),
+        (status = 503, body = HealthBody, description = "Listeners, registry or chain do not work"),
+    )
+)]
+pub(super) async fn health(State(api): State<Arc<Api>>) -> (StatusCode, Json<HealthBody>) {
+    let health = (api.state.health)();
+    let (code, status) = match health.is_healthy() {
+        true => (StatusCode::OK, "healthy"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
+    };
+    let checks = health.0;
+    (code, Json(HealthBody { status, checks }))
+}
+
+/// Metrics as Prometheus text.
+#[utoipa::path(
+    get,
+    path = "/internal/metrics",
+    responses((status = 200, body = String, content_type = "text/plain"))
+)]
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
+    let encoder = TextEncoder::new();
+    let mut text = Vec::new();
+    if let Err(error) = encoder.encode(&api.state.metrics.gather(), &mut text) {
+        tracing::error!(%error, "metrics could not be written");
+        return Err(ApiError::Broken);
+    }
+    let content_type = encoder.format_type().to_owned();
+    Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
+}
+
+/// The flows that ended last, the newest first; or, asked for `text/event-stream`, every flow as
+/// it ends, with an event `missed` that counts what a slow reader lost.
+#[utoipa::path(
+    get,
+    path = "/internal/flows",
+    responses((status = 200, content(
+        (Value = "application/json", example = json!({"flows": [{"kind": "http"}]})),
+        (String = "text/event-stream"),
+    )))
+)]
+pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
+    let accept = headers
+        .get(header::ACCEPT)
+        .map(header::HeaderValue::as_bytes);
+    let wants_stream = accept
+        .and_then(|accept| std::str::from_utf8(accept).ok())
+        .is_some_and(|accept| accept.contains("text/event-stream"));
+    if wants_stream {
+        return live_flows(&api);
+    }
+    let lines = api.state.flows.newest();
+    let body = format!("{{\"flows\":[{}]}}", lines.join(","));
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn live_flows(api: &Api) -> Response {
+    let events = stream::unfold(api.state.flows.subscribe(), async |mut flows| {
+        let event = match flows.recv().await {
+            Ok(line) => Event::default().data(line),
+            Err(RecvError::Lagged(missed)) => {
+                Event::default().event("missed").data(missed.to_string())
+            }
+            Err(RecvError::Closed) => return None,
+        };
+        Some((Ok::<_, Infallible>(event), flows))
+    });
+    let until = api.shutdown.clone().cancelled_owned();
+    Sse::new(events.take_until(until))
+        .keep_alive(KeepAlive::default())
+        .into_response()
+}
+
+/// Reload the configuration: whole, or not at all.
+#[utoipa::path(
+    post,
+    path = "/internal/reload",
+    responses(
+        (status = 200, body = Reloaded),
+        (status = 422, body = ErrorBody, description = "Every error of the configuration"),
+    )
+)]
+pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Json<Reloaded>, ApiError> {
+    let done = (api.state.reload)(()).await;
+    done.map_err(ApiError::BadConfiguration)?;
+    Ok(Json(Reloaded { status: "reloaded" }))
+}
+
+/// Explain what would happen to a request, without sending it.
+#[utoipa::path(
+    post,
+    path = "/internal/explain",
+    request_body = ExplainRequest,
+    responses(
+        (status = 200, body = Value),
+        (status = 400, body = ErrorBody, description = "The question has no answer, and why"),
+    )
+)]
+pub(super) async fn explain(
+    State(api): State<Arc<Api>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let question = json::parse(&body?).map_err(ApiError::Invalid)?;
+    let question = serde_json::from_value(question);
+    let question = question.map_err(|error| ApiError::Invalid(error.to_string()))?;
+    let answer = (api.state.explain)(question).await;
+    answer.map(Json).map_err(ApiError::Invalid)
+}
+
+/// This API.
+#[utoipa::path(
+    get,
+    path = "/internal/openapi.json",
+    responses((status = 200, body = Value))
+)]
+pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Document::openapi())
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "unified-proxy admin API",
+        description = "HTTP/1.1 over the admin socket."
+    ),
+    paths(
+        containers::register,
+        containers::list,
+        containers::show,
+        containers::unregister,
+        containers::reset,
+        health,
+        metrics,
+        flows,
+        reload,
+        explain,
+        openapi,
+    )
+)]
+pub(super) struct Document;

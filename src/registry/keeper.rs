@@ -1,0 +1,196 @@
+//! Keeps time, and keeps view and file together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{Containers, Unavailable};
+use time::OffsetDateTime;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Registry;
+use super::store::{Store, StoreError};
+
+/// How often the file is probed and leases are ended.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the whole file is checked and read again.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
+/// A disk that takes longer than this counts as unreadable until it answers.
+const HUNG_AFTER: Duration = Duration::from_secs(5);
+/// How long a lease that is over stays in the file.
+const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
+/// A clock that moves this much more or less than time passed was set.
+const CLOCK_JUMP: Duration = Duration::from_secs(10);
+
+impl Registry {
+    /// Reads the file for the first time; says what was found.
+    pub(super) fn start(&self) {
+        let mut store = self.store.lock();
+        if let Err(error) = store.start() {
+            return self.fail(&store, &error);
+        }
+        let pruned = store.prune(OffsetDateTime::now_utc());
+        if self.look(&mut store, true).is_err() {
+            return;
+        }
+        match pruned {
+            Ok(pruned) => tracing::info!(pruned, live = self.count(), "registry loaded"),
+            Err(error) => tracing::warn!(%error, "expired registrations could not be pruned"),
+        }
+    }
+
+    /// Probes, reloads and ends leases until the shutdown.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut ticks = interval(PROBE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut clock = Clock::start();
+        let mut reloaded = Instant::now();
+        let stopped = shutdown.cancelled();
+        tokio::pin!(stopped);
+        loop {
+            tokio::select! {
+                () = &mut stopped => return,
+                _ = ticks.tick() => {}
+            }
+            let whole = reloaded.elapsed() >= RELOAD_INTERVAL;
+            if whole {
+                reloaded = Instant::now();
+            }
+            let prune = clock.is_steady() && whole;
+            let registry = Arc::clone(&self);
+            let mut round = tokio::task::spawn_blocking(move || registry.round(whole, prune));
+            if timeout(HUNG_AFTER, &mut round).await.is_err() {
+                self.set_problem("the disk does not answer");
+                // It says itself how it went when it ends at last.
+                if let Err(error) = round.await {
+                    tracing::error!(%error, "the registry's keeper failed");
+                }
+            }
+        }
+    }
+
+    fn round(&self, whole: bool, prune: bool) {
+        let mut store = self.store.lock();
+        let now = OffsetDateTime::now_utc();
+        self.view.keep_time(now);
+        let whole = whole || !self.available();
+        if self.look(&mut store, whole).is_err() {
+            return;
+        }
+        if let Err(error) = self.tidy(&mut store, now, prune) {
+            tracing::warn!(%error, "the registry could not be written");
+        }
+    }
+
+    /// Brings to disk what can wait for it: ended leases, and levels that were reached.
+    fn tidy(&self, store: &mut Store, now: OffsetDateTime, prune: bool) -> Result<(), StoreError> {
+        let over = std::mem::take(&mut *self.over.lock());
+        if !over.is_empty() {
+            store.delete(&over)?;
+        }
+        for container in self
+            .view
+            .all_that(|container| !store.has_level(container.lease, container.level()))
+        {
+            store.set_level(container.lease, container.level())?;
+        }
+        if prune {
+            let before = now - KEPT_AFTER_EXPIRY;
+            let pruned = store.prune(before)?;
+            for container in self.view.all_that(|container| container.expired(before)) {
+                self.view.remove(&container);
+            }
+            if pruned > 0 {
+                tracing::info!(pruned, "expired registrations deleted");
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the file: makes the view follow it, or the registry unavailable.
+    pub(super) fn look(&self, store: &mut Store, whole: bool) -> Result<(), Unavailable> {
+        match store.look(whole) {
+            Ok(content) => {
+                if let Some(registrations) = content {
+                    self.view.follow(registrations);
+                }
+                if let Some(problem) = self.problem.swap(None) {
+                    tracing::info!(was = %problem, "the registry can be read");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.fail(store, &error);
+                Err(Unavailable)
+            }
+        }
+    }
+
+    fn fail(&self, store: &Store, error: &StoreError) {
+        let path = store.path().display();
+        self.set_problem(&format!("{path}: {error}"));
+    }
+
+    /// Logged when it changes, not every second.
+    fn set_problem(&self, problem: &str) {
+        let before = self.problem.swap(Some(Arc::new(problem.to_owned())));
+        if before.is_none_or(|before| *before != problem) {
+            tracing::error!(
+                problem,
+                "registry unavailable: every flow is denied until it can be read"
+            );
+        }
+    }
+}
+
+/// Tells whether the clock on the wall can be trusted to delete by.
+struct Clock {
+    wall: OffsetDateTime,
+    steady: Instant,
+    trusted_from: Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self {
+            wall: OffsetDateTime::now_utc(),
+            steady: now,
+            trusted_from: now + KEPT_AFTER_EXPIRY,
+        }
+    }
+
+    /// False for an hour after the clock was set: what a wrong clock lets expire is still there
+    /// when it is put right.
+    fn is_steady(&mut self) -> bool {
+        self.note(OffsetDateTime::now_utc(), Instant::now())
+    }
+
+    fn note(&mut self, wall: OffsetDateTime, steady: Instant) -> bool {
+        let passed = steady.duration_since(self.steady);
+        if (wall - self.wall - passed).abs() > CLOCK_JUMP {
+            tracing::warn!("the system clock was set: expired registrations are kept for an hour");
+            self.trusted_from = steady + KEPT_AFTER_EXPIRY;
+        }
+        self.wall = wall;
+        self.steady = steady;
+        steady >= self.trusted_from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_deleted_for_an_hour_after_the_clock_was_set() {
+        let mut clock = Clock::start();
+        let (wall, steady) = (clock.wall, clock.steady);
+        let hours = |count: u32| Duration::from_secs(3600) * count;
+        assert!(!clock.note(wall, steady));
+        assert!(clock.note(wall + hours(1), steady + hours(1)));
+        assert!(!clock.note(wall + hours(25), steady + hours(1)));
+        assert!(!clock.note(wall + hours(1), steady + hours(1)));
+        assert!(clock.note(wall + hours(2), steady + hours(2)));
+    }
+}
