@@ -4,4 +4,15 @@
 //! addon needs from outside is a small trait that the engine implements.
 #![deny(missing_docs)]
 
+#[cfg(test)]
+extern crate self as addons;
+
 pub mod contract;
+pub mod identity;
+pub mod policy;
+pub mod rate_limit;
+
+#[cfg(test)]
+#[path = "../tests/fixtures/mod.rs"]
+mod fixtures;
+mod fold;

@@ -46,6 +46,17 @@ impl<'a> Step<'a> {
     }
 }
 
+impl Step<'_> {
+    /// The verdict of a hook that answered at once, for tests of a single addon.
+    #[must_use]
+    pub fn ready(self) -> Option<Verdict> {
+        match self.0 {
+            StepKind::Ready(verdict) => Some(verdict),
+            StepKind::Wait { .. } => None,
+        }
+    }
+}
+
 impl From<Verdict> for Step<'_> {
     fn from(verdict: Verdict) -> Self {
         Self(StepKind::Ready(verdict))

@@ -145,7 +145,11 @@ pub struct Flow {
     pub at: SystemTime,
     /// Who sent it.
     pub client: Client,
-    /// On whose behalf it runs; set by identity alone.
+    /// The container's name as a CONNECT's own head claims it, read with
+    /// [`crate::identity::claimed_id`]. A claim proves nothing; a wrong one denies.
+    pub claimed_id: Option<Box<str>>,
+    /// On whose behalf it runs: set by identity, and by the engine only to what identity found
+    /// earlier on the same connection.
     pub principal: Option<Principal>,
     /// Where it wants to go.
     pub host: Host,
@@ -188,6 +192,7 @@ impl Flow {
             started: Instant::now(),
             at: SystemTime::now(),
             client,
+            claimed_id: None,
             principal: None,
             host,
             port,

@@ -1,0 +1,49 @@
+//! Header names that servers fold together.
+//!
+//! Many servers read `X_Api_Key` as `X-Api-Key`: the names become the same variable. So what is
+//! removed is removed in every spelling. Case is folded by [`HeaderName`] already.
+
+use http::{HeaderMap, HeaderName};
+
+/// Whether a server might read `name` as `canonical`, which is lower case with hyphens.
+pub(crate) fn folds_to(name: &str, canonical: &str) -> bool {
+    name.len() == canonical.len() && starts_like(name, canonical)
+}
+
+/// Whether a server might read `name` as one that begins with `prefix`.
+pub(crate) fn starts_like(name: &str, prefix: &str) -> bool {
+    let same = |(a, b): (u8, u8)| a == b || (a == b'_' && b == b'-');
+    name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(same)
+}
+
+/// Removes every field whose name is unwanted, with all its values.
+pub(crate) fn remove_fields(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
+    // Allocates only when there is something to remove.
+    let found: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| unwanted(name.as_str()))
+        .cloned()
+        .collect();
+    for name in found {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn underscores_fold_and_other_bytes_do_not() {
+        for (name, folds) in [
+            ("x-api-key", true),
+            ("x_api_key", true),
+            ("x-api_key", true),
+            ("x-api-keys", false),
+            ("xxapi-key", false),
+            ("x-api-ke", false),
+        ] {
+            assert_eq!(folds_to(name, "x-api-key"), folds, "{name}");
+        }
+    }
+}

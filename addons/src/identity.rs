@@ -1,0 +1,264 @@
+//! Who sends: the source address first, then everything that must agree with it.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use time::OffsetDateTime;
+
+use crate::contract::{
+    Addon, Code, Container, Containers, Denial, DnsQuery, Flow, Order, Principal, Request, Step,
+    Verdict,
+};
+use crate::fold::{folds_to, remove_fields};
+
+const CONTAINER_ID: &str = "x-container-id";
+
+/// Finds the container behind a flow, and denies every flow that has none.
+pub struct Identity {
+    containers: Arc<dyn Containers>,
+}
+
+impl Identity {
+    /// Asks `containers` who is at a source.
+    #[must_use]
+    pub fn new(containers: Arc<dyn Containers>) -> Self {
+        Self { containers }
+    }
+
+    fn identify(&self, flow: &mut Flow) -> Verdict {
+        let container = match &flow.principal {
+            // The engine speaks for itself; no client can make a flow one of these.
+            Some(Principal::System(_)) => return Ok(()),
+            Some(Principal::Container(known)) if self.containers.available() => Arc::clone(known),
+            Some(Principal::Container(_)) => return Err(registry_unavailable()),
+            None => self.find(flow)?,
+        };
+        // Named before it is judged, so that the audit can say whose flow was denied.
+        flow.principal = Some(Principal::Container(Arc::clone(&container)));
+        if container.expired(OffsetDateTime::now_utc()) {
+            self.containers.expire(&container);
+            let sentence = "Container registration expired";
+            return Err(Denial::new(Code::RegistrationExpired, sentence)
+                .hint(format!("register container {} again", container.id)));
+        }
+        if container.ended().is_cancelled() {
+            return Err(unknown_source());
+        }
+        check_claim(flow.claimed_id.as_deref(), &container)?;
+        flow.note(|| format!("container {} at its registered source", container.id));
+        Ok(())
+    }
+
+    fn find(&self, flow: &Flow) -> Result<Arc<Container>, Denial> {
+        let Some(source) = &flow.client.source else {
+            let sentence = "Cannot determine client IP";
+            return Err(Denial::new(Code::ClientAddressUnknown, sentence));
+        };
+        self.containers
+            .find(source)
+            .map_err(|_unavailable| registry_unavailable())?
+            .ok_or_else(unknown_source)
+    }
+}
+
+impl Addon for Identity {
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            before: &["rate_limit", "policy", "credentials"],
+            ..Order::default()
+        }
+    }
+
+    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        self.identify(flow).into()
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        let claimed = claimed_id(&request.headers);
+        if claimed.is_some() {
+            remove_fields(&mut request.headers, |name| folds_to(name, CONTAINER_ID));
+        }
+        let verdict = self.identify(flow);
+        let checked = verdict.and_then(|()| match &flow.principal {
+            Some(Principal::Container(container)) => check_claim(claimed.as_deref(), container),
+            _ => Ok(()),
+        });
+        checked.into()
+    }
+
+    fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
+        self.identify(flow).into()
+    }
+}
+
+/// The container's name as `X-Container-Id` claims it, in any spelling of the field. Values that
+/// differ are joined into a text that is nobody's name.
+#[must_use]
+pub fn claimed_id(headers: &HeaderMap) -> Option<Box<str>> {
+    let mut values = headers
+        .iter()
+        .filter(|(name, _)| folds_to(name.as_str(), CONTAINER_ID))
+        .map(|(_, value)| String::from_utf8_lossy(value.as_bytes()));
+    let mut claimed = values.next()?.into_owned();
+    for value in values {
+        if value != claimed.as_str() {
+            claimed.push(',');
+            claimed.push_str(&value);
+        }
+    }
+    Some(claimed.into())
+}
+
+fn check_claim(claimed: Option<&str>, container: &Container) -> Verdict {
+    if claimed.is_none_or(|claimed| claimed == container.id.as_str()) {
+        return Ok(());
+    }
+    Err(Denial::new(
+        Code::ContainerIdMismatch,
+        "Container ID mismatch",
+    ))
+}
+
+fn unknown_source() -> Denial {
+    Denial::new(Code::UnknownSource, "Unknown source IP")
+        .hint("register the container's address: unified-proxy container add")
+}
+
+fn registry_unavailable() -> Denial {
+    Denial::new(Code::RegistryUnavailable, "Registry unavailable")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use time::Duration;
+
+    use super::*;
+    use crate::contract::Kind;
+    use crate::fixtures::{self, OneContainer, code, flow, flow_of, headers, query, request};
+
+    fn identity(container: &Arc<Container>) -> (Arc<OneContainer>, Identity) {
+        let registry = OneContainer::new(Arc::clone(container));
+        let identity = Identity::new(Arc::clone(&registry) as Arc<dyn Containers>);
+        (registry, identity)
+    }
+
+    /// The verdicts on a tunnel, a request and a DNS question that begin as `flow` makes them.
+    fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> Flow) -> [Option<Code>; 3] {
+        let mut asked = request("/", &[]);
+        [
+            code(identity.tunnel(&mut flow(Kind::Tunnel))),
+            code(identity.request(&mut flow(Kind::Http), &mut asked)),
+            code(identity.dns_query(&mut flow(Kind::Dns), &mut query("api.example.com"))),
+        ]
+    }
+
+    #[test]
+    fn the_source_address_names_the_container() {
+        let container = fixtures::container("web");
+        let (_, identity) = identity(&container);
+        let mut flow = flow(Kind::Tunnel, "api.example.com");
+        assert_eq!(code(identity.tunnel(&mut flow)), None);
+        assert_eq!(flow.container().unwrap().id, container.id);
+    }
+
+    #[test]
+    fn who_cannot_be_told_is_denied_at_every_door() {
+        let container = fixtures::container("web");
+        let (registry, identity) = identity(&container);
+        let new = |kind| flow(kind, "api.example.com");
+        let stranger = |kind| {
+            let mut flow = new(kind);
+            flow.client.source = Some(crate::contract::Source::Address([10, 0, 0, 8].into()));
+            flow
+        };
+        let nowhere = |kind| {
+            let mut flow = new(kind);
+            flow.client.source = None;
+            flow
+        };
+        assert_eq!(verdicts(&identity, new), [None; 3]);
+        assert_eq!(
+            verdicts(&identity, stranger),
+            [Some(Code::UnknownSource); 3]
+        );
+        assert_eq!(
+            verdicts(&identity, nowhere),
+            [Some(Code::ClientAddressUnknown); 3]
+        );
+        *registry.readable.lock() = false;
+        let known = |kind| flow_of(&container, kind, "api.example.com");
+        let unavailable = [Some(Code::RegistryUnavailable); 3];
+        assert_eq!(verdicts(&identity, new), unavailable);
+        assert_eq!(verdicts(&identity, known), unavailable);
+    }
+
+    #[test]
+    fn a_lease_that_ran_out_is_denied_and_removed() {
+        let container = fixtures::container("web");
+        container.extend(OffsetDateTime::now_utc() - Duration::seconds(1));
+        let (registry, identity) = identity(&container);
+        let expired = [Some(Code::RegistrationExpired); 3];
+        let new = |kind| flow(kind, "api.example.com");
+        let known = |kind| flow_of(&container, kind, "api.example.com");
+        assert_eq!(verdicts(&identity, new), expired);
+        assert_eq!(verdicts(&identity, known), expired);
+        assert_eq!(registry.expirations.load(Ordering::Relaxed), 6);
+    }
+
+    #[test]
+    fn a_lease_that_ended_is_denied_on_its_old_connections_too() {
+        let container = fixtures::container("web");
+        container.end();
+        let (_, identity) = identity(&container);
+        let known = |kind| flow_of(&container, kind, "api.example.com");
+        assert_eq!(verdicts(&identity, known), [Some(Code::UnknownSource); 3]);
+    }
+
+    #[test]
+    fn a_claimed_id_must_match_in_every_spelling_and_never_goes_upstream() {
+        let container = fixtures::container("web");
+        let (_, identity) = identity(&container);
+        for (fields, verdict) in [
+            (vec![("x-container-id", "web")], None),
+            (
+                vec![("x_container_id", "web"), ("x-container-id", "web")],
+                None,
+            ),
+            (
+                vec![("x-container-id", "db")],
+                Some(Code::ContainerIdMismatch),
+            ),
+            (
+                vec![("x-container-id", "")],
+                Some(Code::ContainerIdMismatch),
+            ),
+            (
+                vec![("x_container-id", "db")],
+                Some(Code::ContainerIdMismatch),
+            ),
+            (
+                vec![("x-container-id", "web"), ("x-container-id", "db")],
+                Some(Code::ContainerIdMismatch),
+            ),
+            (
+                vec![("x-container-id", "web"), ("x_container_id", "db")],
+                Some(Code::ContainerIdMismatch),
+            ),
+        ] {
+            let mut request = request("/", &fields);
+            let mut inside = flow(Kind::Http, "api.example.com");
+            assert_eq!(code(identity.request(&mut inside, &mut request)), verdict);
+            assert!(request.headers.is_empty(), "{fields:?}");
+
+            let mut connect = flow(Kind::Tunnel, "api.example.com");
+            connect.claimed_id = claimed_id(&headers(&fields));
+            assert_eq!(code(identity.tunnel(&mut connect)), verdict, "{fields:?}");
+        }
+    }
+}

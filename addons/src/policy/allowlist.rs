@@ -1,0 +1,101 @@
+//! Whether the allowlist has the host, for this container, port, level and method.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Method;
+
+use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
+
+const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
+
+/// The entry that lets this container speak of the host at all.
+pub(super) fn permit(flow: &mut Flow) -> Result<Arc<Entry>, Denial> {
+    let Some(entry) = flow.entry.clone() else {
+        return Err(not_listed(&flow.host));
+    };
+    flow.record.rule = Some(Arc::clone(&entry.label));
+    let container = flow.container()?;
+    if !container.allows(&flow.host) {
+        let id = &container.id;
+        return Err(not_allowed(&flow.host)
+            .rule(format!("allowed_domains of container {id}"))
+            .hint(format!(
+                "register container {id} with \"{}\" in its allowed_domains",
+                flow.host
+            )));
+    }
+    let level = container.level();
+    if level > entry.max_level {
+        let (has, most) = (level.as_str(), entry.max_level.as_str());
+        let sentence = format!(
+            "Security level exceeded: {} allows at most {most}, the container is at {has}",
+            flow.host
+        );
+        return Err(Denial::new(Code::LevelExceeded, sentence)
+            .rule(entry.label.as_ref())
+            .hint(format!("set max_level: {has} at {}", entry.origin)));
+    }
+    flow.note(|| format!("allowed by {} at {}", entry.label, entry.origin));
+    Ok(entry)
+}
+
+pub(super) fn permit_port(entry: &Entry, flow: &Flow) -> Verdict {
+    if entry.ports.contains(&flow.port) {
+        return Ok(());
+    }
+    let sentence = format!("Port not allowed: {}:{}", flow.host, flow.port);
+    Err(Denial::new(Code::PortNotAllowed, sentence)
+        .rule(entry.label.as_ref())
+        .hint(format!(
+            "add {} to the ports at {}",
+            flow.port, entry.origin
+        )))
+}
+
+pub(super) fn permit_method(entry: &Entry, flow: &Flow, request: &Request) -> Verdict {
+    if !METHODS.contains(&request.method) {
+        let sentence = format!("Method not allowed: {}", request.method);
+        return Err(Denial::new(Code::MethodNotAllowed, sentence).rule("known methods"));
+    }
+    if request.websocket && !entry.websocket {
+        let sentence = format!("WebSocket not allowed: {}", flow.host);
+        return Err(Denial::new(Code::WebsocketNotAllowed, sentence)
+            .rule(entry.label.as_ref())
+            .hint(format!("set websocket: true at {}", entry.origin)));
+    }
+    Ok(())
+}
+
+fn not_listed(host: &Host) -> Denial {
+    let denial = match host {
+        Host::Name(_) => not_allowed(host),
+        Host::Address(_) => Denial::new(
+            Code::AddressNotAllowed,
+            format!("Address not allowed: {host}"),
+        ),
+    };
+    // In YAML, what begins with a bracket is a list unless it is quoted.
+    let item = match host {
+        Host::Address(IpAddr::V6(_)) => format!("'{host}'"),
+        _ => host.to_string(),
+    };
+    denial
+        .rule("allowlist")
+        .hint(format!("add \"- {item}\" under domains in allowlist.yaml"))
+}
+
+fn not_allowed(host: &Host) -> Denial {
+    Denial::new(
+        Code::DomainNotAllowed,
+        format!("Domain not allowed: {host}"),
+    )
+}

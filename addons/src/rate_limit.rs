@@ -1,0 +1,295 @@
+//! How much of a shared resource one container may use: for now, the resolver.
+//!
+//! Names are a way to send data out, and the resolver serves everybody. So a lease has a budget
+//! of questions, and one of distinct names that its tunnels draw on too.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
+
+use crate::contract::{Addon, Code, Denial, DnsQuery, Flow, Host, Order, Step, Verdict};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How long a name that was just asked for is not even looked up again.
+const JUST_NOW: Duration = Duration::from_secs(1);
+
+/// What a lease may ask the resolver for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DnsBudget {
+    /// Questions.
+    pub queries_per_minute: NonZeroU32,
+    /// Different names, in questions, tunnels and plain requests together.
+    pub distinct_names_per_minute: NonZeroU32,
+}
+
+impl DnsBudget {
+    /// A quarter of a minute's questions at once, and a small budget whole: programs ask in
+    /// bursts when they start.
+    fn quota(self) -> Quota {
+        let per_minute = self.queries_per_minute;
+        let burst = (per_minute.get() / 4).max(100).min(per_minute.get());
+        Quota::per_minute(per_minute).allow_burst(NonZeroU32::new(burst).unwrap_or(per_minute))
+    }
+}
+
+/// Holds every lease to its budget.
+pub struct RateLimit {
+    budget: DnsBudget,
+}
+
+impl RateLimit {
+    /// Gives every lease the same budget.
+    #[must_use]
+    pub fn new(budget: DnsBudget) -> Self {
+        Self { budget }
+    }
+
+    fn count(&self, flow: &Flow, host: &Host, is_query: bool) -> Verdict {
+        if flow.is_rehearsal() {
+            return Ok(());
+        }
+        let spent = flow.container()?.owned(|| Spent::new(self.budget));
+        let mut spent = spent.0.lock();
+        if spent.budget != self.budget {
+            spent.change(self.budget);
+        }
+        if is_query {
+            spent
+                .query()
+                .map_err(|wait| over(flow, wait, "queries_per_minute"))?;
+        }
+        let Host::Name(_) = host else {
+            return Ok(());
+        };
+        let most = self.budget.distinct_names_per_minute.get() as usize;
+        spent
+            .names
+            .see(host, flow.started, most)
+            .map_err(|wait| over(flow, wait, "distinct_names_per_minute"))
+    }
+}
+
+impl Addon for RateLimit {
+    fn name(&self) -> &'static str {
+        "rate_limit"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            after: &["identity"],
+            ..Order::default()
+        }
+    }
+
+    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        self.count(flow, &flow.host, false).into()
+    }
+
+    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a mut DnsQuery) -> Step<'a> {
+        self.count(flow, &query.name, true).into()
+    }
+}
+
+fn over(flow: &Flow, wait: Duration, limit: &'static str) -> Denial {
+    let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
+    let denial = match flow.known_container() {
+        Some(container) => denial.with("container_id", container.id.as_str()),
+        None => denial,
+    };
+    denial
+        .with("upstream", flow.upstream())
+        .retry_after(wait)
+        .rule(format!("dns.{limit}"))
+        .hint(format!("raise dns.{limit} in proxy.yaml"))
+}
+
+/// What a lease has used. Owned by the lease, so that it is gone with it.
+struct Spent(Mutex<Inner>);
+
+struct Inner {
+    budget: DnsBudget,
+    queries: DefaultDirectRateLimiter,
+    names: Names,
+}
+
+impl Spent {
+    fn new(budget: DnsBudget) -> Self {
+        Self(Mutex::new(Inner {
+            budget,
+            queries: RateLimiter::direct(budget.quota()),
+            names: Names::default(),
+        }))
+    }
+}
+
+impl Inner {
+    /// A reload may change the budget of a lease that has begun.
+    fn change(&mut self, budget: DnsBudget) {
+        self.budget = budget;
+        self.queries = RateLimiter::direct(budget.quota());
+    }
+
+    /// Counts a question; an error says how long to wait.
+    fn query(&self) -> Result<(), Duration> {
+        self.queries
+            .check()
+            .map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
+    }
+}
+
+/// The names of the last minute, and when each was last asked for.
+#[derive(Default)]
+struct Names {
+    last: Option<(Host, Instant)>,
+    seen: HashMap<Host, Instant>,
+}
+
+impl Names {
+    /// Counts a name; an error says how long to wait. Holds `most` names at most.
+    fn see(&mut self, host: &Host, now: Instant, most: usize) -> Result<(), Duration> {
+        if let Some((last, at)) = &self.last
+            && last == host
+            && now.saturating_duration_since(*at) < JUST_NOW
+        {
+            return Ok(());
+        }
+        if !self.seen.contains_key(host) && self.seen.len() >= most {
+            let age = |at: &Instant| now.saturating_duration_since(*at);
+            self.seen.retain(|_, at| age(at) < MINUTE);
+            if self.seen.len() >= most {
+                let oldest = self.seen.values().map(age).max().unwrap_or_default();
+                return Err(MINUTE.saturating_sub(oldest));
+            }
+        }
+        self.seen.insert(host.clone(), now);
+        self.last = Some((host.clone(), now));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::contract::{Container, Kind};
+    use crate::fixtures::{code, container, flow_of, query, verdict};
+
+    fn limit(queries: u32, names: u32) -> RateLimit {
+        RateLimit::new(DnsBudget {
+            queries_per_minute: NonZeroU32::new(queries).unwrap(),
+            distinct_names_per_minute: NonZeroU32::new(names).unwrap(),
+        })
+    }
+
+    fn ask(limit: &RateLimit, container: &Arc<Container>, name: &str) -> Option<Code> {
+        let mut flow = flow_of(container, Kind::Dns, name);
+        code(limit.dns_query(&mut flow, &mut query(name)))
+    }
+
+    fn tunnel(
+        limit: &RateLimit,
+        container: &Arc<Container>,
+        name: &str,
+        after: u64,
+    ) -> Option<Code> {
+        let mut flow = flow_of(container, Kind::Tunnel, name);
+        flow.started += Duration::from_secs(after);
+        code(limit.tunnel(&mut flow))
+    }
+
+    #[test]
+    fn questions_over_the_budget_are_denied_with_the_time_to_wait() {
+        let (limit, container) = (limit(5, 100), container("web"));
+        for _ in 0..5 {
+            assert_eq!(ask(&limit, &container, "a.example.com"), None);
+        }
+        let mut flow = flow_of(&container, Kind::Dns, "a.example.com");
+        let denial = verdict(limit.dns_query(&mut flow, &mut query("a.example.com"))).unwrap_err();
+        assert_eq!(denial.code(), Code::RateLimited);
+        assert_eq!(denial.to_json()["container_id"], "web");
+        assert_eq!(denial.to_json()["upstream"], "a.example.com");
+        assert!((1..=12).contains(&denial.retry_after_seconds().unwrap()));
+    }
+
+    #[test]
+    fn distinct_names_are_counted_over_questions_and_tunnels_together() {
+        let (limit, container) = (limit(100, 3), container("web"));
+        assert_eq!(ask(&limit, &container, "a.example.com"), None);
+        assert_eq!(tunnel(&limit, &container, "b.example.com", 0), None);
+        assert_eq!(ask(&limit, &container, "c.example.com"), None);
+        let over = Some(Code::RateLimited);
+        assert_eq!(ask(&limit, &container, "d.example.com"), over);
+        assert_eq!(tunnel(&limit, &container, "e.example.com", 0), over);
+        assert_eq!(ask(&limit, &container, "a.example.com"), None);
+    }
+
+    #[test]
+    fn a_name_is_forgotten_a_minute_after_it_was_last_asked_for() {
+        let (limit, container) = (limit(100, 2), container("web"));
+        let over = Some(Code::RateLimited);
+        assert_eq!(tunnel(&limit, &container, "a.example.com", 0), None);
+        assert_eq!(tunnel(&limit, &container, "b.example.com", 30), None);
+        assert_eq!(tunnel(&limit, &container, "c.example.com", 59), over);
+        assert_eq!(tunnel(&limit, &container, "c.example.com", 61), None);
+        assert_eq!(tunnel(&limit, &container, "d.example.com", 62), over);
+    }
+
+    #[test]
+    fn tunnels_do_not_count_as_questions_and_addresses_not_as_names() {
+        let (limit, container) = (limit(1, 1), container("web"));
+        for _ in 0..10 {
+            assert_eq!(tunnel(&limit, &container, "a.example.com", 0), None);
+        }
+        assert_eq!(tunnel(&limit, &container, "8.8.8.8", 0), None);
+        assert_eq!(ask(&limit, &container, "a.example.com"), None);
+    }
+
+    #[test]
+    fn one_containers_flood_does_not_cost_another() {
+        let (limit, first, second) = (limit(1, 1), container("web"), container("db"));
+        assert_eq!(ask(&limit, &first, "a.example.com"), None);
+        assert_eq!(
+            ask(&limit, &first, "a.example.com"),
+            Some(Code::RateLimited)
+        );
+        assert_eq!(ask(&limit, &second, "a.example.com"), None);
+    }
+
+    #[test]
+    fn a_flood_of_names_takes_no_more_memory_than_the_budget() {
+        let (limit, container) = (limit(u32::MAX, 10), container("web"));
+        for n in 0..1000 {
+            tunnel(&limit, &container, &format!("{n}.example.com"), n);
+        }
+        let spent = container.owned(|| Spent::new(limit.budget));
+        assert!(spent.0.lock().names.seen.len() <= 10);
+    }
+
+    #[test]
+    fn a_rehearsal_counts_nothing() {
+        let (limit, container) = (limit(1, 1), container("web"));
+        for name in ["a.example.com", "b.example.com"] {
+            let mut flow = flow_of(&container, Kind::Dns, name).rehearse();
+            assert_eq!(code(limit.dns_query(&mut flow, &mut query(name))), None);
+        }
+        assert_eq!(ask(&limit, &container, "c.example.com"), None);
+    }
+
+    #[test]
+    fn a_reload_changes_the_budget_of_a_lease_that_has_begun() {
+        let container = container("web");
+        let small = limit(1, 100);
+        assert_eq!(ask(&small, &container, "a.example.com"), None);
+        assert_eq!(
+            ask(&small, &container, "a.example.com"),
+            Some(Code::RateLimited)
+        );
+        assert_eq!(ask(&limit(10, 100), &container, "a.example.com"), None);
+    }
+}
