@@ -102,7 +102,7 @@ pub struct Entry {
 
 /// Hosts to values, by exact host or by the nearest wildcard above. A look-up costs one probe
 /// for each label, however many patterns there are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMap<T> {
     exact: HashMap<Host, T>,
     below: HashMap<Arc<str>, T>,
