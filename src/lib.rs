@@ -12,3 +12,4 @@ pub mod proxy;
 pub mod registry;
 pub mod telemetry;
 pub mod tls;
+pub mod world;

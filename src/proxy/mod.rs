@@ -1,1 +1,111 @@
-//! Written next.
+//! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside.
+
+mod accept;
+mod activity;
+mod body;
+mod connection;
+mod exchange;
+mod headers;
+mod io;
+mod leaf;
+mod live;
+mod relay;
+mod reply;
+mod serve;
+mod sniff;
+mod tunnel;
+mod upstream;
+mod websocket;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use accept::{serve_tcp, serve_unix};
+pub use sniff::{Sniffed, sniff};
+
+use crate::tls::Authority;
+use crate::world::World;
+use connection::ConnectionCount;
+
+/// What all connections share.
+pub struct Engine {
+    world: Arc<ArcSwap<World>>,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) metrics: ProxyMetrics,
+    pub(crate) connections: Arc<ConnectionCount>,
+    /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
+    pub(crate) tasks: TaskTracker,
+    /// No new requests.
+    pub(crate) stopping: CancellationToken,
+    /// No more patience.
+    pub(crate) killed: CancellationToken,
+}
+
+impl Engine {
+    /// An engine that serves the world that `world` holds at the time.
+    pub fn new(
+        world: Arc<ArcSwap<World>>,
+        authority: Arc<Authority>,
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
+        Ok(Self {
+            world,
+            authority,
+            metrics: ProxyMetrics::register(registry)?,
+            connections: Arc::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            killed: CancellationToken::new(),
+        })
+    }
+
+    /// The world in force.
+    pub(crate) fn world(&self) -> Arc<World> {
+        self.world.load_full()
+    }
+
+    /// Lets flows finish within `limit`, then ends them.
+    pub async fn stop(&self, limit: std::time::Duration) {
+        self.stopping.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(limit, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            self.killed.cancel();
+            self.tasks.wait().await;
+        }
+    }
+}
+
+/// What the engine counts itself, since no addon sees it.
+pub(crate) struct ProxyMetrics {
+    pub(crate) active_connections: IntGauge,
+    pub(crate) leaf_certificates: IntCounterVec,
+}
+
+impl ProxyMetrics {
+    fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let active_connections = IntGauge::new(
+            "proxy_active_connections",
+            "Connections of sandboxes that are open.",
+        )?;
+        let leaf_certificates = IntCounterVec::new(
+            Opts::new(
+                "proxy_leaf_certificates_total",
+                "Certificates for intercepted tunnels, by outcome.",
+            ),
+            &["outcome"],
+        )?;
+        registry.register(Box::new(active_connections.clone()))?;
+        registry.register(Box::new(leaf_certificates.clone()))?;
+        Ok(Self {
+            active_connections,
+            leaf_certificates,
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! Accepting connections of sandboxes, whatever happens to single ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{Client, ContainerId, Source, fold_address};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use super::Engine;
+use super::connection::Connection;
+use super::exchange::Door;
+use super::io::{ClientIo, Socket};
+use super::serve::serve_http1;
+
+/// How long accepting rests when it fails: out of descriptors, the kernel would answer at once
+/// again and again.
+const REST: Duration = Duration::from_millis(50);
+/// Connections over the cap that are still told why; over that they are closed unread.
+const REFUSALS: usize = 256;
+
+/// Serves sandboxes that are known by their address.
+pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = engine.stopping.cancelled() => return,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                // Without it small writes wait for the peer's delayed acknowledgement.
+                let _ = socket.set_nodelay(true);
+                let client = Client {
+                    source: Some(Source::Address(fold_address(peer.ip()))),
+                    peer: Some(peer),
+                };
+                spawn(&engine, socket, client);
+            }
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+/// Serves the one container that a listener belongs to, until its lease ends.
+pub async fn serve_unix(
+    engine: Arc<Engine>,
+    listener: UnixListener,
+    container: ContainerId,
+    ended: CancellationToken,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = engine.stopping.cancelled() => return,
+            () = ended.cancelled() => return,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                let client = Client {
+                    source: Some(Source::Listener(container.clone())),
+                    peer: None,
+                };
+                spawn(&engine, socket, client);
+            }
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+async fn rest(error: &std::io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    tokio::time::sleep(REST).await;
+}
+
+fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client) {
+    let world = engine.world();
+    if engine.connections.count() >= world.config.proxy.limits.max_connections + REFUSALS {
+        return;
+    }
+    let connection = Arc::new(Connection::new(Arc::clone(engine), &world, client));
+    engine.tasks.spawn(async move {
+        let io = ClientIo::new(socket, Arc::clone(&connection.activity));
+        serve_http1::<S, _>(&connection, Door::Plain, io).await;
+    });
+}

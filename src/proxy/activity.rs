@@ -1,0 +1,229 @@
+//! When something last happened on a client connection, and how long that may last.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::config::ProxyConfig;
+
+/// How long an idle client connection keeps its upstream connection to itself.
+const KEEP_UPSTREAM: Duration = Duration::from_secs(2);
+
+/// How long a connection may be quiet.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// From the first byte of a head to its last.
+    pub header: Duration,
+    /// With nothing moving, in a body or between requests.
+    pub idle: Duration,
+}
+
+impl From<&ProxyConfig> for Patience {
+    fn from(config: &ProxyConfig) -> Self {
+        Self {
+            header: config.limits.header_read_timeout,
+            idle: config.upstream.idle_timeout,
+        }
+    }
+}
+
+/// What a connection's watchdog is to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Look again at this time.
+    At(Instant),
+    /// Hand idle upstream connections back, then look again.
+    HandBack,
+    /// The connection was quiet for too long.
+    Over,
+}
+
+/// Marks of time on one client connection, in milliseconds since it began. Relaxed atomics:
+/// the reader polls, and a mark that is seen late only makes it look again.
+pub struct Activity {
+    began: Instant,
+    last: AtomicU64,
+    /// When the first byte of an unfinished head arrived; 0 for none.
+    head_since: AtomicU64,
+    in_flight: AtomicUsize,
+    /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
+    frames: AtomicBool,
+    keeps_upstream: AtomicBool,
+    wake: Notify,
+}
+
+impl Activity {
+    pub fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            last: AtomicU64::new(0),
+            head_since: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            frames: AtomicBool::new(false),
+            keeps_upstream: AtomicBool::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// Bytes arrived from the client.
+    pub fn read(&self) {
+        if self.in_flight.load(Ordering::Relaxed) > 0 {
+            self.moved();
+        } else if !self.frames.load(Ordering::Relaxed)
+            && self.head_since.load(Ordering::Relaxed) == 0
+        {
+            self.head_since.store(self.now().max(1), Ordering::Relaxed);
+            self.wake.notify_one();
+        }
+    }
+
+    /// A body moved, in either direction.
+    pub fn moved(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// A head is complete.
+    pub fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.head_since.store(0, Ordering::Relaxed);
+        self.moved();
+    }
+
+    /// A response is complete, or given up.
+    pub fn end(&self) {
+        self.moved();
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What was read so far was a handshake and no head.
+    pub fn handshake_done(&self, frames: bool) {
+        self.frames.store(frames, Ordering::Relaxed);
+        self.head_since.store(0, Ordering::Relaxed);
+        self.moved();
+    }
+
+    /// An upstream connection now waits for this client's next request.
+    pub fn keeps_upstream(&self) {
+        if !self.keeps_upstream.swap(true, Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// What is due now.
+    pub fn due(&self, patience: Patience) -> Due {
+        let now = self.now();
+        let last = self.last.load(Ordering::Relaxed);
+        let head_since = self.head_since.load(Ordering::Relaxed);
+        let over = match head_since {
+            0 => last + patience.idle.as_millis() as u64,
+            since => since + patience.header.as_millis() as u64,
+        };
+        if over <= now {
+            return Due::Over;
+        }
+        let mut next = over;
+        let quiet = self.in_flight.load(Ordering::Relaxed) == 0;
+        if self.keeps_upstream.load(Ordering::Relaxed) {
+            let hand_back = last + KEEP_UPSTREAM.as_millis() as u64;
+            if quiet && hand_back <= now {
+                self.keeps_upstream.store(false, Ordering::Relaxed);
+                return Due::HandBack;
+            }
+            let look = hand_back.max(now + KEEP_UPSTREAM.as_millis() as u64 / 4);
+            next = next.min(look);
+        }
+        Due::At(self.began + Duration::from_millis(next))
+    }
+
+    /// Ends when the connection was quiet for too long; calls `hand_back` whenever upstream
+    /// connections were idle long enough to be shared.
+    pub async fn watch(&self, patience: Patience, hand_back: impl Fn()) {
+        loop {
+            match self.due(patience) {
+                Due::Over => return,
+                Due::HandBack => hand_back(),
+                Due::At(at) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at) => {}
+                        () = self.wake.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const PATIENCE: Patience = Patience {
+        header: Duration::from_secs(15),
+        idle: Duration::from_secs(300),
+    };
+
+    fn over_in(activity: &Activity) -> u64 {
+        match activity.due(PATIENCE) {
+            Due::At(at) => (at - Instant::now()).as_secs(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_its_deadline_from_its_first_byte_and_later_bytes_do_not_move_it() {
+        let activity = Activity::new();
+        advance(Duration::from_secs(100)).await;
+        assert_eq!(over_in(&activity), 200);
+        activity.read();
+        advance(Duration::from_secs(14)).await;
+        activity.read();
+        assert_eq!(over_in(&activity), 1);
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(activity.due(PATIENCE), Due::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_moves_keeps_the_connection() {
+        let activity = Activity::new();
+        activity.read();
+        activity.begin();
+        advance(Duration::from_secs(299)).await;
+        activity.moved();
+        assert_eq!(over_in(&activity), 300);
+        advance(Duration::from_secs(300)).await;
+        assert_eq!(activity.due(PATIENCE), Due::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn upstream_connections_are_handed_back_after_two_idle_seconds_and_only_then() {
+        let activity = Activity::new();
+        activity.begin();
+        activity.keeps_upstream();
+        advance(Duration::from_secs(10)).await;
+        assert!(matches!(activity.due(PATIENCE), Due::At(_)));
+        activity.end();
+        advance(Duration::from_millis(1900)).await;
+        assert!(matches!(activity.due(PATIENCE), Due::At(_)));
+        advance(Duration::from_millis(200)).await;
+        assert_eq!(activity.due(PATIENCE), Due::HandBack);
+        assert!(matches!(activity.due(PATIENCE), Due::At(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_do_not_keep_an_http2_connection_without_requests() {
+        let activity = Activity::new();
+        activity.handshake_done(true);
+        for _ in 0..30 {
+            advance(Duration::from_secs(10)).await;
+            activity.read();
+        }
+        assert_eq!(activity.due(PATIENCE), Due::Over);
+    }
+}

@@ -1,0 +1,174 @@
+//! One connection of a sandbox: who it is, and what it keeps while it lives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use addons::contract::{Client, Code, Container, Denial, Principal};
+use parking_lot::Mutex;
+use prometheus::IntGauge;
+
+use super::Engine;
+use super::activity::{Activity, Patience};
+use super::upstream::{Http1, LeasePool, Target};
+use crate::world::World;
+
+/// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
+/// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.
+const MAX_KEPT: usize = 8;
+
+/// A client connection. Its counts go down when the last part that holds it is gone, a tunnel
+/// or a WebSocket included.
+pub struct Connection {
+    pub engine: Arc<Engine>,
+    pub client: Client,
+    /// Who was registered at the address when the connection was made. Re-checked for every
+    /// flow; the lease's end ends the connection.
+    pub container: Option<Arc<Container>>,
+    /// Why nothing may begin on it, if so.
+    pub refusal: Option<Denial>,
+    pub activity: Arc<Activity>,
+    pub patience: Patience,
+    kept: Mutex<Vec<Kept>>,
+    _counted: Counted,
+}
+
+struct Kept {
+    epoch: u64,
+    target: Target,
+    connection: Http1,
+}
+
+impl Connection {
+    pub fn new(engine: Arc<Engine>, world: &World, client: Client) -> Self {
+        let container = identify(world, &client);
+        let mut refusal = None;
+        let overall = engine.connections.enter();
+        let own = container
+            .as_ref()
+            .map(|container| container.owned(ConnectionCount::default).enter());
+        let limits = &world.config.proxy.limits;
+        if overall > limits.max_connections
+            || own.unwrap_or(0) > limits.max_connections_per_container
+        {
+            refusal = Some(Denial::new(
+                Code::TooManyConnections,
+                "Too many connections",
+            ));
+        }
+        engine.metrics.active_connections.inc();
+        let counted = Counted {
+            overall: Arc::clone(&engine.connections),
+            own: container
+                .as_ref()
+                .map(|container| container.owned(ConnectionCount::default)),
+            gauge: engine.metrics.active_connections.clone(),
+        };
+        Self {
+            client,
+            container,
+            refusal,
+            activity: Arc::new(Activity::new()),
+            patience: Patience::from(&world.config.proxy),
+            kept: Mutex::default(),
+            _counted: counted,
+            engine,
+        }
+    }
+
+    /// The principal of every flow on this connection.
+    pub fn principal(&self) -> Option<Principal> {
+        self.container.clone().map(Principal::Container)
+    }
+
+    /// Takes the upstream connection that was kept for a target.
+    pub fn take_kept(&self, epoch: u64, target: &Target) -> Option<Http1> {
+        let mut kept = self.kept.lock();
+        let at = kept
+            .iter()
+            .rposition(|one| one.epoch == epoch && one.target == *target)?;
+        Some(kept.swap_remove(at).connection)
+    }
+
+    /// Keeps an upstream connection for the next request.
+    pub fn keep(&self, epoch: u64, target: Target, connection: Http1) {
+        if connection.sender.is_closed() {
+            return;
+        }
+        let mut kept = self.kept.lock();
+        if kept.len() == MAX_KEPT {
+            kept.remove(0);
+        }
+        kept.push(Kept {
+            epoch,
+            target,
+            connection,
+        });
+        drop(kept);
+        self.activity.keeps_upstream();
+    }
+
+    /// Hands idle upstream connections to the lease's pool, where its other connections find
+    /// them.
+    pub fn hand_back(&self) {
+        let Some(container) = &self.container else {
+            return;
+        };
+        let world = self.engine.world();
+        let pool = LeasePool::of(container, &world);
+        for one in self.kept.lock().drain(..) {
+            pool.hand_back(container, one.epoch, one.target, one.connection);
+        }
+    }
+
+    /// Ends when the lease does; never where there is none.
+    pub async fn lease_ended(&self) {
+        match &self.container {
+            Some(container) => container.ended().cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.hand_back();
+    }
+}
+
+/// Who is at the other end. Where there is no answer, the chain asks again for each flow, denies
+/// it and gives the reason.
+fn identify(world: &World, client: &Client) -> Option<Arc<Container>> {
+    let found = world.containers.find(client.source.as_ref()?);
+    found.ok().flatten()
+}
+
+/// How many connections are open.
+#[derive(Default)]
+pub struct ConnectionCount(AtomicUsize);
+
+impl ConnectionCount {
+    /// How many there are now.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self) -> usize {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+struct Counted {
+    overall: Arc<ConnectionCount>,
+    own: Option<Arc<ConnectionCount>>,
+    gauge: IntGauge,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.overall.0.fetch_sub(1, Ordering::Relaxed);
+        if let Some(own) = &self.own {
+            own.0.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.gauge.dec();
+    }
+}

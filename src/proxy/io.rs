@@ -1,0 +1,97 @@
+//! Sockets as the proxy reads them: with what was read ahead, and with a note of activity.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::activity::Activity;
+
+/// A socket of a sandbox.
+pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl Socket for TcpStream {}
+impl Socket for UnixStream {}
+
+/// A socket with the bytes that were read from it already, which notes when something arrives.
+pub struct ClientIo<S> {
+    socket: S,
+    read_ahead: Bytes,
+    activity: Arc<Activity>,
+}
+
+impl<S> ClientIo<S> {
+    pub fn new(socket: S, activity: Arc<Activity>) -> Self {
+        Self {
+            socket,
+            read_ahead: Bytes::new(),
+            activity,
+        }
+    }
+
+    /// Puts bytes back that were read ahead of their reader.
+    pub fn unread(&mut self, bytes: Bytes) {
+        if self.read_ahead.is_empty() {
+            self.read_ahead = bytes;
+        } else {
+            self.read_ahead = [bytes, std::mem::take(&mut self.read_ahead)]
+                .concat()
+                .into();
+        }
+    }
+}
+
+impl<S: Socket> AsyncRead for ClientIo<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.read_ahead.has_remaining() {
+            let count = this.read_ahead.len().min(buffer.remaining());
+            buffer.put_slice(&this.read_ahead.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            this.activity.read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: Socket> AsyncWrite for ClientIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}

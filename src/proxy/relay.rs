@@ -1,0 +1,87 @@
+//! Bytes both ways, counted, for WebSockets and for hosts that are not intercepted.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use addons::contract::Counters;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+
+use super::activity::Activity;
+use super::connection::Connection;
+use super::live::LiveFlow;
+
+/// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
+/// the lease or the process ends. Only the first is a completed flow.
+pub async fn relay<C, U>(connection: &Connection, live: &mut LiveFlow, client: C, upstream: U)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let activity = Arc::clone(&connection.activity);
+    let mut client = CountedIo {
+        io: client,
+        counters: Arc::clone(&live.flow.counters),
+        activity: Arc::clone(&activity),
+    };
+    let mut upstream = upstream;
+    tokio::select! {
+        ended = copy_bidirectional(&mut client, &mut upstream) => {
+            if ended.is_ok() {
+                live.complete();
+            }
+        }
+        () = activity.watch(connection.patience, || {}) => {}
+        () = connection.lease_ended() => {}
+        () = connection.engine.killed.cancelled() => {}
+    }
+}
+
+/// The client's side, where both directions are counted.
+struct CountedIo<S> {
+    io: S,
+    counters: Arc<Counters>,
+    activity: Arc<Activity>,
+}
+
+impl<S> CountedIo<S> {
+    fn count(&self, direction: &AtomicU64, bytes: usize) {
+        direction.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.activity.moved();
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for CountedIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        self.count(&self.counters.bytes_in, buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
+        self.count(&self.counters.bytes_out, written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}

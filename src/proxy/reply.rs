@@ -1,0 +1,110 @@
+//! Answers of our own, in the one form that each of them has on the wire.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use addons::contract::{Denial, FlowId};
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+
+use super::body::{BodyError, ResponseBody};
+
+/// What a client gets: a few bytes of ours, or an upstream's body.
+pub enum Reply {
+    Ours(Option<Bytes>),
+    Theirs(Box<ResponseBody>),
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Ours(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Theirs(body) => Pin::new(&mut **body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Ours(bytes) => bytes.is_none(),
+            Self::Theirs(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Ours(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Theirs(body) => body.size_hint(),
+        }
+    }
+}
+
+/// An empty answer.
+pub fn empty(status: StatusCode) -> Response<Reply> {
+    let mut response = Response::new(Reply::Ours(None));
+    *response.status_mut() = status;
+    response
+}
+
+/// A denial as HTTP has it: JSON, its code in a header, and when to come back.
+pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
+    let code = denial.code();
+    let mut body = denial.to_json();
+    if code == addons::contract::Code::InternalError
+        && let Some(object) = body.as_object_mut()
+    {
+        object.insert("flow".into(), flow.to_string().into());
+    }
+    let mut response = Response::new(Reply::Ours(Some(Bytes::from(format!("{body}\n")))));
+    *response.status_mut() = status_of(denial);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("x-proxy-denied", HeaderValue::from_static(code.as_str()));
+    if let Some(seconds) = denial.retry_after_seconds() {
+        headers.insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// The same on a CONNECT: the sentence is the reason phrase too, since many clients show
+/// nothing else.
+pub fn denied_connect(denial: &Denial, flow: FlowId) -> Response<Reply> {
+    let mut response = denied(denial, flow);
+    if let Ok(phrase) = hyper::ext::ReasonPhrase::try_from(denial.sentence().as_bytes()) {
+        response.extensions_mut().insert(phrase);
+    }
+    response
+}
+
+/// Ends the connection after this answer.
+pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The same denial for a peer inside a tunnel whose protocol we do not speak: text that a
+/// person who looks at the bytes can read.
+pub fn raw(denial: &Denial) -> Vec<u8> {
+    let body = format!("{}\n", denial.to_json());
+    format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\nx-proxy-denied: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        denial.code().status(),
+        denial.sentence(),
+        denial.code().as_str(),
+        body.len(),
+    )
+    .into_bytes()
+}
+
+fn status_of(denial: &Denial) -> StatusCode {
+    StatusCode::from_u16(denial.code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}

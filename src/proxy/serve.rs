@@ -1,0 +1,129 @@
+//! Serving HTTP to a sandbox on one connection.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Method, Request};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::Connection;
+use super::exchange::{Door, handle};
+use super::io::Socket;
+use super::tunnel;
+
+/// Streams that one HTTP/2 client may have open.
+const MAX_STREAMS: u32 = 128;
+/// Resets that a client may have pending, and that we had to send for its errors, before the
+/// connection is closed: rapid-reset floods end here.
+const MAX_PENDING_RESETS: usize = 20;
+const MAX_ERROR_RESETS: usize = 256;
+/// Receive windows: what a client may have in flight towards us.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// Serves HTTP/1.1 until the client, the lease, the idle timeout or the process ends it.
+/// `S` is the socket below `io`, which a CONNECT gets back.
+pub async fn serve_http1<S, I>(connection: &Arc<Connection>, door: Door, io: I)
+where
+    S: Socket,
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let door = Arc::new(door);
+    let service = service_fn(|request: Request<Incoming>| {
+        let connection = Arc::clone(connection);
+        let door = Arc::clone(&door);
+        async move {
+            let opens_tunnel = request.method() == Method::CONNECT && matches!(*door, Door::Plain);
+            let response = if opens_tunnel {
+                tunnel::connect::<S>(connection, request).await
+            } else {
+                handle(connection, door, request).await
+            };
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let max_header = connection
+        .engine
+        .world()
+        .config
+        .proxy
+        .limits
+        .max_header_bytes;
+    let mut serving = std::pin::pin!(
+        http1::Builder::new()
+            // The connection's own watchdog tells an idle connection from a slow head.
+            .header_read_timeout(None)
+            .max_header_size(max_header)
+            .serve_connection(TokioIo::new(io), service)
+            .with_upgrades()
+    );
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            _ = serving.as_mut() => return,
+            () = quiet(connection) => return,
+            () = connection.lease_ended() => return,
+            () = connection.engine.killed.cancelled() => return,
+            () = connection.engine.stopping.cancelled(), if !stopping => {
+                stopping = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// The same for HTTP/2.
+pub async fn serve_http2<I>(connection: &Arc<Connection>, door: Door, io: I)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let door = Arc::new(door);
+    let own = Arc::clone(connection);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let connection = Arc::clone(&own);
+        let door = Arc::clone(&door);
+        async move { Ok::<_, Infallible>(handle(connection, door, request).await) }
+    });
+    let max_header = connection
+        .engine
+        .world()
+        .config
+        .proxy
+        .limits
+        .max_header_bytes;
+    let mut serving = std::pin::pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(u32::try_from(max_header).unwrap_or(u32::MAX))
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(MAX_ERROR_RESETS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .serve_connection(TokioIo::new(io), service)
+    );
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            _ = serving.as_mut() => return,
+            () = quiet(connection) => return,
+            () = connection.lease_ended() => return,
+            () = connection.engine.killed.cancelled() => return,
+            () = connection.engine.stopping.cancelled(), if !stopping => {
+                stopping = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+async fn quiet(connection: &Connection) {
+    connection
+        .activity
+        .watch(connection.patience, || connection.hand_back())
+        .await;
+}

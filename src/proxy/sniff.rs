@@ -1,0 +1,80 @@
+//! What the first bytes inside a tunnel are.
+
+/// The verdict over the first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sniffed {
+    /// Cannot be told yet.
+    NeedMore,
+    /// A TLS handshake record.
+    Tls,
+    /// A request line of HTTP/1.
+    Http,
+    /// Anything else, HTTP/2 in clear text included.
+    Refused,
+}
+
+/// The longest method that anybody has registered fits.
+const MAX_METHOD: usize = 20;
+
+/// Tells TLS and HTTP from everything else by the bytes so far. More bytes never change an
+/// answer other than [`Sniffed::NeedMore`], so it does not matter how they were cut.
+#[must_use]
+pub fn sniff(bytes: &[u8]) -> Sniffed {
+    match bytes {
+        [] | [0x16] | [0x16, 0x03] => Sniffed::NeedMore,
+        // Legacy record versions 3.0 to 3.3 are what first records carry.
+        [0x16, 0x03, 0..=3, ..] => Sniffed::Tls,
+        _ => sniff_http(bytes),
+    }
+}
+
+fn sniff_http(bytes: &[u8]) -> Sniffed {
+    let method_length = bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_uppercase())
+        .count();
+    let method = bytes.get(..method_length).unwrap_or_default();
+    match bytes.get(method_length) {
+        _ if method_length > MAX_METHOD => Sniffed::Refused,
+        None => Sniffed::NeedMore,
+        Some(b' ') if method_length > 0 && method != b"PRI" => Sniffed::Http,
+        Some(_) => Sniffed::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn tls_and_http_are_told_from_everything_else() {
+        for (bytes, expected) in [
+            (&b"\x16\x03\x01\x02\x00"[..], Sniffed::Tls),
+            (b"GET / HTTP/1.1\r\n", Sniffed::Http),
+            (b"BREW /pot", Sniffed::Http),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Sniffed::Refused),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", Sniffed::Refused),
+            (b"\x16\x02\x00", Sniffed::Refused),
+            (b"\x80\x2e\x01\x03\x01", Sniffed::Refused),
+            (b"get / HTTP/1.1", Sniffed::Refused),
+            (b" GET /", Sniffed::Refused),
+            (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", Sniffed::Refused),
+            (b"\x00", Sniffed::Refused),
+            (b"", Sniffed::NeedMore),
+            (b"GE", Sniffed::NeedMore),
+        ] {
+            assert_eq!(sniff(bytes), expected, "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_verdict_does_not_depend_on_how_the_bytes_were_cut(bytes: Vec<u8>, prefix in "(GET |PRI |SSH|\u{16}\u{3}\u{1})?") {
+            let all = [prefix.as_bytes(), &bytes].concat();
+            let whole = sniff(&all);
+            let first = (0..=all.len()).map(|end| sniff(&all[..end])).find(|v| *v != Sniffed::NeedMore);
+            prop_assert_eq!(first.unwrap_or(Sniffed::NeedMore), whole);
+        }
+    }
+}

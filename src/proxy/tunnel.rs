@@ -1,0 +1,310 @@
+//! CONNECT: what is inside is TLS for the named host, HTTP for it, or refused.
+
+use std::io;
+use std::sync::Arc;
+
+use addons::contract::{Authority, Cleared, Code, Denial, Host, Kind, Scheme};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use rustls::server::{Accepted, Acceptor};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::StartHandshake;
+
+use super::connection::Connection;
+use super::exchange::Door;
+use super::io::{ClientIo, Socket};
+use super::live::LiveFlow;
+use super::relay::relay;
+use super::reply::{self, Reply};
+use super::serve::{serve_http1, serve_http2};
+use super::sniff::{Sniffed, sniff};
+use super::{leaf, upstream};
+use crate::world::World;
+
+/// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
+/// that asked for another name than it was let through to.
+const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 112];
+
+/// A tunnel that was let through.
+struct Tunnel {
+    connection: Arc<Connection>,
+    world: Arc<World>,
+    authority: Authority,
+    live: LiveFlow,
+    /// Where to, if it is not intercepted.
+    passthrough: Option<TcpStream>,
+}
+
+/// Answers a CONNECT. The verdict comes before anything is read from inside, and before
+/// anything is looked up. Boxed, since what runs inside a tunnel is of the same type as what
+/// runs around it.
+pub fn connect<S: Socket>(
+    connection: Arc<Connection>,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    Box::pin(answer::<S>(connection, request))
+}
+
+async fn answer<S: Socket>(
+    connection: Arc<Connection>,
+    mut request: Request<Incoming>,
+) -> Response<Reply> {
+    connection.activity.begin();
+    let world = connection.engine.world();
+    let named = request
+        .uri()
+        .authority()
+        .map_or("", |authority| authority.as_str());
+    let named = Authority::parse(named, None).map_err(Denial::malformed);
+    let authority = named.clone().unwrap_or(Authority {
+        host: Host::Name("".into()),
+        port: 0,
+    });
+    let Authority { host, port } = authority.clone();
+    let mut flow = world.flow(
+        Kind::Tunnel,
+        connection.client.clone(),
+        Scheme::Https,
+        host,
+        port,
+    );
+    flow.principal = connection.principal();
+    flow.record.method = Some("CONNECT".into());
+    let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
+    let permitted = match named.and_then(|named| agree(request.headers(), &named)) {
+        Ok(()) => permit(&connection, &world, &mut live, request.headers()).await,
+        Err(denial) => Err(denial.by("proxy")),
+    };
+    connection.activity.end();
+    let passthrough = match permitted {
+        Ok(passthrough) => passthrough,
+        Err(denial) => {
+            live.denied(&denial);
+            let response = reply::denied_connect(&denial, live.flow.id);
+            return if connection.container.is_none() {
+                reply::closing(response)
+            } else {
+                response
+            };
+        }
+    };
+    live.answered(200);
+    let tunnel = Tunnel {
+        connection: Arc::clone(&connection),
+        world,
+        authority,
+        live,
+        passthrough,
+    };
+    let upgrade = hyper::upgrade::on(&mut request);
+    connection.engine.tasks.spawn(tunnel.run::<S>(upgrade));
+    reply::empty(StatusCode::OK)
+}
+
+/// A CONNECT names its host twice; both must be the same.
+fn agree(headers: &HeaderMap, authority: &Authority) -> Result<(), Denial> {
+    for value in headers.get_all(http::header::HOST) {
+        let text = value.to_str().unwrap_or("\0");
+        let named = Authority::parse(text, Some(authority.port)).map_err(Denial::malformed)?;
+        if named != *authority {
+            let sentence = format!("Host mismatch: CONNECT {authority} with Host {named}");
+            return Err(Denial::new(Code::HostMismatch, sentence));
+        }
+    }
+    Ok(())
+}
+
+async fn permit(
+    connection: &Connection,
+    world: &World,
+    live: &mut LiveFlow,
+    headers: &HeaderMap,
+) -> Result<Option<TcpStream>, Denial> {
+    if let Some(refusal) = &connection.refusal {
+        return Err(refusal.clone().by("proxy"));
+    }
+    live.flow.claimed_id = addons::identity::claimed_id(headers);
+    let cleared: Cleared = world.chain.tunnel(&mut live.flow).await?;
+    if world
+        .config
+        .proxy
+        .tls
+        .passthrough
+        .find(&live.flow.host)
+        .is_none()
+    {
+        return Ok(None);
+    }
+    let (socket, _) = upstream::open_raw(world, live, &cleared).await?;
+    Ok(Some(socket))
+}
+
+impl Tunnel {
+    /// Runs until the tunnel ends by itself, with its lease, or with us.
+    async fn run<S: Socket>(self, upgrade: OnUpgrade) {
+        let Ok(upgraded) = upgrade.await else {
+            return;
+        };
+        let Ok(parts) = upgraded.downcast::<TokioIo<ClientIo<S>>>() else {
+            return;
+        };
+        let mut io = parts.io.into_inner();
+        io.unread(parts.read_buf);
+        let connection = Arc::clone(&self.connection);
+        tokio::select! {
+            () = self.inside(io) => {}
+            () = connection.lease_ended() => {}
+            () = connection.engine.killed.cancelled() => {}
+        }
+    }
+
+    async fn inside<S: Socket>(mut self, mut io: ClientIo<S>) {
+        let patience = self.connection.patience.header;
+        let first = timeout(patience, read_first(&mut io)).await;
+        let outcome = match first {
+            Ok(Ok((Sniffed::Tls, bytes))) => self.tls(io, bytes).await,
+            Ok(Ok((Sniffed::Http, bytes))) if self.passthrough.is_none() => {
+                io.unread(bytes.freeze());
+                self.live.complete();
+                self.connection.activity.handshake_done(false);
+                let door = Door::Tunnel {
+                    authority: self.authority,
+                    scheme: Scheme::Http,
+                };
+                serve_http1::<S, _>(&self.connection, door, io).await;
+                return;
+            }
+            Ok(Ok(_)) | Err(_) => {
+                let sentence =
+                    "Protocol not allowed: what is in the tunnel is neither TLS nor HTTP";
+                let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by("proxy");
+                let _ = io.write_all(&reply::raw(&denial)).await;
+                let _ = io.shutdown().await;
+                Err(denial)
+            }
+            // The client opened a tunnel and went away again.
+            Ok(Err(_)) => {
+                self.live.complete();
+                return;
+            }
+        };
+        if let Err(denial) = outcome {
+            self.live.denied(&denial);
+        }
+    }
+
+    async fn tls<S: Socket>(
+        &mut self,
+        mut io: ClientIo<S>,
+        mut bytes: BytesMut,
+    ) -> Result<(), Denial> {
+        let patience = self.connection.patience.header;
+        let hello = timeout(patience, read_hello(&mut io, &mut bytes)).await;
+        let Ok(Ok((accepted, rest))) = hello else {
+            return Err(Denial::malformed("the TLS handshake did not begin in order").by("proxy"));
+        };
+        if !self.name_agrees(&accepted) {
+            let _ = io.write_all(&UNRECOGNIZED_NAME).await;
+            let _ = io.shutdown().await;
+            let sentence = format!(
+                "Host mismatch: the TLS server name differs from {}",
+                self.authority.host
+            );
+            return Err(Denial::new(Code::HostMismatch, sentence).by("proxy"));
+        }
+        if let Some(upstream) = self.passthrough.take() {
+            io.unread(bytes.freeze());
+            self.connection.activity.begin();
+            relay(&self.connection, &mut self.live, io, upstream).await;
+            self.connection.activity.end();
+            return Ok(());
+        }
+        io.unread(rest);
+        self.intercept(io, accepted).await
+    }
+
+    /// No server name is the tunnel's; where the bytes go on unread there must be one.
+    fn name_agrees(&self, accepted: &Accepted) -> bool {
+        match accepted.client_hello().server_name() {
+            Some(name) => Host::parse(name).is_ok_and(|host| host == self.authority.host),
+            None => self.passthrough.is_none() || self.authority.host.name().is_none(),
+        }
+    }
+
+    async fn intercept<S: Socket>(
+        &mut self,
+        io: ClientIo<S>,
+        accepted: Accepted,
+    ) -> Result<(), Denial> {
+        let config = leaf::config(&self.connection, &self.world, &self.authority.host)?;
+        let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
+        let patience = self.connection.patience.header;
+        let Ok(Ok(stream)) = timeout(patience, handshake).await else {
+            let sentence = "TLS handshake with the client failed: does it trust the proxy's CA?";
+            return Err(Denial::new(Code::MalformedRequest, sentence).by("proxy"));
+        };
+        self.live.complete();
+        let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        self.connection.activity.handshake_done(frames);
+        let door = Door::Tunnel {
+            authority: self.authority.clone(),
+            scheme: Scheme::Https,
+        };
+        if frames {
+            serve_http2(&self.connection, door, stream).await;
+        } else {
+            serve_http1::<S, _>(&self.connection, door, stream).await;
+        }
+        Ok(())
+    }
+}
+
+/// Reads until it can be told what this is.
+async fn read_first<S: Socket>(io: &mut ClientIo<S>) -> io::Result<(Sniffed, BytesMut)> {
+    let mut bytes = BytesMut::with_capacity(1024);
+    loop {
+        let sniffed = sniff(&bytes);
+        if sniffed != Sniffed::NeedMore {
+            return Ok((sniffed, bytes));
+        }
+        if io.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// Reads a whole ClientHello; `bytes` holds all that was read, the result what came after it.
+async fn read_hello<S: Socket>(
+    io: &mut ClientIo<S>,
+    bytes: &mut BytesMut,
+) -> io::Result<(Accepted, Bytes)> {
+    let mut acceptor = Acceptor::default();
+    let mut seen = 0;
+    loop {
+        let mut rest = bytes.get(seen..).unwrap_or_default();
+        while !rest.is_empty() {
+            let count = acceptor.read_tls(&mut rest)?;
+            seen += count;
+            match acceptor.accept() {
+                Ok(Some(accepted)) => return Ok((accepted, Bytes::copy_from_slice(rest))),
+                Ok(None) if count > 0 => {}
+                Ok(None) => return Err(io::ErrorKind::InvalidData.into()),
+                Err((error, mut alert)) => {
+                    let mut record = Vec::new();
+                    alert.write_all(&mut record)?;
+                    io.write_all(&record).await?;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            }
+        }
+        if io.read_buf(bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}

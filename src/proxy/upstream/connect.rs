@@ -1,0 +1,200 @@
+//! Opening a connection: resolve, ask the chain, dial, verify.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use addons::contract::{Cleared, Code, Denial, Host, Scheme};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls_pki_types::{DnsName, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{Http1, Http2, Target, Upstream};
+use crate::net;
+use crate::proxy::live::LiveFlow;
+use crate::world::World;
+
+/// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 2 << 20;
+/// Header lists of upstreams, as for clients.
+const MAX_HEADER_LIST: u32 = 64 * 1024;
+
+/// Why no connection came to be.
+pub enum Dialled {
+    /// The upstream has no HTTP/1.1.
+    OnlyHttp2,
+    Denied(Denial),
+}
+
+impl Dialled {
+    pub fn into_denial(self) -> Denial {
+        match self {
+            Self::OnlyHttp2 => {
+                Denial::new(Code::UpstreamTls, "The upstream does not speak HTTP/1.1")
+            }
+            Self::Denied(denial) => denial,
+        }
+    }
+}
+
+impl From<Denial> for Dialled {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+/// A TCP connection for a flow that the chain has cleared: looked up once, and only what the
+/// chain permits is dialled.
+pub async fn open_raw(
+    world: &World,
+    live: &mut LiveFlow,
+    cleared: &Cleared,
+) -> Result<(TcpStream, SocketAddr), Denial> {
+    let flow = &mut live.flow;
+    let addresses = world
+        .resolver
+        .lookup(cleared, &flow.host, flow.port)
+        .await?;
+    let chain = Arc::clone(&world.chain);
+    let permit = chain.dial(flow, addresses).await?;
+    let (socket, address) =
+        net::connect(&permit, world.config.proxy.upstream.connect_timeout).await?;
+    flow.record.upstream = Some(address);
+    Ok((socket, address))
+}
+
+/// Opens an HTTP connection to a target.
+pub async fn dial(
+    world: &World,
+    live: &mut LiveFlow,
+    cleared: &Cleared,
+    target: &Target,
+    config: Arc<ClientConfig>,
+) -> Result<Upstream, Dialled> {
+    let (socket, address) = open_raw(world, live, cleared).await?;
+    let ended = live.flow.container()?.ended().clone();
+    if target.scheme == Scheme::Http {
+        return Ok(Upstream::Http1(
+            speak_http1(socket, address, ended, target).await?,
+        ));
+    }
+    let stream = handshake(world, &target.host, socket, config).await?;
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    if is_http2 {
+        Ok(Upstream::Http2(
+            speak_http2(stream, address, ended, target).await?,
+        ))
+    } else {
+        Ok(Upstream::Http1(
+            speak_http1(stream, address, ended, target).await?,
+        ))
+    }
+}
+
+async fn handshake(
+    world: &World,
+    host: &Host,
+    socket: TcpStream,
+    config: Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, Dialled> {
+    let limit = world.config.proxy.upstream.connect_timeout;
+    let connecting = TlsConnector::from(config).connect(server_name(host)?, socket);
+    match timeout(limit, connecting).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(tls_failure(host, &error)),
+        Err(_elapsed) => {
+            let sentence = format!("TLS handshake with {host} timed out");
+            Err(Denial::new(Code::UpstreamTimeout, sentence).into())
+        }
+    }
+}
+
+fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
+    match host {
+        Host::Name(name) => DnsName::try_from(name.to_string())
+            .map(ServerName::DnsName)
+            .map_err(|_| Denial::malformed("the name cannot stand in a certificate")),
+        Host::Address(address) => Ok(ServerName::IpAddress((*address).into())),
+    }
+}
+
+/// The step and the name go to the client; of rustls' words only those that say what is wrong
+/// with the certificate.
+fn tls_failure(host: &Host, error: &std::io::Error) -> Dialled {
+    let cause = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let why = match cause {
+        Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)) => {
+            return Dialled::OnlyHttp2;
+        }
+        Some(cause @ rustls::Error::InvalidCertificate(_)) => cause.to_string(),
+        Some(_) => "the handshake failed".to_owned(),
+        None => "the connection was closed".to_owned(),
+    };
+    let sentence = format!("TLS handshake with {host} failed: {why}");
+    Denial::new(Code::UpstreamTls, sentence)
+        .with("step", "tls")
+        .into()
+}
+
+async fn speak_http1<T>(
+    stream: T,
+    address: SocketAddr,
+    ended: CancellationToken,
+    target: &Target,
+) -> Result<Http1, Denial>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = http1::Builder::new().handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(|_| broke_off(target))?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = connection.with_upgrades() => {}
+            () = ended.cancelled() => {}
+        }
+    });
+    Ok(Http1 {
+        sender,
+        address,
+        idle_since: Instant::now(),
+    })
+}
+
+async fn speak_http2<T>(
+    stream: T,
+    address: SocketAddr,
+    ended: CancellationToken,
+    target: &Target,
+) -> Result<Http2, Denial>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_HEADER_LIST)
+        .handshake(TokioIo::new(stream))
+        .await;
+    let (sender, connection) = handshake.map_err(|_| broke_off(target))?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = connection => {}
+            () = ended.cancelled() => {}
+        }
+    });
+    Ok(Http2 { sender, address })
+}
+
+fn broke_off(target: &Target) -> Denial {
+    let sentence = format!("{} closed the connection", target.host);
+    Denial::new(Code::UpstreamUnreachable, sentence).with("step", "connect")
+}

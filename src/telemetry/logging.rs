@@ -1,0 +1,24 @@
+//! Log lines on standard error.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::Logging;
+
+/// Begins to log. Answers what is wrong with the level, if something is.
+pub fn init(logging: &Logging) -> Result<(), String> {
+    let filter = EnvFilter::try_new(&logging.level)
+        .map_err(|error| format!("logging.level {:?}: {error}", logging.level))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
+    let started = if logging.json {
+        builder.json().flatten_event(true).try_init()
+    } else {
+        builder.try_init()
+    };
+    started.map_err(|error| error.to_string())
+}
