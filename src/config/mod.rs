@@ -1,5 +1,178 @@
 //! The configuration: one file of code for each YAML file, parsed whole into one immutable value.
+//!
+//! A file becomes a tree that knows its places (`tree`), variables are expanded in its scalars
+//! (`expand`), and small readers make values of it (`decode`), gathering every error on the way.
 
+mod allowlist;
+mod budgets;
+mod credentials;
+mod decode;
+mod document;
+mod expand;
+mod later;
+mod mcp;
+mod policy;
+mod proxy;
+mod report;
+mod tree;
 mod types;
+mod units;
 
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use addons::contract::{EntryMap, Host};
+
+use credentials::Credentials;
+use document::Document;
+use proxy::Proxy;
+use report::Report;
+pub use report::{ConfigError, ConfigErrors};
 pub use types::*;
+
+/// The files of a configuration directory.
+pub const FILES: [&str; 5] = [
+    "proxy.yaml",
+    "allowlist.yaml",
+    "policy.yaml",
+    "credentials.yaml",
+    "mcp.yaml",
+];
+
+/// Which defaults stand behind `proxy.yaml`; what the files say wins over either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// The appliance: every interface, the system's directories.
+    Serve,
+    /// A person's machine: loopback, and state below the working directory.
+    Dev,
+}
+
+impl Profile {
+    fn listen(self) -> Listen {
+        let (address, ports, admin) = match self {
+            Self::Serve => (
+                Ipv4Addr::UNSPECIFIED,
+                [8080, 53, 8090],
+                "/var/run/proxy/api.sock",
+            ),
+            Self::Dev => (
+                Ipv4Addr::LOCALHOST,
+                [8080, 5353, 8090],
+                "./.unified-proxy/api.sock",
+            ),
+        };
+        let [proxy, dns, mcp] = ports.map(|port| vec![SocketAddr::new(IpAddr::V4(address), port)]);
+        Listen {
+            proxy,
+            dns,
+            mcp,
+            admin: admin.into(),
+        }
+    }
+
+    fn data_dir(self) -> PathBuf {
+        match self {
+            Self::Serve => "/var/lib/unified-proxy".into(),
+            Self::Dev => "./.unified-proxy".into(),
+        }
+    }
+
+    fn certs_dir(self) -> PathBuf {
+        match self {
+            Self::Serve => "/certs".into(),
+            Self::Dev => "./.unified-proxy/certs".into(),
+        }
+    }
+}
+
+/// Reads every file of a directory, with the variables of this process. A file that is absent
+/// means secure defaults; a directory that is absent, and a file that cannot be read, are errors.
+pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
+    load_with(dir, profile, &|name| std::env::var(name).ok())
+}
+
+/// The same with variables from elsewhere.
+pub fn load_with(
+    dir: &Path,
+    profile: Profile,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Config, ConfigErrors> {
+    let report = Report::default();
+    check_directory(dir, &report)?;
+    let open = |name| Document::open(dir, name, Some(env), &report);
+    let [proxy, allowlist, policy, credentials] = [
+        "proxy.yaml",
+        "allowlist.yaml",
+        "policy.yaml",
+        "credentials.yaml",
+    ]
+    .map(open);
+    // Not expanded: its variables belong to a part that does not run.
+    mcp::check(&Document::open(dir, "mcp.yaml", None, &report));
+    let proxy = proxy::read(&proxy, profile, env);
+    let allowlist = allowlist::read(&allowlist);
+    let policy = policy::read(&policy);
+    let credentials = credentials::read(&credentials);
+    check_passthrough(&proxy, &policy, &credentials);
+    let (proxy, credentials) = (proxy.config, credentials.active);
+    Ok(Config {
+        proxy,
+        allowlist,
+        policy,
+        credentials,
+        warnings: report.finish()?,
+    })
+}
+
+/// The directory must be one; a YAML file in it that nobody reads may be a misspelt one.
+fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
+    let entries = fs::read_dir(dir).map_err(|error| {
+        ConfigErrors(vec![ConfigError {
+            file: dir.display().to_string().into(),
+            line: 0,
+            column: 0,
+            key: String::new(),
+            message: format!("the configuration directory cannot be read: {error}"),
+        }])
+    })?;
+    let mut strays: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".yaml") || name.ends_with(".yml"))
+        .filter(|name| !FILES.contains(&name.as_str()))
+        .collect();
+    strays.sort();
+    for name in strays {
+        let files = FILES.join(", ");
+        report.warn(format!("{name:?} is not read: the files are {files}"));
+    }
+    Ok(())
+}
+
+/// What is tunnelled unread can neither be held to git rules nor be given a credential.
+fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &Credentials) {
+    let git = policy.git.hosts.iter().flat_map(|git| {
+        let others = [&git.api, &git.uploads, &git.raw, &git.codeload];
+        std::iter::once(&git.host).chain(others.into_iter().flatten())
+    });
+    let guarded: Vec<(&Host, String)> = git
+        .map(|host| (host, "has git rules".to_owned()))
+        .chain(
+            credentials
+                .hosts
+                .iter()
+                .map(|(host, name)| (host, format!("has the credential {name}"))),
+        )
+        .collect();
+    for (pattern, at) in &proxy.passthrough {
+        let mut map = EntryMap::default();
+        map.insert(pattern.clone(), ());
+        for (host, reason) in &guarded {
+            if map.find(host).is_some() {
+                at.refuse(format!("{host} {reason}: it cannot be tunnelled unread"));
+            }
+        }
+    }
+}

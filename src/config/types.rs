@@ -117,7 +117,7 @@ pub struct AuditConfig {
 }
 
 /// `policy.yaml`
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
     pub api: ApiPolicy,
     pub rules: Vec<RuleConfig>,
@@ -127,7 +127,7 @@ pub struct PolicyConfig {
     pub rate_limits: RateLimits,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiPolicy {
     /// Method to patterns over the path in normal form.
     pub blocked_patterns: BTreeMap<String, Vec<String>>,
@@ -138,10 +138,11 @@ pub struct ApiPolicy {
     pub writes_are_an_allowlist: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleConfig {
     pub name: String,
     pub effect: Effect,
+    /// Empty: any.
     pub hosts: EntryMap<()>,
     /// Empty: any.
     pub methods: Vec<http::Method>,
@@ -157,7 +158,7 @@ pub enum Effect {
     Ask,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GitConfig {
     pub hosts: Vec<GitHost>,
     pub bot_branch_prefixes: Vec<String>,
@@ -178,7 +179,7 @@ pub struct GitHost {
     pub codeload: Option<Host>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitBreakers {
     pub defaults: CircuitBreaker,
     pub upstreams: EntryMap<CircuitBreaker>,
@@ -191,7 +192,7 @@ pub struct CircuitBreaker {
     pub success_threshold: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     pub enabled: bool,
     pub defaults: RateLimit,

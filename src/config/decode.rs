@@ -1,0 +1,395 @@
+//! From the tree to values, collecting every error on the way.
+//!
+//! A reader that finds something wrong reports it and answers `None`; whoever asked goes on with
+//! a default, and the configuration is refused in the end. No message quotes a value.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::report::FileReport;
+use super::tree::{Key, Node, Place, Scalar, Value, key_path};
+use super::units;
+
+/// A node, the path that leads to it, and where to complain.
+#[derive(Clone)]
+pub struct At<'a> {
+    node: &'a Node,
+    path: String,
+    report: FileReport<'a>,
+}
+
+impl<'a> At<'a> {
+    /// The document's root.
+    pub fn root(node: &'a Node, report: FileReport<'a>) -> Self {
+        Self {
+            node,
+            path: String::new(),
+            report,
+        }
+    }
+
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        self.node.place
+    }
+
+    /// Where to complain.
+    pub fn report(&self) -> FileReport<'a> {
+        self.report
+    }
+
+    /// Reports that this is wrong.
+    pub fn refuse(&self, message: impl Into<String>) {
+        self.refuse_at(self.node.place, message);
+    }
+
+    /// Reports that its key is wrong.
+    pub fn refuse_key(&self, key: &Key, message: impl Into<String>) {
+        self.refuse_at(key.place, message);
+    }
+
+    fn refuse_at(&self, place: Place, message: impl Into<String>) {
+        self.report.refuse(place, &self.path, message);
+    }
+
+    /// Whether it says `null`, or a variable without a value.
+    pub fn is_nothing(&self) -> bool {
+        match &self.node.value {
+            Value::Scalar(scalar) => is_null(scalar) || scalar.text.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is a mapping.
+    pub fn is_mapping(&self) -> bool {
+        matches!(self.node.value, Value::Mapping(_))
+    }
+
+    /// A text, with the variables that were expanded in it.
+    pub fn scalar(&self) -> Option<&'a Scalar> {
+        let scalar = self.any_scalar("a text")?;
+        if is_null(scalar) {
+            self.refuse("has no value");
+            return None;
+        }
+        let expanded = !scalar.variables.is_empty();
+        if !scalar.quoted && !expanded && has_another_type(&scalar.text) {
+            self.refuse("must be a text: put it in quotes");
+            return None;
+        }
+        Some(scalar)
+    }
+
+    /// A text.
+    pub fn text(&self) -> Option<&'a str> {
+        self.scalar().map(|scalar| scalar.text.as_str())
+    }
+
+    /// A text that a parser understands; its error is the message.
+    pub fn parse<T, E: Display>(&self, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+        match parse(self.text()?) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.refuse(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        let text = self.any_scalar("a text")?.text.as_str();
+        let found = words.iter().find(|(word, _)| *word == text);
+        self.or_refuse(found.map(|(_, value)| *value), || {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            format!("must be one of {}", words.join(", "))
+        })
+    }
+
+    /// `true` or `false`.
+    pub fn boolean(&self) -> Option<bool> {
+        const WRONG: &str = "must be true or false";
+        let found = match self.plain(WRONG)? {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        };
+        self.or_refuse(found, || WRONG.to_owned())
+    }
+
+    /// A whole number.
+    pub fn number<T>(&self, range: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<u64> + PartialOrd + Display,
+    {
+        let wrong = || {
+            format!(
+                "must be a whole number from {} to {}",
+                range.start(),
+                range.end()
+            )
+        };
+        let number = units::whole(self.plain(&wrong())?);
+        let found = number
+            .and_then(|number| T::try_from(number).ok())
+            .filter(|number| range.contains(number));
+        self.or_refuse(found, wrong)
+    }
+
+    /// Bytes, or a size such as `100MB`.
+    pub fn size<T>(&self, range: RangeInclusive<u64>) -> Option<T>
+    where
+        T: TryFrom<u64>,
+    {
+        let wrong = || {
+            let least = units::show_size(*range.start());
+            let most = units::show_size(*range.end());
+            format!("must be a number of bytes or a size such as 100MB, from {least} to {most}")
+        };
+        let found = units::size(self.plain(&wrong())?)
+            .filter(|size| range.contains(size))
+            .and_then(|size| T::try_from(size).ok());
+        self.or_refuse(found, wrong)
+    }
+
+    /// A duration such as `10s`.
+    pub fn duration(&self) -> Option<Duration> {
+        let found = units::duration(&self.any_scalar("a duration")?.text);
+        found.map_err(|message| self.refuse(message)).ok()
+    }
+
+    /// Seconds, or a duration such as `10s`.
+    pub fn seconds(&self) -> Option<Duration> {
+        let text = &self.any_scalar("a number of seconds")?.text;
+        let found = match units::whole(text) {
+            Some(_) => units::duration(&format!("{}s", text.as_str())),
+            None => units::duration(text),
+        };
+        found.map_err(|message| self.refuse(message)).ok()
+    }
+
+    /// The items of a list, without those that are wrong.
+    pub fn list<T>(&self, mut read: impl FnMut(At<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let Value::Sequence(items) = &self.node.value else {
+            return self.wrong_type("a list, [] for an empty one");
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for (index, node) in items.iter().enumerate() {
+            values.extend(read(At {
+                node,
+                path: format!("{}[{index}]", self.path),
+                report: self.report,
+            }));
+        }
+        Some(values)
+    }
+
+    /// A list that must have items.
+    pub fn filled_list<T>(&self, read: impl FnMut(At<'a>) -> Option<T>) -> Option<Vec<T>> {
+        if matches!(&self.node.value, Value::Sequence(items) if items.is_empty()) {
+            self.refuse("must not be empty");
+            return None;
+        }
+        self.list(read)
+    }
+
+    /// The keys and values of a mapping whose keys are the writer's.
+    pub fn entries(&self) -> Option<impl Iterator<Item = (&'a Key, At<'a>)> + use<'a>> {
+        let Value::Mapping(entries) = &self.node.value else {
+            return self.wrong_type("a mapping, {} for an empty one");
+        };
+        let (path, report) = (self.path.clone(), self.report);
+        Some(entries.iter().map(move |(key, node)| {
+            let path = key_path(&path, &key.name);
+            (key, At { node, path, report })
+        }))
+    }
+
+    /// A mapping whose keys are ours; those that were not asked for are errors.
+    pub fn mapping<T>(&self, read: impl FnOnce(&mut Fields<'a>) -> T) -> Option<T> {
+        Some(self.fields()?.read(read))
+    }
+
+    /// The keys of a mapping; to be read with [`Fields::read`].
+    pub fn fields(&self) -> Option<Fields<'a>> {
+        let Value::Mapping(entries) = &self.node.value else {
+            return self.wrong_type("a mapping");
+        };
+        Some(Fields {
+            report: self.report,
+            place: self.node.place,
+            path: self.path.clone(),
+            entries,
+            known: Vec::new(),
+        })
+    }
+
+    fn any_scalar(&self, wanted: &str) -> Option<&'a Scalar> {
+        match &self.node.value {
+            Value::Scalar(scalar) => Some(scalar),
+            _ => self.wrong_type(wanted),
+        }
+    }
+
+    /// A scalar that is not a text: without quotes, or made by a variable.
+    pub fn plain(&self, wrong: &str) -> Option<&'a str> {
+        let scalar = match &self.node.value {
+            Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,
+            Value::Refused => return None,
+            _ => {
+                self.refuse(wrong);
+                return None;
+            }
+        };
+        Some(&scalar.text)
+    }
+
+    fn or_refuse<T>(&self, found: Option<T>, wrong: impl FnOnce() -> String) -> Option<T> {
+        if found.is_none() {
+            self.refuse(wrong());
+        }
+        found
+    }
+
+    fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
+        if !matches!(self.node.value, Value::Refused) {
+            self.refuse(format!("must be {wanted}"));
+        }
+        None
+    }
+}
+
+/// The keys of one mapping.
+pub struct Fields<'a> {
+    report: FileReport<'a>,
+    place: Place,
+    path: String,
+    entries: &'a [(Key, Node)],
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    /// A mapping that is not there: every key is absent.
+    pub fn absent(report: FileReport<'a>, path: String) -> Self {
+        Self {
+            report,
+            place: Place { line: 0, column: 0 },
+            path,
+            entries: &[],
+            known: Vec::new(),
+        }
+    }
+
+    /// A key's value, if the key is there.
+    pub fn find(&mut self, key: &'static str) -> Option<At<'a>> {
+        self.known.push(key);
+        let (_, node) = self.entries.iter().find(|(entry, _)| entry.name == key)?;
+        Some(At {
+            node,
+            path: key_path(&self.path, key),
+            report: self.report,
+        })
+    }
+
+    /// A key's value; an error where it is absent.
+    pub fn need(&mut self, key: &'static str) -> Option<At<'a>> {
+        let found = self.find(key);
+        if found.is_none() {
+            self.refuse(key, "is missing");
+        }
+        found
+    }
+
+    /// What a key says, or the default.
+    pub fn or<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        read: impl FnOnce(At<'a>) -> Option<T>,
+    ) -> T {
+        self.find(key).and_then(read).unwrap_or(default)
+    }
+
+    /// A key that may be absent, `null` or an empty variable.
+    pub fn optional<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(At<'a>) -> Option<T>,
+    ) -> Option<T> {
+        self.find(key).filter(|at| !at.is_nothing()).and_then(read)
+    }
+
+    /// The items of a list; none where the key is absent.
+    pub fn list<T>(&mut self, key: &'static str, read: impl FnMut(At<'a>) -> Option<T>) -> Vec<T> {
+        self.or(key, Vec::new(), |at| at.list(read))
+    }
+
+    /// A mapping all of whose keys have defaults.
+    pub fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Fields<'a>) -> T) -> T {
+        let fields = self.find(key).and_then(|at| at.fields());
+        fields
+            .unwrap_or_else(|| Fields::absent(self.report, key_path(&self.path, key)))
+            .read(read)
+    }
+
+    /// Reports something about a key, at the mapping itself.
+    pub fn refuse(&self, key: &str, message: impl Into<String>) {
+        self.report
+            .refuse(self.place, &key_path(&self.path, key), message);
+    }
+
+    /// Reads the keys; those that nobody asked for are errors.
+    pub fn read<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        let value = read(&mut self);
+        for (key, _) in self.entries {
+            if !self.known.contains(&key.name.as_str()) {
+                let path = key_path(&self.path, &key.name);
+                self.report
+                    .refuse(key.place, &path, unknown_key(&key.name, &self.known));
+            }
+        }
+        value
+    }
+}
+
+fn unknown_key(name: &str, known: &[&str]) -> String {
+    let nearest = known
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .min();
+    match nearest {
+        Some((distance, nearest)) if distance <= nearest.len() / 3 => {
+            format!("unknown key; did you mean {nearest}?")
+        }
+        _ => format!("unknown key; known here: {}", known.join(", ")),
+    }
+}
+
+fn is_null(scalar: &Scalar) -> bool {
+    let written = !scalar.quoted && scalar.variables.is_empty();
+    written && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// Whether YAML reads a plain scalar as something else than a text.
+fn has_another_type(text: &str) -> bool {
+    let word = matches!(
+        text,
+        "" | "~"
+            | "null"
+            | "Null"
+            | "NULL"
+            | "true"
+            | "True"
+            | "TRUE"
+            | "false"
+            | "False"
+            | "FALSE"
+    );
+    let begins_as_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    let is_number = text.parse::<f64>().is_ok()
+        || text.starts_with("0x")
+        || text.starts_with("0o")
+        || matches!(text.trim_start_matches(['+', '-']), ".inf" | ".nan");
+    word || (begins_as_number && is_number)
+}

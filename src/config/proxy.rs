@@ -1,0 +1,317 @@
+//! `proxy.yaml`
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use addons::contract::{EntryMap, Host, HostPattern, fold_address};
+use ipnet::IpNet;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+
+use super::decode::{At, Fields};
+use super::document::Document;
+use super::expand::Env;
+use super::{
+    AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
+    TlsConfig, UpstreamConfig,
+};
+
+const KB: u64 = 1 << 10;
+const MB: u64 = 1 << 20;
+const GB: u64 = 1 << 30;
+
+const DNS_PORT: u16 = 53;
+
+/// The record types that may be answered. Not among them: HTTPS and SVCB, whose hints lead
+/// around the proxy, and the questions that are no types (ANY, AXFR).
+const RECORD_TYPES: [(&str, u16); 12] = [
+    ("A", 1),
+    ("NS", 2),
+    ("CNAME", 5),
+    ("SOA", 6),
+    ("PTR", 12),
+    ("MX", 15),
+    ("TXT", 16),
+    ("AAAA", 28),
+    ("SRV", 33),
+    ("NAPTR", 35),
+    ("TLSA", 52),
+    ("CAA", 257),
+];
+
+/// `proxy.yaml`, and what the other files are checked against.
+pub struct Proxy<'a> {
+    pub config: ProxyConfig,
+    /// The hosts that are tunnelled without interception, where they are written.
+    pub passthrough: Vec<(HostPattern, At<'a>)>,
+}
+
+/// Decodes the file.
+pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> Proxy<'a> {
+    document.decode(|fields| {
+        let listen = listen(fields, profile);
+        let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
+        let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
+        let (tls, passthrough) = fields.section("tls", |fields| tls(fields, document));
+        let audit = fields.section("audit", |fields| audit(fields, &data_dir));
+        for (what, path) in [
+            ("data_dir", &data_dir),
+            ("listen.admin", &listen.admin),
+            ("audit.path", &audit.path),
+        ] {
+            if lies_in(path, &certs_dir) {
+                let message = format!("must not hold {what}: sandboxes can read this directory");
+                fields.refuse("certs_dir", message);
+            }
+        }
+        let config = ProxyConfig {
+            listen,
+            admin_mode: fields.or("admin_mode", 0o600, |at| at.parse(file_mode)),
+            admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
+            data_dir,
+            certs_dir,
+            shutdown_timeout: fields.or("shutdown_timeout", secs(10), |at| at.duration()),
+            tls,
+            upstream: fields.section("upstream", upstream),
+            limits: fields.section("limits", limits),
+            dns: fields.section("dns", dns),
+            logging: fields.section("logging", |fields| logging(fields, env)),
+            otlp_endpoint: fields.section("tracing", otlp_endpoint),
+            audit,
+        };
+        Proxy {
+            config,
+            passthrough,
+        }
+    })
+}
+
+fn listen(fields: &mut Fields<'_>, profile: Profile) -> Listen {
+    let defaults = profile.listen();
+    let mut seen = HashSet::new();
+    let mut address = |at: At<'_>| {
+        let address = at.parse(socket_address)?;
+        // Port 0 is a new one each time.
+        if address.port() != 0 && !seen.insert(address) {
+            at.refuse("another listener has this address already");
+        }
+        Some(address)
+    };
+    fields.section("listen", |fields| Listen {
+        proxy: fields.or("proxy", defaults.proxy, |at| at.filled_list(&mut address)),
+        dns: fields.or("dns", defaults.dns, |at| at.list(&mut address)),
+        mcp: fields.or("mcp", defaults.mcp, |at| at.list(&mut address)),
+        admin: fields.or("admin", defaults.admin, |at| path(&at)),
+    })
+}
+
+fn tls<'a>(
+    fields: &mut Fields<'a>,
+    document: &Document<'_>,
+) -> (TlsConfig, Vec<(HostPattern, At<'a>)>) {
+    let mut passthrough = EntryMap::default();
+    let written = fields.list("passthrough", |at| {
+        let pattern = at.parse(HostPattern::parse)?;
+        let origin = document.origin(at.place());
+        if let Some(before) = passthrough.insert(pattern.clone(), origin) {
+            at.refuse(format!(
+                "{pattern} stands here already, in line {}",
+                before.line
+            ));
+        }
+        Some((pattern, at))
+    });
+    let upstream_ca = fields.optional("upstream_ca", |at| {
+        let path = path(&at)?;
+        if let Err(error) = File::open(&path) {
+            at.refuse(format!("cannot be read: {error}"));
+        }
+        Some(path)
+    });
+    let tls = TlsConfig {
+        passthrough,
+        upstream_ca,
+    };
+    (tls, written)
+}
+
+fn upstream(fields: &mut Fields<'_>) -> UpstreamConfig {
+    UpstreamConfig {
+        nameservers: fields.list("nameservers", |at| at.parse(nameserver)),
+        hosts: fields.or("hosts", HashMap::new(), static_hosts),
+        allow_private: fields.list("allow_private", |at| at.parse(network)),
+        connect_timeout: fields.or("connect_timeout", secs(10), |at| at.duration()),
+        response_timeout: fields.or("response_timeout", secs(300), |at| at.duration()),
+        idle_timeout: fields.or("idle_timeout", secs(300), |at| at.duration()),
+    }
+}
+
+fn static_hosts(at: At<'_>) -> Option<HashMap<Host, StaticAddress>> {
+    let mut hosts = HashMap::new();
+    for (key, value) in at.entries()? {
+        let answer = value.parse(static_address);
+        match Host::parse(&key.name) {
+            Ok(host @ Host::Name(_)) => {
+                if let Some(answer) = answer
+                    && hosts.insert(host, answer).is_some()
+                {
+                    value.refuse_key(key, "this name has an answer already");
+                }
+            }
+            Ok(Host::Address(_)) => value.refuse_key(key, "must be a name, not an address"),
+            Err(error) => value.refuse_key(key, error.to_string()),
+        }
+    }
+    Some(hosts)
+}
+
+fn limits(fields: &mut Fields<'_>) -> Limits {
+    Limits {
+        max_connections: fields.or("max_connections", 20_000, |at| at.number(1..=1_000_000)),
+        max_connections_per_container: fields.or("max_connections_per_container", 2000, |at| {
+            at.number(1..=1_000_000)
+        }),
+        header_read_timeout: fields.or("header_read_timeout", secs(15), |at| at.duration()),
+        // hyper reads heads into no less than 8 KB.
+        max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
+        inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
+        certificates_per_minute: fields.or("certificates_per_minute", 120, |at| {
+            at.number(1..=1_000_000)
+        }),
+    }
+}
+
+fn dns(fields: &mut Fields<'_>) -> DnsConfig {
+    DnsConfig {
+        types: fields.or("types", vec![1, 28, 5], |at| {
+            at.list(|at| at.one_of(&RECORD_TYPES))
+        }),
+        queries_per_minute: fields.or("queries_per_minute", 3000, |at| at.number(1..=1_000_000)),
+        distinct_names_per_minute: fields.or("distinct_names_per_minute", 300, |at| {
+            at.number(1..=1_000_000)
+        }),
+    }
+}
+
+fn logging(fields: &mut Fields<'_>, env: Env<'_>) -> Logging {
+    let level = match fields.find("level") {
+        Some(at) => at.parse(log_level),
+        // What the shipped file says.
+        None => {
+            let variable = env("LOG_LEVEL").filter(|level| !level.is_empty());
+            let level = log_level(variable.as_deref().unwrap_or("info"));
+            level.map_err(|wrong| fields.refuse("level", wrong)).ok()
+        }
+    };
+    Logging {
+        level: level.unwrap_or_default(),
+        json: fields.or("format", true, |at| {
+            at.one_of(&[("json", true), ("text", false)])
+        }),
+    }
+}
+
+fn otlp_endpoint(fields: &mut Fields<'_>) -> Option<String> {
+    fields.optional("otlp_endpoint", |at| {
+        at.refuse("exporting traces is not part of this version: leave it out or null");
+        None
+    })
+}
+
+fn audit(fields: &mut Fields<'_>, data_dir: &Path) -> AuditConfig {
+    let path = fields.optional("path", |at| path(&at));
+    AuditConfig {
+        path: path.unwrap_or_else(|| data_dir.join("audit.jsonl")),
+        max_bytes: fields.or("max_bytes", 100 * MB, |at| at.size(MB..=1024 * GB)),
+        keep: fields.or("keep", 5, |at| at.number(0..=1000)),
+        lines_per_minute_per_container: fields.or("lines_per_minute_per_container", 6000, |at| {
+            at.number(1..=1_000_000)
+        }),
+    }
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn path(at: &At<'_>) -> Option<PathBuf> {
+    at.parse(|text| match text {
+        "" => Err("must be a path"),
+        _ if text.contains('\0') => Err("a path has no NUL"),
+        _ => Ok(PathBuf::from(text)),
+    })
+}
+
+fn lies_in(path: &Path, dir: &Path) -> bool {
+    let absolute = |path| std::path::absolute(path).ok();
+    match (absolute(path), absolute(dir)) {
+        (Some(path), Some(dir)) => path.starts_with(dir),
+        _ => false,
+    }
+}
+
+fn file_mode(text: &str) -> Result<u32, &'static str> {
+    let digits = text.len() == 4 && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| digits && *mode <= 0o777)
+        .ok_or("must be an octal file mode in quotes, such as \"0600\"")
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "must be an address and a port such as 0.0.0.0:8080 or [::]:8080")
+}
+
+fn nameserver(text: &str) -> Result<SocketAddr, &'static str> {
+    let with_port = || {
+        text.parse::<IpAddr>()
+            .map(|ip| SocketAddr::new(ip, DNS_PORT))
+    };
+    text.parse()
+        .or_else(|_| with_port())
+        .map_err(|_| "must be an address such as 10.0.0.2, or with a port 10.0.0.2:5353")
+}
+
+fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
+    let (address, port) = match text.parse::<SocketAddr>() {
+        Ok(socket) => (socket.ip(), Some(socket.port())),
+        Err(_) => {
+            let wrong = "must be an address such as 10.0.0.2, or with a port 10.0.0.2:8443";
+            (text.parse().map_err(|_| wrong)?, None)
+        }
+    };
+    if port == Some(0) {
+        return Err("nothing answers on port 0");
+    }
+    Ok(StaticAddress {
+        address: fold_address(address),
+        port,
+    })
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let wrong = |_| "must be a network such as 10.1.0.0/16".to_owned();
+    let network: IpNet = text.parse().map_err(wrong)?;
+    if network.trunc() != network {
+        return Err(
+            "has bits behind its prefix: write the first address of the network".to_owned(),
+        );
+    }
+    Ok(network)
+}
+
+/// A word that is no level would be read as the name of a module, and switch on everything in it.
+fn log_level(text: &str) -> Result<String, &'static str> {
+    let known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    let fits = text.split(',').all(|part| !part.is_empty() && known(part));
+    if !fits || EnvFilter::builder().parse(text).is_err() {
+        return Err(
+            "must be off, error, warn, info, debug or trace, or directives such as \
+                    info,unified_proxy=debug",
+        );
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,230 @@
+//! Credentials, and the variables that their secrets come from.
+
+use unified_proxy::config::{CredentialKind, SecretConfig};
+
+use crate::errors::check_errors;
+use crate::{env, load_one};
+
+#[test]
+fn credentials_are_checked() {
+    check_errors(
+        "credentials.yaml",
+        &[
+            (
+                "credentials: [{}]",
+                &[
+                    "2:15: credentials[0]: must have exactly one of set_headers, basic, bearer, github_app, oauth, and has 0",
+                    "2:15: credentials[0].hosts: is missing",
+                    "2:15: credentials[0].name: is missing",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a b, hosts: [], bearer: s3cr3t }",
+                &[
+                    "3:13: credentials[0].name: must be 1 to 64 of letters, digits, and _ . -",
+                    "3:25: credentials[0].hosts: must not be empty",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [\"*.example.com\", \"a.example:0\", \"10.0.0.1\", \"https://a.example\"], bearer: s3cr3t }",
+                &[
+                    "3:24: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has a character or label that no host name has",
+                    "3:41: credentials[0].hosts[1]: must be a name, or name:port, without a wildcard: the port is malformed",
+                    "3:56: credentials[0].hosts[2]: must be a name: no certificate vouches for an address",
+                    "3:68: credentials[0].hosts[3]: must be a name, or name:port, without a wildcard: the port is malformed",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: s3cr3t }\n  - { name: a, hosts: [a.example], bearer: s3cr3t }",
+                &["4:5: credentials[1]: its name is taken already, in line 3"],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: s3cr3t, basic: { username: \"u:v\" } }",
+                &[
+                    "3:5: credentials[0]: must have exactly one of set_headers, basic, bearer, github_app, oauth, and has 2",
+                    "3:59: credentials[0].basic.password: is missing",
+                    "3:71: credentials[0].basic.username: a user's name has no colon here",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: 123456 }",
+                &["3:44: credentials[0].bearer: must be a text: put it in quotes"],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: [s3cr3t] }",
+                &["3:44: credentials[0].bearer: must be a text"],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: \"${LINE_BREAK}\" }",
+                &[
+                    "3:44: credentials[0].bearer: has a character that cannot stand in a header (a line break at its end?)",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: { path: /s3cr3t } }",
+                &[
+                    "3:44: credentials[0].bearer.file: is missing",
+                    "3:46: credentials[0].bearer.path: unknown key; known here: file",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], set_headers: {} }",
+                &["3:49: credentials[0].set_headers: must set at least one header"],
+            ),
+            (
+                "credentials:\n  - name: a\n    hosts: [a.example]\n    set_headers: { \"a b\": x, host: x, Proxy-Authorization: x, x-api-key: x, X-API_Key: x }",
+                &[
+                    r#"5:20: credentials[0].set_headers["a b"]: must be a header's name"#,
+                    "5:30: credentials[0].set_headers.host: this header cannot be set",
+                    "5:39: credentials[0].set_headers.Proxy-Authorization: this header cannot be set",
+                    "5:77: credentials[0].set_headers.X-API_Key: this header is set already, perhaps in another spelling",
+                ],
+            ),
+            (
+                "credentials:\n  - name: a\n    hosts: [a.example]\n    bearer: s3cr3t\n    remove_headers: [\"\"]\n    remove_query: [\"\"]\n    containers: []\n    repos: [owner, o/n/m]",
+                &[
+                    "6:22: credentials[0].remove_headers[0]: must be a header's name",
+                    "7:20: credentials[0].remove_query[0]: must be the name of a parameter or cookie",
+                    "8:17: credentials[0].containers: must not be empty",
+                    "9:13: credentials[0].repos[0]: must be owner/name",
+                    "9:20: credentials[0].repos[1]: must be owner/name",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn credentials_of_later_versions_are_checked_and_refused() {
+    check_errors(
+        "credentials.yaml",
+        &[
+            (
+                "credentials:\n  - name: app\n    hosts: [github.com]\n    github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k }, permissions: { contents: write } }",
+                &[
+                    "5:17: credentials[0].github_app: GitHub App credentials cannot be used by this version: use basic and bearer",
+                ],
+            ),
+            (
+                "credentials:\n  - name: app\n    hosts: [github.com]\n    github_app: { app_id: 1, permissions: { contents: all } }",
+                &[
+                    "5:17: credentials[0].github_app: GitHub App credentials cannot be used by this version: use basic and bearer",
+                    "5:17: credentials[0].github_app.installation_id: is missing",
+                    "5:17: credentials[0].github_app.private_key: is missing",
+                    "5:27: credentials[0].github_app.app_id: must be a text: put it in quotes",
+                    "5:55: credentials[0].github_app.permissions.contents: must be one of read, write, admin",
+                ],
+            ),
+            (
+                "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: codex, token_file: /t }",
+                &[
+                    "5:12: credentials[0].oauth: OAuth credentials cannot be used by this version: use set_headers or bearer",
+                ],
+            ),
+            (
+                "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: generic, token_file: /t, token_url: \"http://a.example/\" }",
+                &[
+                    "5:12: credentials[0].oauth: OAuth credentials cannot be used by this version: use set_headers or bearer",
+                    "5:12: credentials[0].oauth.client_id: is missing",
+                    "5:60: credentials[0].oauth.token_url: must be an https:// URL",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn unset_and_malformed_variables_are_refused_by_name() {
+    check_errors(
+        "credentials.yaml",
+        &[
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: \"${TOKEN}\" }",
+                &[
+                    "3:44: credentials[0].bearer: the variable TOKEN is not set: set it, or give a default with ${TOKEN:-…}",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [\"${HOST}${OTHER}\"], bearer: \"${SECRET} ${TOKEN}\" }",
+                &[
+                    "3:24: credentials[0].hosts[0]: the variable HOST is not set: set it, or give a default with ${HOST:-…}",
+                    "3:24: credentials[0].hosts[0]: the variable OTHER is not set: set it, or give a default with ${OTHER:-…}",
+                    "3:52: credentials[0].bearer: the variable TOKEN is not set: set it, or give a default with ${TOKEN:-…}",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], bearer: \"${TOKEN\" }",
+                &["3:44: credentials[0].bearer: a variable is written ${NAME} or ${NAME:-default}"],
+            ),
+            (
+                "credentials:\n  - { name: \"${SECRET} \", hosts: [\"${SECRET}/\"], bearer: x }",
+                &[
+                    "3:13: credentials[0].name: must be 1 to 64 of letters, digits, and _ . -",
+                    "3:35: credentials[0].hosts[0]: must be a name, or name:port, without a wildcard: the host name has a character or label that no host name has",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_empty_secret_makes_its_entry_inactive_and_is_named() {
+    let config = load_one(
+        "credentials.yaml",
+        r#"
+version: 1
+credentials:
+  - { name: unset, hosts: [a.example], bearer: "${NOT_SET:-}" }
+  - { name: empty, hosts: [a.example], set_headers: { x: "Bearer ${EMPTY}" } }
+  - { name: literal, hosts: [a.example], bearer: "" }
+  - { name: absent, hosts: [a.example], bearer: { file: /nowhere/key } }
+  - { name: active, hosts: [a.example, "a.example:8443"], basic: { username: u, password: "${SECRET}" }, repos: [o/n] }
+"#,
+    )
+    .unwrap();
+    let names: Vec<_> = config.credentials.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["absent", "active"]);
+    assert_eq!(
+        config.warnings[1..],
+        [
+            "credentials.yaml:4: unset is inactive: NOT_SET is empty",
+            "credentials.yaml:5: empty is inactive: EMPTY is empty",
+            "credentials.yaml:6: literal is inactive: its secret is empty",
+            "credentials.yaml:7: absent: /nowhere/key cannot be read: No such file or directory (os error 2)",
+        ]
+    );
+    let active = &config.credentials[1];
+    let ports: Vec<_> = active.hosts.iter().map(|(_, port)| *port).collect();
+    assert_eq!(ports, [443, 8443]);
+    assert_eq!(active.repos.as_deref(), Some(&["o/n".to_owned()][..]));
+    assert!(!format!("{config:?}").contains("s3cr3t"));
+}
+
+#[test]
+fn a_variable_that_holds_yaml_stays_one_scalar() {
+    let config = load_one(
+        "credentials.yaml",
+        "version: 1\ncredentials:\n  - { name: a, hosts: [a.example], basic: { username: u, password: ${SET} } }\n",
+    );
+    assert!(
+        config.is_err(),
+        "a plain ${{…}} in a flow mapping is not YAML"
+    );
+
+    let yaml = "version: 1\ncredentials:\n- name: a\n  hosts: [a.example]\n  basic:\n    username: u\n    password: ${YAML}\n";
+    let config = load_one("credentials.yaml", yaml).unwrap();
+    let CredentialKind::Basic { password, .. } = &config.credentials[0].kind else {
+        panic!("basic");
+    };
+    let SecretConfig::Value(value) = password else {
+        panic!("a value");
+    };
+    assert_eq!(Some(value.to_string()), env("YAML"));
+
+    let errors = load_one("allowlist.yaml", "version: 1\ndomains:\n- ${YAML}\n").unwrap_err();
+    assert_eq!(errors.lines().count(), 1);
+    assert!(
+        errors.starts_with("allowlist.yaml:3:3: domains[0]: "),
+        "{errors}"
+    );
+}

@@ -1,0 +1,101 @@
+//! What is wrong with the files together.
+
+use std::fs;
+
+use unified_proxy::config::{Profile, load};
+
+use crate::{load_files, load_one};
+
+#[test]
+fn errors_of_all_files_are_reported_at_once_in_order() {
+    let errors = load_files(&[
+        ("proxy.yaml", b"version: 1\nx: 1\nadmin_mode: \"9\"\n"),
+        ("policy.yaml", b"version: 1\ngit: { hosts: [\n"),
+        ("allowlist.yaml", b"domains: [\"*\"]\n"),
+        ("credentials.yaml", b"version: 1\ncredentials: [\xff]\n"),
+        ("mcp.yaml", b"mcpServer: {}\n"),
+    ])
+    .unwrap_err();
+    let places: Vec<_> = errors
+        .lines()
+        .map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        places,
+        [
+            "allowlist.yaml:1:1 version",
+            "allowlist.yaml:1:11 domains[0]",
+            "credentials.yaml:2:15 is not UTF-8",
+            "mcp.yaml:1:1 mcpServer",
+            "policy.yaml:3:1 git.hosts[0]",
+            "proxy.yaml:2:1 x",
+            "proxy.yaml:3:13 admin_mode",
+        ]
+    );
+}
+
+#[test]
+fn a_directory_or_file_that_cannot_be_read_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let absent = dir.path().join("absent");
+    let error = load(&absent, Profile::Serve).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("{}: ", absent.display())),
+        "{error}"
+    );
+
+    fs::create_dir(dir.path().join("policy.yaml")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", dir.path().join("proxy.yaml")).unwrap();
+    let error = load(dir.path(), Profile::Serve).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "policy.yaml: cannot be read: it is not a regular file\n\
+         proxy.yaml: cannot be read: No such file or directory (os error 2)"
+    );
+}
+
+#[test]
+fn what_is_tunnelled_unread_may_have_neither_git_rules_nor_credentials() {
+    let errors = load_files(&[
+        (
+            "proxy.yaml",
+            b"version: 1\ntls:\n  passthrough:\n    - \"*.example.com\"\n    - github.com\n    - raw.githubusercontent.com\n    - fine.example\n",
+        ),
+        (
+            "credentials.yaml",
+            b"version: 1\ncredentials: [{ name: a, hosts: [key.example.com], bearer: \"${EMPTY}\" }]\n",
+        ),
+    ])
+    .unwrap_err();
+    assert_eq!(
+        errors,
+        "proxy.yaml:4:7: tls.passthrough[0]: key.example.com has the credential a: it cannot be tunnelled unread\n\
+         proxy.yaml:5:7: tls.passthrough[1]: github.com has git rules: it cannot be tunnelled unread\n\
+         proxy.yaml:6:7: tls.passthrough[2]: raw.githubusercontent.com has git rules: it cannot be tunnelled unread"
+    );
+}
+
+#[test]
+fn mcp_yaml_is_outlined_and_warned_about() {
+    let json = "{\n\t\"mcpServers\": { \"a\": { \"command\": \"x\", \"env\": { \"K\": \"${NOT_SET}\" } } },\n\t\"overrides\": {}\n}\n";
+    let config = load_one("mcp.yaml", json).unwrap();
+    assert_eq!(
+        config.warnings[0],
+        "mcp.yaml: the MCP gateway is not part of this version: nothing in this file is in force"
+    );
+    let errors = load_one("mcp.yaml", "version: 2\nservers: {}\n").unwrap_err();
+    assert!(
+        errors.contains("mcp.yaml:1:10: version: must be 1"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("mcp.yaml:2:1: servers: unknown key"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_yaml_file_that_nobody_reads_is_warned_about() {
+    let config = load_files(&[("allowlist.yml", b"")]).unwrap();
+    assert!(config.warnings[0].starts_with("\"allowlist.yml\" is not read"));
+}

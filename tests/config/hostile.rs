@@ -1,0 +1,62 @@
+//! Files that are made to break the reader.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use unified_proxy::config::FILES;
+
+use crate::samples::samples;
+use crate::{load_files, load_one};
+
+#[test]
+fn bombs_are_refused_quickly() {
+    let aliases: String = (0..60)
+        .map(|i| format!("a{i}: &a{i} [*a{j}, *a{j}, *a{j}]\n", j = i.max(1) - 1))
+        .collect();
+    let bombs = [
+        "[".repeat(1 << 20),
+        "{a: ".repeat(1 << 18),
+        "- ".repeat(1 << 19),
+        "? ".repeat(1 << 19),
+        "[],".repeat(1 << 18),
+        "&a ".repeat(1 << 18),
+        "a: \n".repeat(1 << 18),
+        "\"${X}".repeat(1 << 17),
+        format!("x: \"{}\"", "${X}".repeat(1 << 17)),
+        format!("[{}]", "\"${X}\",".repeat(1 << 17)),
+        (0..100_000).map(|i| format!("k{i}: 1\n")).collect(),
+        format!("version: 1\n{aliases}"),
+        format!("version: 1\n{}", "# huge\n".repeat(1 << 18)),
+    ];
+    for bomb in bombs {
+        let began = Instant::now();
+        let errors = load_one("proxy.yaml", &bomb).expect_err("a bomb");
+        let start: String = bomb.chars().take(12).collect();
+        assert!(began.elapsed() < Duration::from_secs(5), "{start}");
+        assert!(errors.lines().count() <= 100, "{start}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), file in 0..FILES.len()) {
+        let _ = load_files(&[(FILES[file], &bytes)]);
+    }
+
+    #[test]
+    fn arbitrary_yaml_never_panics(text in "([a-c]|version|domains|[-?:,\\[\\]{}#&*!|>'\"%@` \n\t~0-9.é\u{feff}]|: |- |\\$\\{|<<){0,60}", file in 0..FILES.len()) {
+        let _ = load_files(&[(FILES[file], format!("version: 1\n{text}").as_bytes())]);
+        let _ = load_files(&[(FILES[file], text.as_bytes())]);
+    }
+
+    #[test]
+    fn samples_with_a_cut_and_a_splice_never_panic(which in 0..4_usize, at in any::<prop::sample::Index>(), length in 0..30_usize, splice in "[-?:,\\[\\]{}#&*!|>'\"% \n~0a$]{0,4}") {
+        let (name, text) = samples().swap_remove(which);
+        let start = at.index(text.len());
+        let end = (start + length).min(text.len());
+        let mutant = [&text.as_bytes()[..start], splice.as_bytes(), &text.as_bytes()[end..]].concat();
+        let _ = load_files(&[(name, &mutant)]);
+    }
+}

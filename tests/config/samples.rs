@@ -1,0 +1,115 @@
+//! The sample files: they load, they say the defaults, and they tolerate no unknown key.
+
+use std::fs;
+use std::path::Path;
+
+use saphyr_parser::{Event, Parser};
+use unified_proxy::config::{Config, Profile, load_with};
+
+use crate::{env, load_files, load_one};
+
+pub fn samples() -> Vec<(&'static str, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
+    vec![
+        ("proxy.yaml", read("proxy.yaml")),
+        ("allowlist.yaml", read("allowlist.yaml")),
+        ("policy.yaml", read("policy.yaml.example")),
+        ("credentials.yaml", read("credentials.yaml")),
+    ]
+}
+
+#[test]
+fn the_samples_say_the_defaults() {
+    let samples = samples();
+    let files: Vec<_> = samples
+        .iter()
+        .map(|(n, text)| (*n, text.as_bytes()))
+        .collect();
+    let config = load_files(&files).unwrap();
+    let defaults = load_files(&[]).unwrap();
+    let show = |config: &Config| format!("{:#?}", config.proxy);
+    assert_eq!(show(&config), show(&defaults));
+    assert_eq!(config.policy, defaults.policy);
+    assert_eq!(config.allowlist.values().count(), 16);
+    assert!(config.credentials.is_empty());
+    let inactive = config.warnings.iter().filter(|w| w.contains("is inactive"));
+    assert_eq!(inactive.count(), config.warnings.len());
+}
+
+#[test]
+fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let config = load_with(&dir, Profile::Serve, &|_| Some("key".to_owned()));
+    let config = config.unwrap_err().to_string();
+    // `key` is no log level: all else must be in order.
+    assert_eq!(config.lines().count(), 1, "{config}");
+    let env = |name: &str| (name != "LOG_LEVEL").then(|| "key".to_owned());
+    let config = load_with(&dir, Profile::Serve, &env).unwrap();
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert!(!config.credentials.is_empty());
+    for (host, port) in config.credentials.iter().flat_map(|c| &c.hosts) {
+        let entry = config.allowlist.find(host);
+        assert!(
+            entry.is_some_and(|entry| entry.ports.contains(port)),
+            "{host}"
+        );
+    }
+}
+
+#[test]
+fn the_samples_leave_the_defaults_of_dev_alone() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let proxy = load_with(&dir, Profile::Dev, &env).unwrap().proxy;
+    let addresses = [&proxy.listen.proxy, &proxy.listen.dns, &proxy.listen.mcp];
+    assert_eq!(
+        addresses.map(|addresses| addresses[0].to_string()),
+        ["127.0.0.1:8080", "127.0.0.1:5353", "127.0.0.1:8090"]
+    );
+    assert_eq!(proxy.listen.admin, Path::new("./.unified-proxy/api.sock"));
+    assert_eq!(proxy.data_dir, Path::new("./.unified-proxy"));
+    assert_eq!(proxy.certs_dir, Path::new("./.unified-proxy/certs"));
+}
+
+/// The text with a key that nobody knows in each of its mappings in turn.
+fn with_bogus_key(text: &str) -> Vec<String> {
+    let byte_of = |index: usize| {
+        text.char_indices()
+            .nth(index)
+            .map_or(text.len(), |(at, _)| at)
+    };
+    let mut parser = Parser::new_from_str(text);
+    let mut mutants = Vec::new();
+    while let Some(Ok((event, span))) = parser.next_event() {
+        if !matches!(event, Event::MappingStart(..)) {
+            continue;
+        }
+        let (before, rest) = text.split_at(byte_of(span.start.index()));
+        mutants.push(match rest.strip_prefix('{') {
+            Some(rest) => format!("{before}{{bogus_key: 1, {rest}"),
+            None => {
+                let indent = " ".repeat(span.start.col());
+                format!("{before}bogus_key: 1\n{indent}{rest}")
+            }
+        });
+    }
+    mutants
+}
+
+#[test]
+fn a_bogus_key_anywhere_in_a_sample_is_refused_by_name() {
+    let mut count = 0;
+    for (name, text) in samples() {
+        for mutant in with_bogus_key(&text) {
+            let errors = load_one(name, &mutant).expect_err(&mutant);
+            let named = errors.lines().all(|line| line.contains("bogus_key: "));
+            assert!(
+                named,
+                "{mutant}
+{errors}"
+            );
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count} mappings");
+}

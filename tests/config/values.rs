@@ -1,0 +1,197 @@
+//! What the files say reaches its place.
+
+use std::path::Path;
+use std::time::Duration;
+
+use addons::contract::{Host, Level};
+use unified_proxy::config::{Profile, load_with};
+
+use crate::{load_files, load_one};
+
+#[test]
+fn absent_files_mean_secure_defaults() {
+    let config = load_files(&[]).unwrap();
+    assert!(config.allowlist.is_empty() && config.credentials.is_empty());
+    assert_eq!(
+        config.proxy.listen.admin,
+        Path::new("/var/run/proxy/api.sock")
+    );
+    assert_eq!(config.proxy.listen.dns, ["0.0.0.0:53".parse().unwrap()]);
+    assert_eq!(config.proxy.admin_mode, 0o600);
+    assert_eq!(
+        config.proxy.audit.path,
+        Path::new("/var/lib/unified-proxy/audit.jsonl")
+    );
+    assert_eq!(config.proxy.dns.types, [1, 28, 5]);
+    assert_eq!(config.proxy.logging.level, "info");
+    assert!(config.policy.api.writes_are_an_allowlist);
+    assert!(!config.policy.git.public_reads && !config.policy.allow_branch_deletion);
+    assert_eq!(
+        config.warnings,
+        ["allowlist.yaml: no domain is allowed: every request is denied"]
+    );
+}
+
+#[test]
+fn every_key_of_proxy_yaml_reaches_its_place() {
+    let config = load_one(
+        "proxy.yaml",
+        r#"
+version: 1
+listen: { proxy: ["127.0.0.1:0", "[::1]:${PORT}"], dns: [], mcp: [], admin: a.sock }
+admin_mode: "0660"
+admin_uids: [1000]
+data_dir: state
+certs_dir: state/certs
+shutdown_timeout: 500ms
+tls: { passthrough: ["*.bank.example"] }
+upstream:
+  nameservers: [10.0.0.2, "10.0.0.3:5353"]
+  hosts: { Git.Example.com: "10.0.0.4:8443", other.example.com: "::ffff:10.0.0.5" }
+  allow_private: [10.0.0.0/8, "fd00::/8"]
+  connect_timeout: 1s
+  response_timeout: 2m
+  idle_timeout: 1h
+limits:
+  max_connections: "${MANY:-7}"
+  max_connections_per_container: 3
+  header_read_timeout: 4s
+  max_header_bytes: 16384
+  inspect_body_bytes: 1MB
+  certificates_per_minute: 5
+dns: { types: [TXT], queries_per_minute: 6, distinct_names_per_minute: 8 }
+logging: { level: "info,unified_proxy=debug", format: text }
+audit: { path: log.jsonl, max_bytes: 2MB, keep: 0, lines_per_minute_per_container: 9 }
+"#,
+    )
+    .unwrap()
+    .proxy;
+    let host = |name| Host::parse(name).unwrap();
+    assert_eq!(
+        config.listen.proxy,
+        [
+            "127.0.0.1:0".parse().unwrap(),
+            "[::1]:8443".parse().unwrap()
+        ]
+    );
+    assert!(config.listen.dns.is_empty() && config.listen.mcp.is_empty());
+    assert_eq!(config.listen.admin, Path::new("a.sock"));
+    assert_eq!((config.admin_mode, config.admin_uids), (0o660, vec![1000]));
+    assert_eq!(config.data_dir, Path::new("state"));
+    assert_eq!(config.certs_dir, Path::new("state/certs"));
+    assert_eq!(config.shutdown_timeout, Duration::from_millis(500));
+    let passthrough = config.tls.passthrough.find(&host("a.bank.example"));
+    assert_eq!(passthrough.unwrap().to_string(), "proxy.yaml:9");
+    let upstream = config.upstream;
+    assert_eq!(
+        upstream.nameservers,
+        [
+            "10.0.0.2:53".parse().unwrap(),
+            "10.0.0.3:5353".parse().unwrap()
+        ]
+    );
+    let answer = |name| {
+        let answer = upstream.hosts[&host(name)];
+        (answer.address.to_string(), answer.port)
+    };
+    assert_eq!(answer("git.example.com"), ("10.0.0.4".into(), Some(8443)));
+    assert_eq!(answer("other.example.com"), ("10.0.0.5".into(), None));
+    assert_eq!(upstream.allow_private[1].to_string(), "fd00::/8");
+    assert_eq!(upstream.connect_timeout, Duration::from_secs(1));
+    assert_eq!(upstream.response_timeout, Duration::from_secs(120));
+    assert_eq!(upstream.idle_timeout, Duration::from_secs(3600));
+    assert_eq!(config.limits.max_connections, 7);
+    assert_eq!(config.limits.max_connections_per_container, 3);
+    assert_eq!(config.limits.header_read_timeout, Duration::from_secs(4));
+    assert_eq!(config.limits.max_header_bytes, 16_384);
+    assert_eq!(config.limits.inspect_body_bytes, 1 << 20);
+    assert_eq!(config.limits.certificates_per_minute, 5);
+    assert_eq!(config.dns.types, [16]);
+    assert_eq!(config.dns.queries_per_minute, 6);
+    assert_eq!(config.dns.distinct_names_per_minute, 8);
+    assert_eq!(config.logging.level, "info,unified_proxy=debug");
+    assert!(!config.logging.json);
+    assert_eq!(config.audit.path, Path::new("log.jsonl"));
+    assert_eq!((config.audit.max_bytes, config.audit.keep), (2 << 20, 0));
+    assert_eq!(config.audit.lines_per_minute_per_container, 9);
+}
+
+#[test]
+fn the_log_level_of_the_environment_holds_without_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |level: &'static str| {
+        let env = move |name: &str| (name == "LOG_LEVEL").then(|| level.to_owned());
+        load_with(dir.path(), Profile::Serve, &env)
+    };
+    assert_eq!(with("debug").unwrap().proxy.logging.level, "debug");
+    assert_eq!(with("").unwrap().proxy.logging.level, "info");
+    let error = with("inof").unwrap_err().to_string();
+    assert!(
+        error.starts_with("proxy.yaml: logging.level: must be off,"),
+        "{error}"
+    );
+}
+
+#[test]
+fn allowlist_entries_carry_their_settings_and_their_line() {
+    let config = load_one(
+        "allowlist.yaml",
+        "version: 1\ndomains:\n  - A.Example.\n  - { domain: \"*.example.com\", ports: [8443], websocket: false, max_level: Public }\n",
+    )
+    .unwrap();
+    let find = |name| config.allowlist.find(&Host::parse(name).unwrap());
+    let plain = find("a.example").unwrap();
+    assert_eq!(
+        (&*plain.label, &plain.ports[..]),
+        ("a.example", &[80, 443][..])
+    );
+    assert_eq!((plain.websocket, plain.max_level), (true, Level::Secret));
+    assert_eq!(plain.origin.to_string(), "allowlist.yaml:3");
+    let special = find("x.example.com").unwrap();
+    assert_eq!(
+        (&*special.label, &special.ports[..]),
+        ("*.example.com", &[8443][..])
+    );
+    assert_eq!(
+        (special.websocket, special.max_level),
+        (false, Level::Public)
+    );
+    assert_eq!(special.origin.to_string(), "allowlist.yaml:4");
+    assert!(find("example.com").is_none());
+}
+
+#[test]
+fn what_a_policy_sets_replaces_its_default_and_is_warned_about() {
+    let config = load_one(
+        "policy.yaml",
+        r#"
+version: 1
+policy: { blocked_api_patterns: { PATCH: ["^/x$"] } }
+git: { hosts: [git.example.com], public_reads: allow }
+circuit_breakers: { defaults: { success_threshold: 4 }, upstreams: { "*.example.com": { recovery_timeout: 2m } } }
+rate_limits: { defaults: { burst_size: 7 } }
+"#,
+    )
+    .unwrap();
+    let policy = &config.policy;
+    assert_eq!(policy.api.blocked_patterns.len(), 1);
+    assert_eq!(policy.git.hosts[0].api, None);
+    let host = |name| Host::parse(name).unwrap();
+    let breakers = &policy.circuit_breakers.upstreams;
+    let breaker = breakers.find(&host("a.example.com")).unwrap();
+    assert_eq!(breaker.recovery_timeout, Duration::from_secs(120));
+    assert_eq!(
+        (breaker.failure_threshold, breaker.success_threshold),
+        (5, 4)
+    );
+    assert!(breakers.find(&host("api.anthropic.com")).is_none());
+    let limits = &policy.rate_limits.per_upstream;
+    let limit = limits.find(&host("api.github.com")).unwrap();
+    assert_eq!((limit.requests_per_second, limit.burst_size), (50, 7));
+    assert_eq!(
+        config.warnings[1..],
+        ["policy", "git", "circuit_breakers", "rate_limits"].map(|section| format!(
+            "policy.yaml: {section} is validated but not enforced by this version"
+        ))
+    );
+}
