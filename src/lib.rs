@@ -4,12 +4,14 @@
 //! targets reach the parsers that peers reach.
 
 pub mod admin;
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod dns;
 pub mod net;
 pub mod proxy;
 pub mod registry;
+mod secrets;
 pub mod telemetry;
 pub mod tls;
 pub mod world;

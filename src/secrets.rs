@@ -68,7 +68,10 @@ impl From<&Metadata> for Version {
 impl SecretSource for InFile {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         let mut seen = self.seen.lock();
-        if let Some(seen) = seen.as_ref().filter(|seen| seen.looked.elapsed() < LOOK_AGAIN) {
+        if let Some(seen) = seen
+            .as_ref()
+            .filter(|seen| seen.looked.elapsed() < LOOK_AGAIN)
+        {
             return Ok(Arc::clone(&seen.value));
         }
         let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", self.path.display());
@@ -86,7 +89,11 @@ impl SecretSource for InFile {
         if value.is_empty() {
             return Err(failed(&"it is empty"));
         }
-        *seen = Some(Seen { looked: Instant::now(), version, value: Arc::clone(&value) });
+        *seen = Some(Seen {
+            looked: Instant::now(),
+            version,
+            value: Arc::clone(&value),
+        });
         Ok(value)
     }
 }

@@ -13,24 +13,9 @@ mod udp;
 
 use std::sync::Arc;
 
-use addons::contract::{Chain, Containers};
-
-use crate::config::Config;
-use crate::net::Resolver;
+use crate::world::World;
 
 pub use server::DnsServer;
-
-/// What a question is judged and answered with. A flow keeps the world it began in.
-pub struct World {
-    /// The addons.
-    pub chain: Arc<Chain>,
-    /// The configuration that the chain was built from.
-    pub config: Arc<Config>,
-    /// Who is at which address.
-    pub containers: Arc<dyn Containers>,
-    /// The resolver that the dialer uses too.
-    pub resolver: Arc<Resolver>,
-}
 
 /// Answers the world in force now; called for every packet.
 pub type CurrentWorld = Arc<dyn Fn() -> Arc<World> + Send + Sync>;

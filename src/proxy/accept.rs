@@ -16,9 +16,6 @@ use super::serve::serve_http1;
 /// How long accepting rests when it fails: out of descriptors, the kernel would answer at once
 /// again and again.
 const REST: Duration = Duration::from_millis(50);
-/// Connections over the cap that are still told why; over that they are closed unread.
-const REFUSALS: usize = 256;
-
 /// Serves sandboxes that are known by their address.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
     loop {
@@ -74,10 +71,10 @@ async fn rest(error: &std::io::Error) {
 
 fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client) {
     let world = engine.world();
-    if engine.connections.count() >= world.config.proxy.limits.max_connections + REFUSALS {
+    let Some(connection) = Connection::admit(Arc::clone(engine), &world, client) else {
         return;
-    }
-    let connection = Arc::new(Connection::new(Arc::clone(engine), &world, client));
+    };
+    let connection = Arc::new(connection);
     engine.tasks.spawn(async move {
         let io = ClientIo::new(socket, Arc::clone(&connection.activity));
         serve_http1::<S, _>(&connection, Door::Plain, io).await;

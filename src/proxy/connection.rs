@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use addons::contract::{Client, Code, Container, Denial, Principal};
+use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict};
 use parking_lot::Mutex;
 use prometheus::IntGauge;
 
@@ -15,6 +15,10 @@ use crate::world::World;
 /// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
 /// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.
 const MAX_KEPT: usize = 8;
+/// Connections of addresses that nobody registered, all together. They get one answer each.
+const MAX_STRANGERS: usize = 256;
+/// Connections over a cap that are still told why; those over that are closed unread.
+const REFUSALS: usize = 64;
 
 /// A client connection. Its counts go down when the last part that holds it is gone, a tunnel
 /// or a WebSocket included.
@@ -39,40 +43,53 @@ struct Kept {
 }
 
 impl Connection {
-    pub fn new(engine: Arc<Engine>, world: &World, client: Client) -> Self {
+    /// Counts the connection and finds out who it is; `None` where there are so many already
+    /// that it is not even told so.
+    pub fn admit(engine: Arc<Engine>, world: &World, client: Client) -> Option<Self> {
         let container = identify(world, &client);
-        let mut refusal = None;
-        let overall = engine.connections.enter();
-        let own = container
-            .as_ref()
-            .map(|container| container.owned(ConnectionCount::default).enter());
         let limits = &world.config.proxy.limits;
-        if overall > limits.max_connections
-            || own.unwrap_or(0) > limits.max_connections_per_container
-        {
-            refusal = Some(Denial::new(
-                Code::TooManyConnections,
-                "Too many connections",
-            ));
-        }
-        engine.metrics.active_connections.inc();
-        let counted = Counted {
-            overall: Arc::clone(&engine.connections),
-            own: container
-                .as_ref()
-                .map(|container| container.owned(ConnectionCount::default)),
-            gauge: engine.metrics.active_connections.clone(),
+        let mut patience = Patience::from(&world.config.proxy);
+        let share = match &container {
+            Some(container) => container.owned(ConnectionCount::default),
+            None => {
+                patience.idle = patience.header;
+                Arc::clone(&engine.strangers)
+            }
         };
-        Self {
+        let counted = Counted::enter(
+            [Arc::clone(&engine.connections), share],
+            engine.metrics.active_connections.clone(),
+        );
+        let [overall, own] = counted.numbers();
+        let own_limit = match container {
+            Some(_) => limits.max_connections_per_container,
+            None => MAX_STRANGERS,
+        };
+        if overall > limits.max_connections + REFUSALS || own > own_limit + REFUSALS {
+            return None;
+        }
+        let over = overall > limits.max_connections || own > own_limit;
+        let refusal = over.then(|| Denial::new(Code::TooManyConnections, "Too many connections"));
+        Some(Self {
             client,
             container,
             refusal,
             activity: Arc::new(Activity::new()),
-            patience: Patience::from(&world.config.proxy),
+            patience,
             kept: Mutex::default(),
             _counted: counted,
             engine,
+        })
+    }
+
+    /// Holds a flow to the lease that this connection is bound to, so that it ends with the
+    /// lease. A container that was registered after its connection was made must make another.
+    pub fn is_bound(&self, flow: &Flow) -> Verdict {
+        let bound = self.container.as_ref().map(|container| container.lease);
+        if flow.known_container().map(|container| container.lease) == bound {
+            return Ok(());
         }
+        Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
     }
 
     /// The principal of every flow on this connection.
@@ -131,7 +148,9 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.hand_back();
+        if !self.engine.stopping.is_cancelled() {
+            self.hand_back();
+        }
     }
 }
 
@@ -146,28 +165,32 @@ fn identify(world: &World, client: &Client) -> Option<Arc<Container>> {
 #[derive(Default)]
 pub struct ConnectionCount(AtomicUsize);
 
-impl ConnectionCount {
-    /// How many there are now.
-    pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn enter(&self) -> usize {
-        self.0.fetch_add(1, Ordering::Relaxed) + 1
-    }
+/// Counts a connection where it belongs, for as long as it is open.
+struct Counted {
+    counts: [Arc<ConnectionCount>; 2],
+    gauge: IntGauge,
 }
 
-struct Counted {
-    overall: Arc<ConnectionCount>,
-    own: Option<Arc<ConnectionCount>>,
-    gauge: IntGauge,
+impl Counted {
+    fn enter(counts: [Arc<ConnectionCount>; 2], gauge: IntGauge) -> Self {
+        for count in &counts {
+            count.0.fetch_add(1, Ordering::Relaxed);
+        }
+        gauge.inc();
+        Self { counts, gauge }
+    }
+
+    fn numbers(&self) -> [usize; 2] {
+        self.counts
+            .each_ref()
+            .map(|count| count.0.load(Ordering::Relaxed))
+    }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.overall.0.fetch_sub(1, Ordering::Relaxed);
-        if let Some(own) = &self.own {
-            own.0.fetch_sub(1, Ordering::Relaxed);
+        for count in &self.counts {
+            count.0.fetch_sub(1, Ordering::Relaxed);
         }
         self.gauge.dec();
     }

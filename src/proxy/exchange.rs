@@ -189,7 +189,8 @@ impl Exchange {
         parts: Parts,
         upgradable: bool,
     ) -> Result<(Head, Cleared), Denial> {
-        let refusal = self.connection.refusal.clone().or(self.malformed.take());
+        let connection = Arc::clone(&self.connection);
+        let refusal = connection.refusal.clone().or(self.malformed.take());
         let live = self.live()?;
         if let Some(refusal) = refusal {
             return Err(refusal.by("proxy"));
@@ -208,6 +209,7 @@ impl Exchange {
             chain.tunnel(&mut live.flow).await?;
         }
         let cleared = chain.request(&mut live.flow, &mut head).await?;
+        connection.is_bound(&live.flow)?;
         live.flow.record.path = Some(head.path.normal().into());
         Ok((head, cleared))
     }

@@ -37,6 +37,8 @@ pub struct Engine {
     pub(crate) authority: Arc<Authority>,
     pub(crate) metrics: ProxyMetrics,
     pub(crate) connections: Arc<ConnectionCount>,
+    /// Those of addresses that nobody registered.
+    pub(crate) strangers: Arc<ConnectionCount>,
     /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
     pub(crate) tasks: TaskTracker,
     /// No new requests.
@@ -57,10 +59,16 @@ impl Engine {
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
+            strangers: Arc::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
             killed: CancellationToken::new(),
         })
+    }
+
+    /// Takes up a CA that was rotated.
+    pub fn refresh_authority(&self) -> Result<(), crate::tls::CaError> {
+        self.authority.refresh()
     }
 
     /// The world in force.

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use addons::contract::{Denial, Host, Kind, Scheme};
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -13,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::connection::Connection;
 use super::exchange::{Door, handle};
 use super::io::Socket;
+use super::live::LiveFlow;
 use super::tunnel;
 
 /// Streams that one HTTP/2 client may have open.
@@ -64,7 +66,12 @@ where
     let mut stopping = false;
     loop {
         tokio::select! {
-            _ = serving.as_mut() => return,
+            served = serving.as_mut() => {
+                if let Err(error) = served {
+                    note_failure(connection, &error);
+                }
+                return;
+            }
             () = quiet(connection) => return,
             () = connection.lease_ended() => return,
             () = connection.engine.killed.cancelled() => return,
@@ -109,7 +116,12 @@ where
     let mut stopping = false;
     loop {
         tokio::select! {
-            _ = serving.as_mut() => return,
+            served = serving.as_mut() => {
+                if let Err(error) = served {
+                    note_failure(connection, &error);
+                }
+                return;
+            }
             () = quiet(connection) => return,
             () = connection.lease_ended() => return,
             () = connection.engine.killed.cancelled() => return,
@@ -126,4 +138,23 @@ async fn quiet(connection: &Connection) {
         .activity
         .watch(connection.patience, || connection.hand_back())
         .await;
+}
+
+/// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
+fn note_failure(connection: &Connection, error: &hyper::Error) {
+    if !error.is_parse() {
+        return;
+    }
+    let world = connection.engine.world();
+    let nowhere = Host::Name("".into());
+    let mut flow = world.flow(
+        Kind::Http,
+        connection.client.clone(),
+        Scheme::Http,
+        nowhere,
+        0,
+    );
+    flow.principal = connection.principal();
+    let denial = Denial::malformed("the head cannot be read").by("proxy");
+    LiveFlow::new(flow, Arc::clone(&world.chain)).denied(&denial);
 }

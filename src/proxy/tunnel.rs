@@ -131,6 +131,7 @@ async fn permit(
     }
     live.flow.claimed_id = addons::identity::claimed_id(headers);
     let cleared: Cleared = world.chain.tunnel(&mut live.flow).await?;
+    connection.is_bound(&live.flow)?;
     if world
         .config
         .proxy

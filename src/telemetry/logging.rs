@@ -8,7 +8,7 @@ use crate::config::Logging;
 
 /// Begins to log. Answers what is wrong with the level, if something is.
 pub fn init(logging: &Logging) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&logging.level)
+    let filter = EnvFilter::try_new(directives(&logging.level))
         .map_err(|error| format!("logging.level {:?}: {error}", logging.level))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -21,4 +21,13 @@ pub fn init(logging: &Logging) -> Result<(), String> {
         builder.try_init()
     };
     started.map_err(|error| error.to_string())
+}
+
+/// A bare level is for what we say; libraries speak up when something is wrong.
+fn directives(level: &str) -> String {
+    if level.parse::<tracing::Level>().is_ok() {
+        format!("warn,unified_proxy={level}")
+    } else {
+        level.to_owned()
+    }
 }

@@ -1,0 +1,127 @@
+//! From a configuration to a world: the chain, the resolver, the roots.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{Chain, Containers, Host, OwnAddresses};
+use addons::credentials::{Credential, CredentialKind, Credentials};
+use addons::identity::Identity;
+use addons::policy::{Policy, PolicySettings};
+use addons::rate_limit::{DnsBudget, RateLimit};
+use rustls::crypto::CryptoProvider;
+
+use super::failure::Failure;
+use crate::config::{self, Config, CredentialConfig};
+use crate::net::{OwnListeners, Resolver};
+use crate::registry::Registry;
+use crate::secrets;
+use crate::tls::UpstreamTls;
+use crate::world::World;
+
+/// How long a phase may take once an addon waits.
+const PHASE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What stays the same over reloads.
+pub struct Builder {
+    registry: Arc<Registry>,
+    own: Arc<OwnListeners>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Builder {
+    pub fn new(registry: Arc<Registry>, own: OwnListeners, provider: Arc<CryptoProvider>) -> Self {
+        Self {
+            registry,
+            own: Arc::new(own),
+            provider,
+        }
+    }
+
+    /// Builds a world, or says why the configuration cannot be used.
+    pub fn build(&self, epoch: u64, config: Arc<Config>) -> Result<World, Failure> {
+        let setting = |error: String| Failure::Setting(error);
+        let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
+        let upstream_tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
+            .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
+        let resolver = Resolver::new(&config.proxy.upstream)
+            .map_err(|error| setting(format!("proxy.yaml: upstream.nameservers: {error}")))?;
+        Ok(World {
+            epoch,
+            chain: Arc::new(self.chain(&config)?),
+            containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
+            resolver: Arc::new(resolver),
+            upstream_tls,
+            config,
+        })
+    }
+
+    fn chain(&self, config: &Config) -> Result<Chain, Failure> {
+        let containers: Arc<dyn Containers> = Arc::clone(&self.registry) as _;
+        let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
+        let policy = PolicySettings {
+            allow_private: config.proxy.upstream.allow_private.clone(),
+            own,
+            guarded_hosts: guarded_hosts(config),
+        };
+        let budget = DnsBudget {
+            queries_per_minute: at_least_one(config.proxy.dns.queries_per_minute),
+            distinct_names_per_minute: at_least_one(config.proxy.dns.distinct_names_per_minute),
+        };
+        let chain = Chain::new(
+            vec![
+                Arc::new(Identity::new(containers)),
+                Arc::new(RateLimit::new(budget)),
+                Arc::new(Policy::new(policy)),
+                Arc::new(Credentials::new(
+                    config.credentials.iter().map(credential).collect(),
+                )),
+            ],
+            PHASE_DEADLINE,
+        );
+        chain.map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            Failure::Ours(lines.join("\n"))
+        })
+    }
+}
+
+fn at_least_one(n: u32) -> std::num::NonZeroU32 {
+    std::num::NonZeroU32::new(n).unwrap_or(std::num::NonZeroU32::MIN)
+}
+
+/// Where paths are judged, so that one with two readings is refused: the git hosts with those of
+/// their APIs, and the hosts that a rule names.
+fn guarded_hosts(config: &Config) -> HashSet<Host> {
+    let git = config.policy.git.hosts.iter().flat_map(|git| {
+        let others = [&git.api, &git.uploads, &git.raw, &git.codeload];
+        others.into_iter().flatten().chain([&git.host]).cloned()
+    });
+    git.collect()
+}
+
+fn credential(config: &CredentialConfig) -> Credential {
+    let kind = match &config.kind {
+        config::CredentialKind::SetHeaders(headers) => {
+            let headers = headers
+                .iter()
+                .map(|(name, secret)| (name.clone(), secrets::source(secret)));
+            CredentialKind::SetHeaders(headers.collect())
+        }
+        config::CredentialKind::Basic { username, password } => CredentialKind::Basic {
+            username: username.clone(),
+            password: secrets::source(password),
+        },
+        config::CredentialKind::Bearer(secret) => CredentialKind::Bearer(secrets::source(secret)),
+    };
+    Credential {
+        name: config.name.as_str().into(),
+        hosts: config.hosts.clone(),
+        kind,
+        remove_headers: config.remove_headers.clone(),
+        remove_query: config.remove_query.clone(),
+        remove_cookies: config.remove_cookies.clone(),
+        containers: config.containers.clone(),
+        repos: config.repos.clone(),
+    }
+}

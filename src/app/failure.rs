@@ -1,0 +1,63 @@
+//! Why the process ends, and with which code.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use thiserror::Error;
+
+use crate::config::ConfigErrors;
+use crate::tls::CaError;
+
+/// Why it could not start, or go on.
+#[derive(Debug, Error)]
+pub enum Failure {
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    #[error("the interception CA cannot be used: {0}")]
+    Ca(#[from] CaError),
+    #[error("{}: {source}; make it a directory that this user can write to", path.display())]
+    DataDir {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{0}")]
+    Setting(String),
+    #[error("cannot listen on {address} for {purpose}: {source}{}", advice(source))]
+    Listen {
+        address: SocketAddr,
+        purpose: &'static str,
+        source: std::io::Error,
+    },
+    #[error("cannot listen on {}: {source}", path.display())]
+    Socket {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{0}")]
+    Ours(String),
+}
+
+impl Failure {
+    /// The exit code of the contract.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => 78,
+            Self::Listen { .. } | Self::Socket { .. } => 69,
+            Self::Ours(_) => 70,
+        })
+    }
+}
+
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another process has the port: stop it, or choose another one under `listen` in proxy.yaml"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or choose another one under `listen` in proxy.yaml"
+        }
+        std::io::ErrorKind::AddrNotAvailable => "; no interface of this machine has the address",
+        _ => "",
+    }
+}

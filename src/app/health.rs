@@ -1,0 +1,103 @@
+//! What works, for health checks and for metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntGauge, IntGaugeVec, Opts};
+
+use addons::contract::Containers;
+
+use crate::admin::{Check, Health};
+use crate::registry::Registry;
+
+/// Goes down when what it stands for ends, however it ends.
+#[derive(Clone, Default)]
+pub struct Light(Arc<AtomicBool>);
+
+impl Light {
+    /// On until the returned guard is dropped.
+    pub fn on(&self) -> Lit {
+        self.0.store(true, Ordering::Relaxed);
+        Lit(self.clone())
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Keeps a light on.
+pub struct Lit(Light);
+
+impl Drop for Lit {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Everything that is looked at.
+#[derive(Clone)]
+pub struct Checks {
+    pub proxy: Light,
+    pub dns: Light,
+    pub audit: Light,
+    pub configuration: Light,
+    pub registry: Arc<Registry>,
+}
+
+impl Checks {
+    /// Listeners, registry and chain are what makes it healthy; the rest is told besides.
+    pub fn health(&self) -> Health {
+        let check = |name, ok, critical| Check { name, ok, critical };
+        Health(vec![
+            check("proxy_listening", self.proxy.is_on(), true),
+            check("dns_listening", self.dns.is_on(), true),
+            check("registry_accessible", self.registry.available(), true),
+            // There is no running without a chain: it is checked before the first listener opens.
+            check("addons_loaded", true, true),
+            check("audit_writable", self.audit.is_on(), false),
+            check("configuration_current", self.configuration.is_on(), false),
+        ])
+    }
+}
+
+/// The same as metrics, looked up when somebody asks.
+pub struct HealthCollector {
+    checks: Checks,
+    health: IntGaugeVec,
+    containers: IntGauge,
+}
+
+impl HealthCollector {
+    pub fn new(checks: Checks) -> prometheus::Result<Self> {
+        let health = Opts::new("proxy_health", "Whether a part works: 1, or 0.");
+        let containers = Opts::new(
+            "proxy_registered_containers",
+            "Containers whose lease holds.",
+        );
+        Ok(Self {
+            checks,
+            health: IntGaugeVec::new(health, &["check"])?,
+            containers: IntGauge::with_opts(containers)?,
+        })
+    }
+}
+
+impl Collector for HealthCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.health.desc(), self.containers.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for check in self.checks.health().0 {
+            self.health
+                .with_label_values(&[check.name])
+                .set(i64::from(check.ok));
+        }
+        self.containers
+            .set(i64::try_from(self.checks.registry.count()).unwrap_or(i64::MAX));
+        [self.health.collect(), self.containers.collect()].concat()
+    }
+}

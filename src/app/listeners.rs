@@ -1,0 +1,134 @@
+//! The sockets that sandboxes reach, all opened before the first of them is served.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use crate::config::Listen;
+use crate::dns::DnsServer;
+use crate::proxy::{Engine, serve_unix};
+use crate::registry::Registry;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 4096;
+
+/// The sockets, bound and not yet served.
+pub struct Listeners {
+    pub proxy: Vec<TcpListener>,
+    pub dns: DnsServer,
+    pub admin: UnixListener,
+}
+
+impl Listeners {
+    /// Opens all of them; an error names the one that cannot be opened.
+    pub fn bind(listen: &Listen, admin_mode: u32) -> Result<Self, Failure> {
+        let mut proxy = Vec::with_capacity(listen.proxy.len());
+        for address in &listen.proxy {
+            proxy.push(bind_tcp(*address)?);
+        }
+        let mut dns = None;
+        for address in &listen.dns {
+            // One by one first, so that the error names the address.
+            DnsServer::bind(&[*address]).map_err(|source| Failure::Listen {
+                address: *address,
+                purpose: "DNS",
+                source,
+            })?;
+            dns = Some(*address);
+        }
+        let fallback = dns.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let dns = DnsServer::bind(&listen.dns).map_err(|source| Failure::Listen {
+            address: fallback,
+            purpose: "DNS",
+            source,
+        })?;
+        let admin = bind_admin(&listen.admin, admin_mode)?;
+        Ok(Self { proxy, dns, admin })
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = (|| {
+        let socket = match address {
+            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    })();
+    bound.map_err(|source| Failure::Listen {
+        address,
+        purpose: "the proxy",
+        source,
+    })
+}
+
+fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
+    let failed = |source| Failure::Socket {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(failed)?;
+    }
+    crate::admin::bind(path, mode).map_err(failed)
+}
+
+/// Opens a listener for each container that has one of its own, and closes it with the lease.
+pub async fn follow_own_listeners(
+    engine: Arc<Engine>,
+    registry: Arc<Registry>,
+    shutdown: CancellationToken,
+) {
+    let mut wanted = registry.subscribe_listeners();
+    let mut open = HashSet::new();
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        open.retain(|lease| now.contains_key(lease));
+        for (lease, own) in now {
+            if !open.insert(lease) {
+                continue;
+            }
+            match bind_own(&own.socket) {
+                Ok(listener) => {
+                    let path = own.socket.clone();
+                    let serving = serve_unix(
+                        Arc::clone(&engine),
+                        listener,
+                        own.container.id.clone(),
+                        own.container.ended().clone(),
+                    );
+                    tokio::spawn(async move {
+                        serving.await;
+                        let _ = std::fs::remove_file(path);
+                    });
+                }
+                Err(error) => {
+                    tracing::error!(path = %own.socket.display(), %error, "cannot open a container's own listener");
+                }
+            }
+        }
+        tokio::select! {
+            changed = wanted.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Who may connect is decided by who has the socket mounted, so its mode lets everybody.
+fn bind_own(path: &Path) -> std::io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}

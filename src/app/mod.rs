@@ -1,0 +1,265 @@
+//! Builds everything from one configuration, runs it, and drains it.
+
+mod build;
+mod dev;
+mod explain;
+mod failure;
+mod health;
+mod listeners;
+mod reload;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use dev::DevOptions;
+pub use failure::Failure;
+pub use health::{Light, Lit};
+
+use crate::admin::{self, AdminState};
+use crate::config::{self, Config, Profile};
+use crate::net::OwnListeners;
+use crate::proxy::{self, Engine};
+use crate::registry::{FILE_NAME, Registry};
+use crate::telemetry::{FlowLog, init_logging};
+use crate::tls::{Authority, CaFiles};
+use crate::world::World;
+use build::Builder;
+use health::{Checks, HealthCollector};
+use listeners::Listeners;
+use reload::Reloader;
+
+/// How often a rotated CA is looked for.
+const CA_REFRESH: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
+pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
+    let profile = if dev.is_some() {
+        Profile::Dev
+    } else {
+        Profile::Serve
+    };
+    let config = Arc::new(config::load(&config_dir, profile)?);
+    init_logging(&config.proxy.logging).map_err(Failure::Setting)?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let app = App::build(&config_dir, profile, Arc::clone(&config))?;
+    let listeners = Listeners::bind(&config.proxy.listen, config.proxy.admin_mode)?;
+    if let Some(dev) = &dev {
+        dev.register(&app.registry).await?;
+    }
+    let running = app.start(listeners);
+    tracing::info!(proxy = ?config.proxy.listen.proxy, dns = ?config.proxy.listen.dns, admin = %config.proxy.listen.admin.display(), "listening");
+    if dev.is_some() {
+        dev::print_what_to_try(&config);
+    }
+    running.until_signalled().await?;
+    running.drain(&config).await;
+    Ok(())
+}
+
+/// All parts, built and not yet running.
+struct App {
+    engine: Arc<Engine>,
+    registry: Arc<Registry>,
+    metrics: prometheus::Registry,
+    checks: Checks,
+    flows: Arc<FlowLog>,
+    reloader: Arc<Reloader>,
+    world: Arc<ArcSwap<World>>,
+    admin_uids: Vec<u32>,
+}
+
+impl App {
+    fn build(config_dir: &Path, profile: Profile, config: Arc<Config>) -> Result<Self, Failure> {
+        let proxy = &config.proxy;
+        prepare_data_dir(&proxy.data_dir)?;
+        let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let authority = Authority::open(
+            CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
+            Arc::clone(&provider),
+        )?;
+        let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
+        let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
+        let metrics = prometheus::Registry::new();
+        let flows = Arc::new(FlowLog::default());
+        let checks = Checks {
+            proxy: Light::default(),
+            dns: Light::default(),
+            audit: Light::default(),
+            configuration: Light::default(),
+            registry: Arc::clone(&registry),
+        };
+        let own = proxy
+            .listen
+            .proxy
+            .iter()
+            .chain(&proxy.listen.dns)
+            .chain(&proxy.listen.mcp)
+            .copied();
+        let builder = Builder::new(Arc::clone(&registry), OwnListeners::new(own), provider);
+        let world = Arc::new(ArcSwap::from_pointee(builder.build(1, config.clone())?));
+        let engine =
+            Arc::new(Engine::new(Arc::clone(&world), Arc::new(authority), &metrics).map_err(ours)?);
+        metrics
+            .register(Box::new(
+                HealthCollector::new(checks.clone()).map_err(ours)?,
+            ))
+            .map_err(ours)?;
+        let admin_uids = proxy.admin_uids.clone();
+        let reloader = Reloader::new(
+            config_dir,
+            profile,
+            builder,
+            Arc::clone(&world),
+            checks.configuration.clone(),
+            &metrics,
+        )
+        .map_err(ours)?;
+        Ok(Self {
+            engine,
+            registry,
+            metrics,
+            checks,
+            flows,
+            reloader: Arc::new(reloader),
+            world,
+            admin_uids,
+        })
+    }
+
+    fn start(self, listeners: Listeners) -> Running {
+        let shutdown = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let lit = [self.checks.proxy.on(), self.checks.dns.on()];
+        let [proxy_lit, dns_lit] = lit.map(Arc::new);
+        for listener in listeners.proxy {
+            let (engine, lit) = (Arc::clone(&self.engine), Arc::clone(&proxy_lit));
+            tasks.spawn(async move {
+                proxy::serve_tcp(engine, listener).await;
+                drop(lit);
+            });
+        }
+        drop(proxy_lit);
+        let world = Arc::clone(&self.world);
+        let dns = listeners
+            .dns
+            .serve(Arc::new(move || world.load_full()), shutdown.clone());
+        tasks.spawn(async move {
+            dns.await;
+            drop(dns_lit);
+        });
+        tasks.spawn(Arc::clone(&self.registry).run(shutdown.clone()));
+        tasks.spawn(listeners::follow_own_listeners(
+            Arc::clone(&self.engine),
+            Arc::clone(&self.registry),
+            shutdown.clone(),
+        ));
+        tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
+        tasks.spawn(admin::serve(
+            listeners.admin,
+            self.admin_state(),
+            shutdown.clone(),
+        ));
+        Running {
+            app: self,
+            tasks,
+            shutdown,
+        }
+    }
+
+    fn admin_state(&self) -> AdminState {
+        let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
+        let (world, registry) = (Arc::clone(&self.world), Arc::clone(&self.registry));
+        AdminState {
+            registry: Arc::clone(&self.registry),
+            admin_uids: self.admin_uids.clone(),
+            health: Arc::new(move || checks.health()),
+            metrics: self.metrics.clone(),
+            flows: Arc::clone(&self.flows),
+            reload: Arc::new(move |()| {
+                let reloader = Arc::clone(&reloader);
+                Box::pin(async move { reloader.reload() })
+            }),
+            explain: Arc::new(move |question| {
+                let (world, registry) = (world.load_full(), Arc::clone(&registry));
+                Box::pin(async move { explain::explain(&world, &registry, question).await })
+            }),
+        }
+    }
+}
+
+/// The parts at work.
+struct Running {
+    app: App,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Running {
+    async fn until_signalled(&self) -> Result<(), Failure> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(ours)?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = hangup.recv() => {
+                    // What went wrong is in the log, and in `configuration_current`.
+                    let _ = self.app.reloader.reload();
+                }
+            }
+        }
+    }
+
+    /// Stops accepting, lets flows finish, then closes what is left.
+    async fn drain(self, config: &Config) {
+        tracing::info!("shutting down");
+        self.app.engine.stop(config.proxy.shutdown_timeout).await;
+        self.shutdown.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(CA_REFRESH))
+        .await
+        .is_some()
+    {
+        if let Err(error) = engine.refresh_authority() {
+            tracing::error!(%error, "the interception CA cannot be read again; the one in use stays");
+        }
+    }
+}
+
+/// Makes sure that it is there and ours to write, before anything depends on it.
+fn prepare_data_dir(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let prepared = (|| {
+        if !path.is_dir() {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)?;
+        }
+        tempfile::tempfile_in(path).map(drop)
+    })();
+    prepared.map_err(|source| Failure::DataDir {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn ours(error: impl std::fmt::Display) -> Failure {
+    Failure::Ours(error.to_string())
+}

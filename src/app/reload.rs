@@ -1,0 +1,152 @@
+//! Taking up a changed configuration: whole, or not at all.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts};
+use tokio_util::sync::CancellationToken;
+
+use super::build::Builder;
+use super::health::{Light, Lit};
+use crate::config::{self, Config, FILES, Profile};
+use crate::world::World;
+
+/// How often the files are looked at; changes are in force within five seconds.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Builds a new world from changed files and puts it in the place of the old one.
+pub struct Reloader {
+    dir: PathBuf,
+    profile: Profile,
+    builder: Builder,
+    world: Arc<ArcSwap<World>>,
+    epoch: AtomicU64,
+    light: Light,
+    /// On while the files are what is in force. The lock also keeps two reloads apart.
+    current: Mutex<Option<Lit>>,
+    reloads: IntCounterVec,
+}
+
+impl Reloader {
+    pub fn new(
+        dir: &Path,
+        profile: Profile,
+        builder: Builder,
+        world: Arc<ArcSwap<World>>,
+        light: Light,
+        metrics: &prometheus::Registry,
+    ) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "proxy_config_reloads_total",
+            "Reloads of the configuration, by status.",
+        );
+        let reloads = IntCounterVec::new(opts, &["status"])?;
+        metrics.register(Box::new(reloads.clone()))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            profile,
+            builder,
+            world,
+            epoch: AtomicU64::new(1),
+            current: Mutex::new(Some(light.on())),
+            light,
+            reloads,
+        })
+    }
+
+    /// Loads the files; answers every error if there is one, and then nothing has changed.
+    pub fn reload(&self) -> Result<(), Vec<String>> {
+        let mut current = self.current.lock();
+        let loaded = self.load();
+        let status = if loaded.is_ok() { "ok" } else { "failed" };
+        self.reloads.with_label_values(&[status]).inc();
+        match loaded {
+            Ok(world) => {
+                self.world.store(Arc::new(world));
+                *current = Some(self.light.on());
+                tracing::info!("the configuration was reloaded");
+                Ok(())
+            }
+            Err(errors) => {
+                *current = None;
+                for error in &errors {
+                    tracing::error!("not reloaded: {error}");
+                }
+                Err(errors)
+            }
+        }
+    }
+
+    fn load(&self) -> Result<World, Vec<String>> {
+        let texts = |errors: config::ConfigErrors| {
+            errors.0.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let mut config = config::load(&self.dir, self.profile).map_err(texts)?;
+        self.keep_what_needs_a_restart(&mut config);
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        self.builder
+            .build(epoch, Arc::new(config))
+            .map_err(|failure| vec![failure.to_string()])
+    }
+
+    /// Listeners and paths stay as they are until a restart.
+    fn keep_what_needs_a_restart(&self, config: &mut Config) {
+        let world = self.world.load();
+        let (old, new) = (&world.config.proxy, &mut config.proxy);
+        let changed = [
+            ("listen", old.listen != new.listen),
+            ("data_dir", old.data_dir != new.data_dir),
+            ("certs_dir", old.certs_dir != new.certs_dir),
+            ("audit", old.audit != new.audit),
+            ("logging", old.logging != new.logging),
+            ("admin_uids", old.admin_uids != new.admin_uids),
+            ("admin_mode", old.admin_mode != new.admin_mode),
+        ];
+        for (key, _) in changed.into_iter().filter(|(_, changed)| *changed) {
+            tracing::warn!("proxy.yaml: {key} changed; it takes effect with a restart");
+        }
+        new.listen = old.listen.clone();
+        new.data_dir.clone_from(&old.data_dir);
+        new.certs_dir.clone_from(&old.certs_dir);
+        new.audit = old.audit.clone();
+    }
+
+    /// Reloads whenever a file changes, until the shutdown.
+    pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut seen = self.versions();
+        while shutdown
+            .run_until_cancelled(tokio::time::sleep(LOOK))
+            .await
+            .is_some()
+        {
+            let now = self.versions();
+            if now != seen {
+                seen = now;
+                // Errors are in the log and in the health; the old configuration stays.
+                let _ = self.reload();
+            }
+        }
+    }
+
+    /// What changes when a file is written, replaced, added or removed.
+    fn versions(&self) -> Vec<Option<(u64, i64, i64, u64)>> {
+        let version = |name: &&str| {
+            let metadata = std::fs::metadata(self.dir.join(name)).ok()?;
+            Some((
+                metadata.ino(),
+                metadata.ctime(),
+                metadata.ctime_nsec(),
+                metadata.len(),
+            ))
+        };
+        FILES.iter().map(version).collect()
+    }
+}
