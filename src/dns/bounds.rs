@@ -14,9 +14,10 @@ const STRANGER_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 /// costs no more than receiving it. Far above any budget that policy would grant.
 const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
 
-/// Questions waiting for a nameserver: for one lease, and in all.
-const WAITING_PER_LEASE: usize = 128;
-const WAITING: usize = 1_024;
+/// Questions waiting for a nameserver: for one lease, and in all. Each may hold several sockets,
+/// as it is sent again.
+const WAITING_PER_LEASE: usize = 64;
+const WAITING: usize = 512;
 
 /// TCP connections: of one lease, of all unknown sources together, and in all.
 const CONNECTIONS_PER_LEASE: usize = 32;

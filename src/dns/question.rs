@@ -18,9 +18,6 @@ use super::bounds::{Bounds, Share};
 use super::message::{encode, reflect};
 use crate::net::Answer;
 
-/// The longest that a client may keep an answer, in seconds: a changed allowlist acts within it.
-const MAX_TTL: u32 = 300;
-
 /// A question from a known source, not parsed yet.
 pub(super) struct Question {
     pub world: Arc<World>,
@@ -77,9 +74,6 @@ impl Question {
         answer
             .records
             .retain(|record| address(record).is_none_or(|address| kept.contains(&address)));
-        for record in &mut answer.records {
-            record.ttl = record.ttl.min(MAX_TTL);
-        }
         Ok(answer)
     }
 

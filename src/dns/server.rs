@@ -40,10 +40,9 @@ impl DnsServer {
                     io::Error::new(error.kind(), text)
                 }
             };
-            let udp = open_udp(*address).map_err(named("UDP"))?;
+            let tcp = open_tcp(*address).map_err(named("TCP"))?;
             // A port that the kernel chose must be the same for both.
-            let port = udp.local_addr()?.port();
-            let tcp = open_tcp(SocketAddr::new(address.ip(), port)).map_err(named("TCP"))?;
+            let udp = open_udp(tcp.local_addr()?).map_err(named("UDP"))?;
             Ok((Arc::new(udp), tcp))
         };
         let sockets = addresses.iter().map(open).collect::<io::Result<_>>()?;

@@ -35,8 +35,8 @@ const FAMILY_GRACE: Duration = Duration::from_millis(200);
 /// Answers kept, each under its own time to live.
 const CACHE_ENTRIES: u64 = 4096;
 
-/// The bounds of a kept answer: short enough to follow a change, long enough to spare the
-/// nameserver a storm of questions.
+/// The bounds of a kept answer, here and at DNS clients: short enough that a changed allowlist
+/// acts soon, long enough to spare the nameserver a storm of questions.
 const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The same for names that do not exist or have no such record.

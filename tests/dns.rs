@@ -1,0 +1,227 @@
+//! What the DNS server answers, asked by `dig` and by hand.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test's helpers fail by panicking"
+)]
+
+mod loopback;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, MessageType, ResponseCode};
+use hickory_proto::rr::{DNSClass, RecordType};
+use loopback::house::*;
+use loopback::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {
+    let house = House::open_with_types(&[RecordType::HTTPS, RecordType::SVCB]).await;
+    for (arguments, status, answers) in [
+        ("www.example.com A", "NOERROR", &["192.0.2.1"][..]),
+        ("www.example.com AAAA", "NOERROR", &[]),
+        ("WwW.eXample.COM A", "NOERROR", &["192.0.2.1"]),
+        (
+            "alias.example.com A",
+            "NOERROR",
+            &["end.example.net.", "192.0.2.3"],
+        ),
+        (
+            "alias.example.com AAAA",
+            "NOERROR",
+            &["end.example.net.", "2001:db8::3"],
+        ),
+        ("alias.example.com CNAME", "NOERROR", &["end.example.net."]),
+        ("fixed.example.com A", "NOERROR", &["198.51.100.1"]),
+        ("fixed.example.com AAAA", "NOERROR", &[]),
+        ("private.example.com A", "NOERROR", &["192.0.2.2"]),
+        ("private.example.com AAAA", "NOERROR", &[]),
+        ("www.example.com TXT", "NOERROR", &[]),
+        ("www.example.com MX", "NOERROR", &[]),
+        ("www.example.com TYPE65400", "NOERROR", &[]),
+        ("www.example.com HTTPS", "NOERROR", &[]),
+        ("www.example.com SVCB", "NOERROR", &[]),
+        ("gone.example.com A", "NXDOMAIN", &[]),
+        ("fails.example.com A", "SERVFAIL", &[]),
+        ("www.example.org A", "NXDOMAIN", &[]),
+        ("example.com A", "NXDOMAIN", &[]),
+        ("_dmarc.example.com TXT", "NXDOMAIN", &[]),
+        ("127.1 A", "NXDOMAIN", &[]),
+        ("1.0.0.127.in-addr.arpa PTR", "NXDOMAIN", &[]),
+        (". NS", "REFUSED", &[]),
+        ("www.example.com ANY", "REFUSED", &[]),
+        ("-c CH version.bind TXT", "REFUSED", &[]),
+        ("limited.example.com A", "REFUSED", &[]),
+        ("broken.example.com A", "SERVFAIL", &[]),
+        ("panics.example.com A", "SERVFAIL", &[]),
+        ("+noedns www.example.com A", "NOERROR", &["192.0.2.1"]),
+        (
+            "+edns=1 +noednsnegotiation www.example.com A",
+            "BADVERS",
+            &[],
+        ),
+        ("+noedns +opcode=notify www.example.com A", "NOTIMP", &[]),
+    ] {
+        for transport in ["+notcp", "+tcp"] {
+            let arguments = format!("{transport} {arguments}");
+            let answer = house.dig(ONE, &arguments).await;
+            let answers: Vec<_> = answers.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(answer, (status.to_owned(), answers), "{arguments}");
+        }
+    }
+    let transfer = house.dig(ONE, "www.example.com AXFR").await;
+    assert_eq!(transfer.0, "none", "a failed transfer");
+}
+
+#[tokio::test]
+async fn answers_echo_id_and_question_and_stay_fresh() {
+    let house = House::open().await;
+    let socket = house.socket(ONE).await;
+    let mut question = question("wWw.ExamPLE.com", RecordType::A);
+    let mut edns = Edns::new();
+    edns.set_max_payload(4096);
+    question.set_edns(edns);
+    let answer = ask_message(&socket, &question).await;
+    assert_eq!(answer.id, 4711);
+    assert_eq!(answer.message_type, MessageType::Response);
+    assert!(answer.recursion_available && answer.recursion_desired);
+    assert!(answer.queries[0].name().eq_case(question.queries[0].name()));
+    assert_eq!(answer.edns.as_ref().unwrap().max_payload(), 1232);
+    assert!(
+        answer.answers[0].ttl <= 300,
+        "a changed allowlist acts soon"
+    );
+    assert_eq!(answer.answers[0].name, *question.queries[0].name());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_a_datagram_is_truncated_and_whole_over_tcp() {
+    let house = House::open().await;
+    let socket = house.socket(ONE).await;
+    let mut big = question("big.example.com", RecordType::A);
+    for (payload, room) in [(None, 512), (Some(4096), 1232)] {
+        if let Some(payload) = payload {
+            let mut edns = Edns::new();
+            edns.set_max_payload(payload);
+            big.set_edns(edns);
+        }
+        let answer = ask(&socket, &big.to_vec().unwrap()).await.unwrap();
+        assert!(answer.len() <= room, "{} bytes", answer.len());
+        let answer = Message::from_vec(&answer).unwrap();
+        assert!(answer.truncation && answer.answers.is_empty());
+        assert_eq!(answer.edns.is_some(), payload.is_some());
+    }
+    let (status, answers) = house.dig(ONE, "big.example.com A").await;
+    assert_eq!((status.as_str(), answers.len()), ("NOERROR", 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_sources_are_refused_unread() {
+    let house = House::open().await;
+    for transport in ["+notcp", "+tcp"] {
+        let arguments = format!("{transport} www.example.com A");
+        assert_eq!(house.dig(STRANGER, &arguments).await.0, "REFUSED");
+        assert_eq!(house.dig(ONE, &arguments).await.0, "NOERROR");
+        house.containers.broken.store(true, Ordering::SeqCst);
+        assert_eq!(house.dig(ONE, &arguments).await.0, "SERVFAIL");
+        house.containers.broken.store(false, Ordering::SeqCst);
+    }
+    assert_eq!(
+        house.ended().len(),
+        2,
+        "only the known source's questions are flows"
+    );
+
+    let mut nonsense = question("www.example.com", RecordType::A).to_vec().unwrap();
+    nonsense.truncate(15);
+    let socket = house.socket(STRANGER).await;
+    let answer = ask(&socket, &nonsense).await.unwrap();
+    assert_eq!(answer[3] & 0x0f, 5, "refused before it could be malformed");
+}
+
+#[tokio::test]
+async fn responses_are_never_answered() {
+    let house = House::open().await;
+    for source in [ONE, STRANGER] {
+        let socket = house.socket(source).await;
+        let mut message = question("www.example.com", RecordType::A);
+        message.metadata.message_type = MessageType::Response;
+        socket.send(&message.to_vec().unwrap()).await.unwrap();
+        assert_eq!(hear(&socket, Duration::from_millis(200)).await, None);
+    }
+}
+
+#[tokio::test]
+async fn malformed_questions_are_form_errors() {
+    let house = House::open().await;
+    let socket = house.socket(ONE).await;
+    let plain = question("www.example.com", RecordType::A).to_vec().unwrap();
+    let mut two = question("www.example.com", RecordType::A);
+    two.add_query(two.queries[0].clone());
+    let mut pointing = plain.clone();
+    pointing.splice(12.., [0xc0, 12, 0, 1, 0, 1]);
+    let mut claiming = plain.clone();
+    claiming[4..12].fill(0xff);
+    let mut half_an_option = plain.clone();
+    half_an_option[11] = 1;
+    half_an_option.extend_from_slice(b"\0\0\x29\x10\0");
+    for (what, packet) in [
+        ("two questions", two.to_vec().unwrap()),
+        ("a name that points at itself", pointing),
+        ("records that are not there", claiming),
+        ("half an OPT record", half_an_option),
+        ("a cut question", plain[..20].to_vec()),
+    ] {
+        let answer = ask(&socket, &packet).await.expect(what);
+        assert_eq!(answer[3] & 0x0f, 1, "{what}");
+        assert!(answer.len() <= packet.len(), "{what}");
+    }
+    let mut other_class = question("www.example.com", RecordType::A);
+    other_class.queries[0].set_query_class(DNSClass::HS);
+    let answer = ask_message(&socket, &other_class).await;
+    assert_eq!(answer.response_code, ResponseCode::Refused);
+    assert_eq!(house.nameserver.questions(), 0);
+}
+
+#[tokio::test]
+async fn every_flow_ends_once_with_its_response_code() {
+    let house = House::open().await;
+    let socket = house.socket(ONE).await;
+    let asked = [
+        ("www.example.com", RecordType::A, 0, "ok"),
+        ("www.example.com", RecordType::TXT, 0, "ok"),
+        ("gone.example.com", RecordType::AAAA, 3, "ok"),
+        ("fails.example.com", RecordType::A, 2, "failed"),
+        ("www.example.org", RecordType::A, 3, "denied"),
+        ("limited.example.com", RecordType::A, 5, "denied"),
+        ("panics.example.com", RecordType::A, 2, "failed"),
+    ];
+    for (name, kind, ..) in asked {
+        ask_message(&socket, &question(name, kind)).await;
+    }
+    let expected = asked.map(|(host, kind, status, outcome)| Ended {
+        host: host.to_owned(),
+        method: Some(kind.to_string()),
+        status,
+        outcome,
+    });
+    assert_eq!(house.ended(), expected);
+}
+
+#[tokio::test]
+async fn denied_names_are_never_asked_upstream() {
+    let house = House::open().await;
+    let socket = house.socket(ONE).await;
+    for name in [
+        "secret.example.org",
+        "limited.example.com",
+        "broken.example.com",
+    ] {
+        ask_message(&socket, &question(name, RecordType::A)).await;
+    }
+    ask_message(&socket, &question("www.example.com", RecordType::TXT)).await;
+    assert_eq!(house.nameserver.questions(), 0);
+}

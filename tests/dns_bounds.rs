@@ -1,0 +1,228 @@
+//! What the DNS server withstands: floods, hoarders, nonsense, and being shut down.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test's helpers fail by panicking"
+)]
+
+mod loopback;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Edns, ResponseCode};
+use hickory_proto::rr::RecordType;
+use loopback::house::*;
+use loopback::*;
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use unified_proxy::dns::DnsServer;
+
+#[tokio::test]
+async fn answers_to_unknown_sources_are_few() {
+    let house = House::open().await;
+    let socket = house.socket(STRANGER).await;
+    let question = question("www.example.com", RecordType::A).to_vec().unwrap();
+    let mut answers = 0;
+    for _ in 0..40 {
+        for _ in 0..25 {
+            socket.send(&question).await.unwrap();
+        }
+        while hear(&socket, Duration::from_millis(2)).await.is_some() {
+            answers += 1;
+        }
+    }
+    assert!(
+        (50..300).contains(&answers),
+        "{answers} answers to 1000 packets"
+    );
+}
+
+/// The flood asks for names that no nameserver answers, each a new one, as fast as a paced
+/// thread can; the other container asks meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
+    let house = House::open().await;
+    let flooding = Arc::new(AtomicBool::new(true));
+    let sent = Arc::new(AtomicU32::new(0));
+    let flood = std::thread::spawn({
+        let (flooding, sent, address) = (flooding.clone(), sent.clone(), house.address);
+        move || {
+            let socket = std::net::UdpSocket::bind((ONE, 0)).unwrap();
+            while flooding.load(Ordering::SeqCst) {
+                for _ in 0..100 {
+                    let n = sent.fetch_add(1, Ordering::SeqCst);
+                    let name = format!("n{n}.never.example.com");
+                    let question = question(&name, RecordType::A).to_vec().unwrap();
+                    let _ = socket.send_to(&question, address);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    });
+    while sent.load(Ordering::SeqCst) < 4_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let socket = house.socket(OTHER).await;
+    for n in 0..50 {
+        let name = format!("w{}.example.com", n % 10);
+        let start = Instant::now();
+        let answer = ask_message(&socket, &question(&name, RecordType::A)).await;
+        assert_eq!(answer.response_code, ResponseCode::NoError, "question {n}");
+        assert!(
+            start.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+    flooding.store(false, Ordering::SeqCst);
+    flood.join().unwrap();
+}
+
+#[tokio::test]
+async fn questions_over_tcp_are_answered_in_their_order() {
+    let house = House::open().await;
+    let mut stream = house.connect(ONE).await;
+    let names = ["slow.example.com", "www.example.com", "www.example.org"];
+    for name in names {
+        send(
+            &mut stream,
+            &question(name, RecordType::A).to_vec().unwrap(),
+        )
+        .await;
+    }
+    for name in names {
+        let answer = receive(&mut stream).await.unwrap();
+        assert_eq!(answer.queries[0].name().to_ascii(), format!("{name}."));
+    }
+}
+
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    matches!(timeout(SOON, receive(stream)).await, Ok(Err(_)))
+}
+
+#[tokio::test]
+async fn one_container_cannot_take_all_connections() {
+    let house = House::open().await;
+    let mut kept = Vec::new();
+    for _ in 0..32 {
+        kept.push(house.connect(ONE).await);
+    }
+    assert!(is_closed(&mut house.connect(ONE).await).await);
+
+    let question = question("www.example.com", RecordType::A).to_vec().unwrap();
+    for mut stream in [house.connect(OTHER).await, kept.remove(0)] {
+        send(&mut stream, &question).await;
+        assert_eq!(receive(&mut stream).await.unwrap().answers.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn connections_end_with_the_lease() {
+    let house = House::open().await;
+    let mut stream = house.connect(ONE).await;
+    send(
+        &mut stream,
+        &question("www.example.com", RecordType::A).to_vec().unwrap(),
+    )
+    .await;
+    receive(&mut stream).await.unwrap();
+    house.containers.get(ONE).end();
+    assert!(is_closed(&mut stream).await);
+}
+
+#[tokio::test]
+async fn shutdown_answers_what_is_under_way() {
+    let house = House::open().await;
+    let question = question("slow.example.com", RecordType::A)
+        .to_vec()
+        .unwrap();
+    let socket = house.socket(ONE).await;
+    socket.send(&question).await.unwrap();
+    let mut stream = house.connect(OTHER).await;
+    send(&mut stream, &question).await;
+    let mut idle = house.connect(OTHER).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    house.shutdown.cancel();
+    assert!(hear(&socket, SOON).await.is_some());
+    assert!(receive(&mut stream).await.is_ok());
+    assert!(is_closed(&mut idle).await);
+    timeout(SOON, house.served).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_listener_that_cannot_be_opened_is_named() {
+    let taken = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+    let address = taken.local_addresses().unwrap()[0];
+    let error = DnsServer::bind(&[address]).err().unwrap().to_string();
+    assert!(error.contains(&address.to_string()), "{error}");
+}
+
+/// Bytes at random, and a plain question with some of its bytes changed, cut or appended to.
+fn packets() -> impl Strategy<Value = Vec<u8>> {
+    let anything = prop::collection::vec(any::<u8>(), 0..700);
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    let tail = prop::collection::vec(any::<u8>(), 0..40);
+    let nearly = (changes, tail, 0..12_usize).prop_map(|(changes, tail, cut)| {
+        let mut question = question("www.example.com", RecordType::A);
+        question.set_edns(Edns::new());
+        let mut packet = question.to_vec().unwrap();
+        for (at, value) in changes {
+            let at = at.index(packet.len());
+            packet[at] = value;
+        }
+        packet.truncate(packet.len() - cut);
+        packet.extend(tail);
+        packet
+    });
+    prop_oneof![anything, nearly]
+}
+
+#[test]
+fn no_packet_stops_the_server_and_none_is_amplified_for_a_stranger() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (house, known, stranger) = runtime.block_on(async {
+        let house = House::open().await;
+        let (known, stranger) = (house.socket(ONE).await, house.socket(STRANGER).await);
+        (house, known, stranger)
+    });
+    let cases = Cases {
+        failure_persistence: None,
+        ..Cases::with_cases(400)
+    };
+    // An answer may come late: its id tells which packet it belongs to.
+    let lengths = RefCell::new(Vec::new());
+    let run = TestRunner::new(cases).run(&packets(), |mut packet| {
+        let id = (lengths.borrow().len() as u16).to_be_bytes();
+        packet.iter_mut().zip(id).for_each(|(byte, id)| *byte = id);
+        lengths.borrow_mut().push(packet.len());
+        runtime.block_on(async {
+            stranger.send(&packet).await.unwrap();
+            if let Some(answer) = hear(&stranger, Duration::from_millis(2)).await {
+                let id = u16::from_be_bytes([answer[0], answer[1]]);
+                prop_assert!(answer.len() <= lengths.borrow()[usize::from(id)]);
+                prop_assert_eq!(&answer[6..12], [0; 6], "no records");
+            }
+            known.send(&packet).await.unwrap();
+            Ok(())
+        })
+    });
+    run.unwrap();
+    runtime.block_on(async {
+        while hear(&known, Duration::from_millis(50)).await.is_some() {}
+        let answer = ask_message(&known, &question("www.example.com", RecordType::A)).await;
+        assert_eq!(answer.answers.len(), 1, "still serving");
+        house.shutdown.cancel();
+        timeout(Duration::from_secs(6), house.served)
+            .await
+            .unwrap()
+            .unwrap();
+    });
+}

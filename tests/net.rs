@@ -1,0 +1,311 @@
+//! Resolving and dialling, against a nameserver and listeners on loopback.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test's helpers fail by panicking"
+)]
+
+mod loopback;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use addons::contract::*;
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::RecordType;
+use loopback::*;
+use tokio::net::TcpListener;
+use unified_proxy::net::{Resolver, connect};
+
+const CONTAINER: &str = "127.0.0.2";
+
+async fn zone() -> Nameserver {
+    Nameserver::start(|name, kind| match (name, kind) {
+        ("both.example.com", RecordType::A) => {
+            Reply::Records(vec![address_record(name, "192.0.2.1")])
+        }
+        ("both.example.com", RecordType::AAAA) => {
+            Reply::Records(vec![address_record(name, "2001:db8::1")])
+        }
+        ("alias.example.com", RecordType::A) => Reply::Records(vec![
+            cname_record(name, "middle.example.net"),
+            cname_record("middle.example.net", "end.example.net"),
+            address_record("end.example.net", "192.0.2.2"),
+            address_record("stowaway.example.net", "192.0.2.66"),
+        ]),
+        ("big.example.com", RecordType::A) => {
+            Reply::OverTcp(vec![address_record(name, "192.0.2.3")])
+        }
+        ("half.example.com", RecordType::A) => {
+            Reply::Records(vec![address_record(name, "192.0.2.4")])
+        }
+        ("half.example.com", _) | ("never.example.com", _) => Reply::Silence,
+        ("slow.example.com", RecordType::A) => Reply::After(
+            Duration::from_millis(300),
+            vec![address_record(name, "192.0.2.5")],
+        ),
+        ("fails.example.com", _) => Reply::Code(ResponseCode::ServFail),
+        ("gone.example.com", _) => Reply::Code(ResponseCode::NXDomain),
+        _ => Reply::Records(Vec::new()),
+    })
+    .await
+}
+
+/// A flow that passed its first phase, with the proof of it.
+async fn cleared(chain: &Chain, host: &str) -> (Flow, Cleared) {
+    let host = Host::parse(host).unwrap();
+    let client = Client {
+        source: Some(Source::Address(CONTAINER.parse().unwrap())),
+        peer: None,
+    };
+    let entry = Entry {
+        pattern: HostPattern::Exactly(host.clone()),
+        label: "test".into(),
+        ports: vec![443],
+        websocket: true,
+        max_level: Level::Secret,
+        origin: Origin {
+            file: "allowlist.yaml".into(),
+            line: 1,
+        },
+    };
+    let entry = Some(Arc::new(entry));
+    let mut flow = Flow::new(
+        Kind::Tunnel,
+        client,
+        Scheme::Https,
+        host.clone(),
+        443,
+        entry,
+    );
+    let mut query = DnsQuery {
+        name: host,
+        record_type: 1,
+    };
+    let cleared = chain.dns_query(&mut flow, &mut query).await.unwrap();
+    (flow, cleared)
+}
+
+fn test_chain() -> Arc<Chain> {
+    chain(&Arc::new(FakeContainers::at(&[CONTAINER])), &Log::default())
+}
+
+async fn lookup(resolver: &Resolver, host: &str) -> Result<Vec<String>, Denial> {
+    let (flow, cleared) = cleared(&test_chain(), host).await;
+    let found = resolver.lookup(&cleared, &flow.host, 443).await?;
+    Ok(found.0.iter().map(SocketAddr::to_string).collect())
+}
+
+#[tokio::test]
+async fn hosts_resolve_to_the_addresses_to_dial() {
+    let nameserver = zone().await;
+    let hosts = [
+        ("fixed.example.com", "198.51.100.1", None),
+        ("moved.example.com", "198.51.100.2", Some(8443)),
+    ];
+    let resolver = Resolver::new(&upstream(nameserver.address, &hosts)).unwrap();
+    for (host, expected) in [
+        (
+            "both.example.com",
+            &["192.0.2.1:443", "[2001:db8::1]:443"][..],
+        ),
+        ("alias.example.com", &["192.0.2.2:443"]),
+        ("big.example.com", &["192.0.2.3:443"]),
+        ("fixed.example.com", &["198.51.100.1:443"]),
+        ("moved.example.com", &["198.51.100.2:8443"]),
+        ("192.0.2.9", &["192.0.2.9:443"]),
+        ("[2001:db8::9]", &["[2001:db8::9]:443"]),
+    ] {
+        assert_eq!(lookup(&resolver, host).await.unwrap(), expected, "{host}");
+    }
+    assert!(
+        nameserver.tcp_questions.load(Ordering::SeqCst) > 0,
+        "TCP on truncation"
+    );
+}
+
+#[tokio::test]
+async fn a_family_that_never_answers_does_not_hold_up_the_other() {
+    let nameserver = zone().await;
+    let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
+    let start = Instant::now();
+    let found = lookup(&resolver, "half.example.com").await.unwrap();
+    assert_eq!(found, ["192.0.2.4:443"]);
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
+    let nameserver = zone().await;
+    let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
+    for (host, code, why) in [
+        (
+            "gone.example.com",
+            Code::UpstreamUnreachable,
+            "no such name",
+        ),
+        (
+            "empty.example.com",
+            Code::UpstreamUnreachable,
+            "it has no address",
+        ),
+        (
+            "fails.example.com",
+            Code::UpstreamUnreachable,
+            "the nameserver failed",
+        ),
+        ("never.example.com", Code::UpstreamTimeout, "timed out"),
+    ] {
+        let start = Instant::now();
+        let denial = lookup(&resolver, host).await.unwrap_err();
+        assert_eq!(denial.code(), code, "{host}");
+        assert_eq!(denial.sentence(), format!("Cannot resolve {host}: {why}"));
+        assert!(
+            start.elapsed() < Duration::from_secs(6),
+            "{host} took {:?}",
+            start.elapsed()
+        );
+    }
+}
+
+#[tokio::test]
+async fn equal_questions_are_asked_once_and_then_remembered() {
+    let nameserver = zone().await;
+    let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
+    let (flow, cleared) = cleared(&test_chain(), "slow.example.com").await;
+    let ask = || resolver.records(&cleared, &flow.host, RecordType::A);
+    let answers = futures_util::future::join_all((0..20).map(|_| ask())).await;
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.as_ref().unwrap().records.len() == 1)
+    );
+    assert_eq!(nameserver.questions(), 1, "at the same time");
+    ask().await.unwrap();
+    assert_eq!(nameserver.questions(), 1, "later");
+}
+
+#[tokio::test]
+async fn nameservers_are_asked_in_random_case() {
+    let nameserver = zone().await;
+    let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
+    for _ in 0..3 {
+        lookup(&resolver, "both.example.com").await.unwrap();
+        lookup(&resolver, "alias.example.com").await.unwrap();
+    }
+    let names = nameserver.names.lock().clone();
+    assert!(
+        names.iter().any(|name| *name != name.to_lowercase()),
+        "{names:?}"
+    );
+}
+
+#[tokio::test]
+async fn names_that_do_not_exist_are_told_from_names_without_the_record() {
+    let nameserver = zone().await;
+    let hosts = [("fixed.example.com", "198.51.100.1", None)];
+    let resolver = Resolver::new(&upstream(nameserver.address, &hosts)).unwrap();
+    for (host, kind, code, records) in [
+        ("gone.example.com", RecordType::A, ResponseCode::NXDomain, 0),
+        ("empty.example.com", RecordType::A, ResponseCode::NoError, 0),
+        ("alias.example.com", RecordType::A, ResponseCode::NoError, 3),
+        ("fixed.example.com", RecordType::A, ResponseCode::NoError, 1),
+        (
+            "fixed.example.com",
+            RecordType::AAAA,
+            ResponseCode::NoError,
+            0,
+        ),
+        ("192.0.2.9", RecordType::A, ResponseCode::NXDomain, 0),
+    ] {
+        let (flow, cleared) = cleared(&test_chain(), host).await;
+        let answer = resolver.records(&cleared, &flow.host, kind).await.unwrap();
+        assert_eq!(
+            (answer.code, answer.records.len()),
+            (code, records),
+            "{host}"
+        );
+    }
+}
+
+async fn permit(host: &str, addresses: &[SocketAddr]) -> Permit {
+    let chain = test_chain();
+    let (mut flow, _) = cleared(&chain, host).await;
+    chain
+        .dial(&mut flow, Addresses(addresses.to_vec()))
+        .await
+        .unwrap()
+}
+
+/// A listener whose queue is full: connecting to it hangs.
+async fn deaf() -> (Vec<tokio::net::TcpStream>, TcpListener, SocketAddr) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    let full = Duration::from_millis(200);
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(full, tokio::net::TcpStream::connect(address)).await
+    {
+        waiting.push(stream);
+    }
+    (waiting, listener, address)
+}
+
+async fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn dialling_goes_on_to_the_next_address() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_waiting, _deaf, hanging) = deaf().await;
+    let refused = closed_port().await;
+
+    let start = Instant::now();
+    let permit = permit("far.example.com", &[refused, hanging, address]).await;
+    let (stream, reached) = connect(&permit, Duration::from_secs(5)).await.unwrap();
+    assert_eq!(reached, address);
+    assert!(stream.nodelay().unwrap());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_dead_far_side_is_unreachable_and_a_silent_one_times_out() {
+    let refused = permit("far.example.com", &[closed_port().await]).await;
+    let denial = connect(&refused, Duration::from_secs(5)).await.unwrap_err();
+    assert_eq!(denial.code(), Code::UpstreamUnreachable);
+    assert_eq!(
+        denial.sentence(),
+        "Cannot connect to far.example.com: connection refused"
+    );
+
+    let (_waiting, _deaf, hanging) = deaf().await;
+    let silent = permit("far.example.com", &[hanging]).await;
+    let denial = connect(&silent, Duration::from_millis(300))
+        .await
+        .unwrap_err();
+    assert_eq!(denial.code(), Code::UpstreamTimeout);
+    assert_eq!(
+        denial.sentence(),
+        "Cannot connect to far.example.com: timed out"
+    );
+}
