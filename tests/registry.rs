@@ -1,0 +1,481 @@
+//! The registry: leases, what survives, and what happens when the file does not.
+// The helpers are no `#[test]` functions, for which clippy.toml allows it.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use addons::contract::{
+    AuthMode, Container, ContainerId, Containers, HostPattern, Level, Repo, Source,
+};
+use rusqlite::Connection;
+use tempfile::TempDir;
+use time::OffsetDateTime;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry, offline};
+
+/// A registry in a directory of its own, with its keeper running.
+struct House {
+    directory: TempDir,
+    registry: Arc<Registry>,
+    shutdown: CancellationToken,
+    keeper: JoinHandle<()>,
+}
+
+impl House {
+    fn new() -> Self {
+        Self::open(tempfile::tempdir().unwrap())
+    }
+
+    fn open(directory: TempDir) -> Self {
+        let registry = Registry::open(directory.path().join(FILE_NAME), directory.path());
+        let shutdown = CancellationToken::new();
+        let keeper = tokio::spawn(Arc::clone(&registry).run(shutdown.clone()));
+        Self {
+            directory,
+            registry,
+            shutdown,
+            keeper,
+        }
+    }
+
+    async fn restart(self) -> Self {
+        self.shutdown.cancel();
+        self.keeper.await.unwrap();
+        Self::open(self.directory)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join(FILE_NAME)
+    }
+
+    async fn register(&self, id: &str, address: [u8; 4]) -> Arc<Container> {
+        self.registry
+            .register(new(id, address))
+            .await
+            .unwrap()
+            .container
+    }
+
+    fn at(&self, address: [u8; 4]) -> Option<Arc<Container>> {
+        self.registry
+            .find(&Source::Address(address.into()))
+            .unwrap()
+    }
+
+    async fn becomes(&self, available: bool) {
+        within(3, || self.registry.available() == available).await;
+    }
+}
+
+async fn within(seconds: u64, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {seconds} s");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn id(text: &str) -> ContainerId {
+    ContainerId::parse(text).unwrap()
+}
+
+fn in_hours(hours: i64) -> OffsetDateTime {
+    OffsetDateTime::now_utc() + time::Duration::hours(hours)
+}
+
+fn new(name: &str, address: [u8; 4]) -> NewRegistration {
+    NewRegistration {
+        id: id(name),
+        source: Source::Address(address.into()),
+        repos: vec![Repo {
+            name: "octo/cat".into(),
+            max_receive_pack_bytes: Some(1024),
+        }],
+        auth_mode: AuthMode::Bot,
+        allowed_domains: Some(vec![HostPattern::parse("*.example.com").unwrap()]),
+        expires_at: in_hours(1),
+    }
+}
+
+const A: [u8; 4] = [10, 0, 0, 1];
+const B: [u8; 4] = [10, 0, 0, 2];
+
+#[tokio::test]
+async fn an_identical_body_extends_the_lease_and_a_different_one_replaces_it() {
+    let house = House::new();
+    let first = house.register("c1", A).await;
+    let later = NewRegistration {
+        expires_at: in_hours(5),
+        ..new("c1", A)
+    };
+    let again = house.registry.register(later).await.unwrap();
+    assert!(again.extended);
+    assert!(Arc::ptr_eq(&first, &again.container));
+    assert!(first.expires_at() > in_hours(4));
+
+    let other = NewRegistration {
+        auth_mode: AuthMode::User,
+        ..new("c1", A)
+    };
+    let other = house.registry.register(other).await.unwrap();
+    assert!(!other.extended);
+    assert!(first.ended().is_cancelled());
+    assert!(other.container.lease > first.lease);
+    assert!(Arc::ptr_eq(&house.at(A).unwrap(), &other.container));
+}
+
+#[tokio::test]
+async fn whoever_had_the_id_or_the_address_ends() {
+    let house = House::new();
+    let one = house.register("c1", A).await;
+    let two = house.register("c2", B).await;
+    // Takes the id of one and the address of the other.
+    let three = house.register("c1", B).await;
+    assert!(one.ended().is_cancelled());
+    assert!(two.ended().is_cancelled());
+    assert!(house.at(A).is_none());
+    assert!(Arc::ptr_eq(&house.at(B).unwrap(), &three));
+    let live: Vec<String> = house
+        .registry
+        .list()
+        .unwrap()
+        .iter()
+        .map(|c| c.id.to_string())
+        .collect();
+    assert_eq!(live, ["c1"]);
+    assert_eq!(house.restart().await.registry.count(), 1);
+}
+
+#[tokio::test]
+async fn a_restart_keeps_leases_and_no_number_is_given_twice() {
+    let house = House::new();
+    let before = house.register("c1", A).await;
+    before.raise_level(Level::Secret);
+    let gone = house.register("c2", B).await;
+    assert!(house.registry.unregister(id("c2")).await.unwrap());
+    assert!(gone.ended().is_cancelled());
+    // The keeper brings the level to disk.
+    let read_level = || {
+        let conn = Connection::open(house.file()).unwrap();
+        let level = conn.query_row("SELECT level FROM containers", [], |row| row.get(0));
+        level.unwrap_or_else(|_| String::new())
+    };
+    within(3, || read_level() == "Secret").await;
+
+    let house = house.restart().await;
+    let after = house.at(A).unwrap();
+    assert_eq!(after.lease, before.lease);
+    assert_eq!(after.created_at, before.created_at);
+    assert_eq!(after.expires_at(), before.expires_at());
+    assert_eq!(after.repos, before.repos);
+    assert_eq!(after.allowed_domains, before.allowed_domains);
+    assert_eq!(after.auth_mode, AuthMode::Bot);
+    assert_eq!(after.level(), Level::Secret);
+    assert!(house.register("c3", B).await.lease > gone.lease);
+
+    assert!(house.registry.reset(id("c1")).await.unwrap());
+    assert_eq!(after.level(), Level::Public);
+    let house = house.restart().await;
+    assert_eq!(house.at(A).unwrap().level(), Level::Public);
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_kill() {
+    let house = House::new();
+    house.register("c1", A).await;
+    // A process that is killed closes nothing: what is on disk now is all there is.
+    let killed = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(house.directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), killed.path().join(entry.file_name())).unwrap();
+    }
+    let reopened = Registry::open(killed.path().join(FILE_NAME), killed.path());
+    assert_eq!(reopened.problem(), None);
+    assert!(reopened.get(&id("c1")).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_lease_ends_within_a_second_of_its_time_and_is_found_until_a_flow_was_told() {
+    let house = House::new();
+    let short = NewRegistration {
+        expires_at: OffsetDateTime::now_utc() + time::Duration::milliseconds(300),
+        ..new("c1", A)
+    };
+    let lease = house
+        .registry
+        .register(short.clone())
+        .await
+        .unwrap()
+        .container;
+    let ended = tokio::time::timeout(Duration::from_secs(2), lease.ended().cancelled());
+    ended.await.expect("ended");
+    assert!(house.registry.get(&id("c1")).unwrap().is_none());
+    assert!(house.registry.list().unwrap().is_empty());
+    let found = house.at(A).expect("found so that a flow can be told");
+    house.registry.expire(&found);
+    assert!(house.at(A).is_none());
+    let rows = || {
+        let conn = Connection::open(house.file()).unwrap();
+        let rows = conn.query_row("SELECT count(*) FROM containers", [], |row| row.get(0));
+        rows.unwrap_or(-1)
+    };
+    within(3, || rows() == 0).await;
+    // What is over is not extended.
+    let anew = house.registry.register(new("c1", A)).await.unwrap();
+    assert!(!anew.extended);
+    assert!(anew.container.is_live(OffsetDateTime::now_utc()));
+}
+
+#[tokio::test]
+async fn expired_entries_are_pruned_at_start() {
+    let house = House::new();
+    house.register("c1", A).await;
+    house.register("c2", B).await;
+    let conn = Connection::open(house.file()).unwrap();
+    conn.execute(
+        "UPDATE containers SET expires_at = 1000 WHERE id = 'c1'",
+        [],
+    )
+    .unwrap();
+    drop(conn);
+    let house = house.restart().await;
+    assert!(house.at(A).is_none());
+    assert!(house.at(B).is_some());
+}
+
+/// What is done to the file of a running registry.
+type Harm = fn(&Path);
+
+const GARBAGE: &[u8] = b"this is not a database, and it is long enough to be taken for one: \
+    it goes on and on and on and on and on and on and on and on";
+
+#[tokio::test]
+async fn a_file_that_is_damaged_while_it_runs_is_noticed_left_alone_and_recovered_from() {
+    let harms: [(&str, Harm); 4] = [
+        ("overwritten", |file| fs::write(file, GARBAGE).unwrap()),
+        ("truncated", |file| fs::write(file, b"").unwrap()),
+        ("deleted", |file| fs::remove_file(file).unwrap()),
+        ("damaged within", |file| {
+            let mut bytes = fs::read(file).unwrap();
+            bytes[4096..8192].fill(0xa5);
+            fs::write(file, bytes).unwrap();
+        }),
+    ];
+    for (harm, inflict) in harms {
+        let house = House::new();
+        let before = house.register("c1", A).await;
+        let intact = fs::read(house.file()).unwrap();
+        inflict(&house.file());
+        let harmed = fs::read(house.file()).ok();
+
+        house.becomes(false).await;
+        assert!(house.registry.problem().is_some(), "{harm}");
+        assert!(house.registry.find(&before.source).is_err(), "{harm}");
+        assert!(house.registry.list().is_err(), "{harm}");
+        assert!(
+            house.registry.register(new("c2", B)).await.is_err(),
+            "{harm}"
+        );
+        assert!(house.registry.unregister(id("c1")).await.is_err(), "{harm}");
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        assert_eq!(fs::read(house.file()).ok(), harmed, "{harm}: untouched");
+
+        fs::write(house.file(), &intact).unwrap();
+        house.becomes(true).await;
+        let after = house.at(A).unwrap();
+        assert!(Arc::ptr_eq(&before, &after), "{harm}: the lease went on");
+        assert!(!after.ended().is_cancelled());
+        house.register("c2", B).await;
+    }
+}
+
+#[tokio::test]
+async fn a_write_right_after_the_damage_does_not_touch_the_file() {
+    let house = House::new();
+    house.register("c1", A).await;
+    fs::write(house.file(), GARBAGE).unwrap();
+    assert!(house.registry.register(new("c2", B)).await.is_err());
+    assert_eq!(fs::read(house.file()).unwrap(), GARBAGE);
+}
+
+#[tokio::test]
+async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_from() {
+    let house = House::new();
+    house.register("c1", A).await;
+    let intact = fs::read(house.file()).unwrap();
+    fs::write(house.file(), GARBAGE).unwrap();
+    let house = house.restart().await;
+    assert!(!house.registry.available());
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert_eq!(fs::read(house.file()).unwrap(), GARBAGE);
+    let names: Vec<_> = fs::read_dir(house.directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, [FILE_NAME], "nothing was put beside it");
+    fs::write(house.file(), intact).unwrap();
+    house.becomes(true).await;
+    assert!(house.at(A).is_some());
+}
+
+#[tokio::test]
+async fn a_file_of_a_newer_version_is_refused() {
+    let house = House::new();
+    house.register("c1", A).await;
+    let conn = Connection::open(house.file()).unwrap();
+    conn.pragma_update(None, "user_version", 99).unwrap();
+    drop(conn);
+    house.becomes(false).await;
+    let problem = house.registry.problem().unwrap();
+    assert!(problem.contains("schema version 99"), "{problem}");
+}
+
+#[tokio::test]
+async fn what_others_change_is_followed_and_what_is_the_same_keeps_its_lease() {
+    let house = House::new();
+    let one = house.register("c1", A).await;
+    let two = house.register("c2", B).await;
+    let limiter = one.owned(|| 7_u32);
+    let conn = Connection::open(house.file()).unwrap();
+    conn.execute("DELETE FROM containers WHERE id = 'c2'", [])
+        .unwrap();
+    within(3, || two.ended().is_cancelled()).await;
+    assert!(house.at(B).is_none());
+    let still = house.at(A).unwrap();
+    assert!(Arc::ptr_eq(&one, &still));
+    assert!(Arc::ptr_eq(&limiter, &still.owned(|| 8_u32)));
+}
+
+#[tokio::test]
+async fn a_backup_restored_under_a_running_registry_is_followed() {
+    let house = House::new();
+    let kept = house.register("c1", A).await;
+    let backup = house.directory.path().join("backup.db");
+    assert_eq!(offline::backup(&house.file(), &backup).unwrap(), 1);
+    let later = house.register("c2", B).await;
+
+    let restored = offline::restore(&house.file(), &backup).unwrap();
+    assert_eq!((restored.registrations, restored.moved_to), (1, None));
+    within(3, || later.ended().is_cancelled()).await;
+    assert!(Arc::ptr_eq(&house.at(A).unwrap(), &kept));
+    assert!(house.register("c3", B).await.lease > later.lease);
+}
+
+#[tokio::test]
+async fn a_restore_moves_a_damaged_file_aside() {
+    let house = House::new();
+    house.register("c1", A).await;
+    let backup = house.directory.path().join("backup.db");
+    offline::backup(&house.file(), &backup).unwrap();
+    let later = house.register("c2", B).await;
+    fs::write(house.file(), GARBAGE).unwrap();
+    house.becomes(false).await;
+    assert!(offline::check(&house.file()).is_err());
+
+    let restored = offline::restore(&house.file(), &backup).unwrap();
+    let aside = restored.moved_to.expect("moved aside");
+    assert_eq!(fs::read(aside).unwrap(), GARBAGE);
+    house.becomes(true).await;
+    assert!(house.at(A).is_some());
+    assert!(house.at(B).is_none());
+    assert_eq!(offline::check(&house.file()).unwrap(), 1);
+    // The backup knows nothing of the second lease; its number is spent all the same.
+    assert!(house.register("c3", B).await.lease > later.lease);
+}
+
+#[tokio::test]
+async fn only_a_registry_is_restored_and_nothing_is_copied_onto_itself() {
+    let house = House::new();
+    house.register("c1", A).await;
+    let before = fs::read(house.file()).unwrap();
+    let other = house.directory.path().join("other.db");
+    fs::write(&other, GARBAGE).unwrap();
+    assert!(offline::restore(&house.file(), &other).is_err());
+    fs::write(&other, b"").unwrap();
+    assert!(offline::restore(&house.file(), &other).is_err());
+    assert!(offline::backup(&house.file(), &house.file()).is_err());
+    assert!(offline::restore(&house.file(), &house.file()).is_err());
+    assert_eq!(fs::read(house.file()).unwrap(), before);
+    let missing = house.directory.path().join("missing.db");
+    assert!(offline::check(&missing).is_err());
+    assert!(!missing.exists());
+}
+
+#[tokio::test]
+async fn a_listener_of_its_own_is_announced_until_its_lease_ends() {
+    let house = House::new();
+    let mut listeners = house.registry.subscribe_listeners();
+    let own = NewRegistration {
+        source: Source::Listener(id("c1")),
+        ..new("c1", A)
+    };
+    let registered = house.registry.register(own).await.unwrap();
+    let lease = registered.container.lease;
+    let socket = house.directory.path().join(format!("sandbox-{lease}.sock"));
+    assert_eq!(registered.socket.as_ref(), Some(&socket));
+    let source = Source::Listener(id("c1"));
+    assert!(house.registry.find(&source).unwrap().is_some());
+    assert_eq!(listeners.borrow_and_update()[&lease].socket, socket);
+
+    let house = house.restart().await;
+    let mut listeners = house.registry.subscribe_listeners();
+    assert!(listeners.borrow_and_update().contains_key(&lease));
+    house.registry.unregister(id("c1")).await.unwrap();
+    assert!(listeners.has_changed().unwrap());
+    assert!(listeners.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_registrations_load_fast_and_are_found_at_once() {
+    const COUNT: u32 = 100_000;
+    let house = House::new();
+    let mut conn = Connection::open(house.file()).unwrap();
+    let transaction = conn.transaction().unwrap();
+    {
+        let mut insert = transaction
+            .prepare(
+                "INSERT INTO containers
+                 (id, address, repos, auth_mode, created_at, expires_at, level)
+                 VALUES ('c' || ?1, ?2, '[\"octo/cat\"]', 'user', 0, ?3, 'Public')",
+            )
+            .unwrap();
+        let expiry = in_hours(1).unix_timestamp() * 1000;
+        for number in 0..COUNT {
+            let address = Ipv4Addr::from(0x0a00_0000 + number).to_string();
+            insert
+                .execute(rusqlite::params![number, address, expiry])
+                .unwrap();
+        }
+    }
+    transaction.commit().unwrap();
+    drop(conn);
+
+    let started = Instant::now();
+    let registry = Registry::open(house.file(), house.directory.path());
+    let loaded = started.elapsed();
+    assert_eq!(registry.count(), COUNT as usize);
+    assert!(loaded < Duration::from_secs(10), "{loaded:?}");
+
+    let source = |number: u32| Source::Address(IpAddr::V4((0x0a00_0000 + number).into()));
+    let sources: Vec<Source> = (0..COUNT).map(source).collect();
+    let started = Instant::now();
+    for source in &sources {
+        assert!(registry.find(source).unwrap().is_some());
+    }
+    let each = started.elapsed() / COUNT;
+    assert!(each < Duration::from_micros(10), "{each:?}");
+    println!("loaded in {loaded:?}, found in {each:?}");
+
+    let started = Instant::now();
+    registry
+        .register(new("another", [192, 168, 0, 1]))
+        .await
+        .unwrap();
+    let changed = started.elapsed();
+    assert!(changed < Duration::from_secs(1), "{changed:?}");
+}
