@@ -15,13 +15,12 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 use futures_util::future::BoxFuture;
-use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use registration::{ContainerEntry, FieldError, RegistrationBody, parse_registration};
 pub use socket::bind;
-pub use status::{Check, ExplainRequest, Health};
+pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};
 
 use error::ApiError;
 use socket::{Peer, Peers};
@@ -48,7 +47,7 @@ pub struct AdminState {
     pub flows: Arc<FlowLog>,
     /// Every error of the configuration, or none.
     pub reload: Ask<(), Result<(), Vec<String>>>,
-    pub explain: Ask<ExplainRequest, Result<Value, String>>,
+    pub explain: Ask<ExplainRequest, Result<Explanation, String>>,
 }
 
 /// What every handler can reach.

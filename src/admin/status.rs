@@ -13,7 +13,6 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use prometheus::{Encoder, TextEncoder};
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
@@ -61,6 +60,45 @@ pub struct ExplainRequest {
     pub container: String,
     pub method: String,
     pub url: String,
+}
+
+/// What would happen to a request.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct Explanation {
+    pub allowed: bool,
+    /// Every addon, in the order of the chain.
+    pub steps: Vec<ExplainStep>,
+}
+
+/// What one addon says to it.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+pub struct ExplainStep {
+    pub addon: String,
+    pub verdict: StepVerdict,
+    /// Its reasons.
+    pub notes: Vec<String>,
+    /// The denial's code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The denial's sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
+    /// The rule or entry that decided, with file and line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// The smallest edit that would change the verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edit: Option<String>,
+}
+
+/// An addon's verdict.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepVerdict {
+    Passes,
+    Denies,
+    /// An addon before it denied.
+    NotReached,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -168,14 +206,14 @@ pub(super) async fn reload(State(api): State<Arc<Api>>) -> Result<Json<Reloaded>
     path = "/internal/explain",
     request_body = ExplainRequest,
     responses(
-        (status = 200, body = Value),
+        (status = 200, body = Explanation),
         (status = 400, body = ErrorBody, description = "The question has no answer, and why"),
     )
 )]
 pub(super) async fn explain(
     State(api): State<Arc<Api>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<Explanation>, ApiError> {
     let question = json::parse(&body?).map_err(ApiError::Invalid)?;
     let question = serde_json::from_value(question);
     let question = question.map_err(|error| ApiError::Invalid(error.to_string()))?;
@@ -187,7 +225,7 @@ pub(super) async fn explain(
 #[utoipa::path(
     get,
     path = "/internal/openapi.json",
-    responses((status = 200, body = Value))
+    responses((status = 200, body = serde_json::Value))
 )]
 pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(Document::openapi())

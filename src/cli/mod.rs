@@ -1,1 +1,159 @@
-//! Written next.
+//! The commands, and those of them that talk to a running server or to the registry's file.
+
+mod client;
+mod containers;
+mod exit;
+mod explain;
+mod health;
+mod registry;
+mod tail;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use addons::contract::ContainerId;
+use clap::{Args, Parser, Subcommand};
+
+pub use exit::{Failure, code};
+
+use client::Client;
+
+/// Where the appliance has its configuration.
+const CONFIG_DIR: &str = "/etc/unified-proxy";
+/// Where `dev` has its state, below the current directory.
+const DEV_STATE: &str = "./.unified-proxy";
+/// Names the admin socket where `--socket` does not.
+const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
+/// Where the appliance has its admin socket.
+const SOCKET: &str = "/var/run/proxy/api.sock";
+
+#[derive(Debug, Parser)]
+#[command(name = "unified-proxy", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the appliance
+    Serve(ConfigDir),
+    /// Run on this machine, with local defaults
+    Dev {
+        /// The directory of the configuration files
+        #[arg(long, value_name = "DIR", default_value = "./config")]
+        config: PathBuf,
+        /// A repository that `local` may use; may be repeated
+        #[arg(long = "repo", value_name = "OWNER/NAME")]
+        repos: Vec<String>,
+    },
+    /// Validate every configuration file
+    Check(ConfigDir),
+    /// The interception CA
+    #[command(subcommand)]
+    Ca(CaCommand),
+    #[command(flatten)]
+    Client(ClientCommand),
+}
+
+/// What to do with the interception CA.
+#[derive(Debug, Subcommand)]
+pub enum CaCommand {
+    /// Print where its certificate is
+    Path(ConfigDir),
+    /// Show its certificate
+    Show(ConfigDir),
+    /// Replace it by a new one
+    Rotate(ConfigDir),
+}
+
+/// Where the configuration is.
+#[derive(Args, Debug)]
+pub struct ConfigDir {
+    /// The directory of the configuration files
+    #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
+    pub config: PathBuf,
+}
+
+/// What [`run`] does, without starting a server.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
+    /// Say what would happen to a request, and why
+    Explain(explain::Explain),
+    /// Show flows as they end
+    Tail(tail::Tail),
+    /// Register, remove and show containers
+    #[command(subcommand)]
+    Container(containers::ContainerCommand),
+    /// Say whether listeners, registry and chain work
+    Health(health::HealthCommand),
+    /// Check, copy and restore the registry's file
+    #[command(subcommand)]
+    Registry(registry::RegistryCommand),
+}
+
+/// Which server to talk to.
+#[derive(Args, Debug)]
+struct Target {
+    /// The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is
+    /// there, else /var/run/proxy/api.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl Target {
+    fn client(&self) -> Client {
+        let named = self.socket.clone();
+        let named = named.or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
+        Client::new(named.unwrap_or_else(|| {
+            let dev = Path::new(DEV_STATE).join("api.sock");
+            match dev.exists() {
+                true => dev,
+                false => SOCKET.into(),
+            }
+        }))
+    }
+}
+
+fn parse_id(text: &str) -> Result<ContainerId, String> {
+    ContainerId::parse(text).ok_or_else(|| "an id is 1 to 128 of A-Z a-z 0-9 _ . -".to_owned())
+}
+
+/// Reads the command line. Prints help, or what is wrong, and exits, where that is all there is
+/// to do.
+pub fn parse() -> Command {
+    match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            // Nobody to tell, if this fails.
+            let _ = error.print();
+            let code = match error.use_stderr() {
+                true => code::USAGE,
+                false => code::DONE,
+            };
+            std::process::exit(code.into());
+        }
+    }
+}
+
+/// Does it; says on stderr what went wrong.
+pub async fn run(command: ClientCommand) -> ExitCode {
+    match perform(command).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn perform(command: ClientCommand) -> Result<(), Failure> {
+    match command {
+        ClientCommand::Explain(explain) => explain.run().await,
+        ClientCommand::Tail(tail) => tail.run().await,
+        ClientCommand::Container(command) => command.run().await,
+        ClientCommand::Health(health) => health.run().await,
+        ClientCommand::Registry(command) => command.run(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! HTTP over the admin socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, RETRY_AFTER};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+use super::exit::{Failure, code};
+
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a write is tried again that was one too many in its second.
+const ATTEMPTS: u32 = 5;
+
+/// Talks to one server.
+pub(super) struct Client {
+    socket: PathBuf,
+}
+
+/// What the server said, whatever it was.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) body: Value,
+}
+
+impl Client {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// Asks, and fails unless the server did what it was asked.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let mut attempt = 1;
+        loop {
+            let (answer, headers) = self.ask(&method, path, body).await?;
+            if answer.status == StatusCode::TOO_MANY_REQUESTS && attempt < ATTEMPTS {
+                attempt += 1;
+                tokio::time::sleep(wait_of(&headers)).await;
+                continue;
+            }
+            return answer.into_result();
+        }
+    }
+
+    /// Asks once, and takes any answer.
+    pub(super) async fn get(&self, path: &str) -> Result<Answer, Failure> {
+        let (answer, _) = self.ask(&Method::GET, path, None).await?;
+        Ok(answer)
+    }
+
+    /// Opens a stream of events.
+    pub(super) async fn events(&self, path: &str) -> Result<Incoming, Failure> {
+        let request = self.request(&Method::GET, path, None)?;
+        let (mut head, body) = request.into_parts();
+        let accept = http::HeaderValue::from_static("text/event-stream");
+        head.headers.insert(ACCEPT, accept);
+        let response = self.send(Request::from_parts(head, body)).await?;
+        match response.status() {
+            StatusCode::OK => Ok(response.into_body()),
+            status => {
+                let body = self.read(response).await?;
+                Err(Answer { status, body }.into_failure())
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(Answer, HeaderMap), Failure> {
+        let request = self.request(method, path, body)?;
+        let answer = async {
+            let response = self.send(request).await?;
+            let (status, headers) = (response.status(), response.headers().clone());
+            let body = self.read(response).await?;
+            Ok((Answer { status, body }, headers))
+        };
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+        answer.unwrap_or_else(|_| Err(self.broken("it does not answer")))
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Request<Full<Bytes>>, Failure> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "localhost")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(body))
+            .map_err(|error| Failure::new(code::SOFTWARE, error))
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
+            let socket = self.socket.display();
+            let message = format!(
+                "cannot connect to {socket}: {error}: is unified-proxy running? \
+                 Start it (unified-proxy serve, or dev), or name its socket with --socket PATH"
+            );
+            Failure::new(code::UNAVAILABLE, message)
+        })?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| self.broken(error))?;
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await;
+        response.map_err(|error| self.broken(error))
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<Value, Failure> {
+        let body = response.into_body().collect().await;
+        let body = body.map_err(|error| self.broken(error))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|error| self.broken(error))
+    }
+
+    /// The server was reached, and then failed us, or closed the connection unread.
+    fn broken(&self, what: impl std::fmt::Display) -> Failure {
+        let socket = self.socket.display();
+        let message = format!(
+            "no answer from {socket}: {what}: see the server's log \
+             (it closes connections of users who are not in admin_uids)"
+        );
+        Failure::new(code::UNAVAILABLE, message)
+    }
+}
+
+fn wait_of(headers: &HeaderMap) -> Duration {
+    let seconds = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok());
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(1)).min(ANSWER_TIMEOUT)
+}
+
+impl Answer {
+    fn into_result(self) -> Result<Value, Failure> {
+        match self.status.is_success() {
+            true => Ok(self.body),
+            false => Err(self.into_failure()),
+        }
+    }
+
+    fn into_failure(self) -> Failure {
+        let error = self.body.get("error").and_then(Value::as_str);
+        let message = error.map_or_else(|| self.body.to_string(), str::to_owned);
+        let code = match self.status.is_client_error() {
+            true => code::USAGE,
+            false => code::SOFTWARE,
+        };
+        Failure::new(code, message)
+    }
+}

@@ -1,0 +1,270 @@
+//! `container add|rm|list|show`
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use addons::contract::{AuthMode, ContainerId};
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::exit::{Failure, code, print};
+use super::{Target, parse_id};
+use crate::admin::RegistrationBody;
+use crate::registry::RepoEntry;
+
+const CONTAINERS: &str = "/internal/containers";
+
+/// What to do with containers.
+#[derive(Debug, Subcommand)]
+pub enum ContainerCommand {
+    /// Register a container, replacing whoever had its id or address
+    Add(Box<Add>),
+    /// Unregister a container; its connections end
+    Rm {
+        /// The container's id
+        #[arg(value_parser = parse_id)]
+        id: ContainerId,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the registered containers
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show one container
+    Show {
+        /// The container's id
+        #[arg(value_parser = parse_id)]
+        id: ContainerId,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// The container to register.
+#[derive(Args, Debug)]
+pub struct Add {
+    /// The container's id: 1 to 128 of A-Z a-z 0-9 _ . -
+    #[arg(value_parser = parse_id)]
+    id: ContainerId,
+    /// The address that its flows come from
+    #[arg(
+        long,
+        required_unless_present = "listener",
+        conflicts_with = "listener"
+    )]
+    ip: Option<IpAddr>,
+    /// Open a socket of its own for it, instead of an address
+    #[arg(long, value_parser = ["unix"])]
+    listener: Option<String>,
+    /// A repository that it may use; may be repeated
+    #[arg(long = "repo", value_name = "OWNER/NAME")]
+    repos: Vec<String>,
+    /// Who pushes: user or bot
+    #[arg(long, value_name = "MODE", value_parser = ["user", "bot"], default_value = AuthMode::User.as_str())]
+    auth_mode: String,
+    /// When it ends: RFC 3339, or from now on, as in 90m, 8h, 7d [default: in 24 hours]
+    #[arg(long, value_name = "TIME", value_parser = parse_expiry)]
+    expires: Option<OffsetDateTime>,
+    /// A host pattern that narrows the allowlist to it; may be repeated
+    #[arg(long = "allow-domain", value_name = "PATTERN")]
+    allow_domains: Vec<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Whom to ask, and how to print the answer.
+#[derive(Args, Debug)]
+pub struct Output {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Output {
+    fn print(&self, answer: &Value, lines: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+        match self.json {
+            true => print(answer),
+            false => print(lines(answer)),
+        }
+    }
+}
+
+fn parse_expiry(text: &str) -> Result<OffsetDateTime, String> {
+    if let Ok(at) = OffsetDateTime::parse(text, &Rfc3339) {
+        return Ok(at);
+    }
+    let from_now = || {
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let seconds = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 60 * 60,
+            "d" => 24 * 60 * 60,
+            _ => return None,
+        };
+        let seconds = u64::from_str(number).ok()?.checked_mul(seconds)?;
+        let later = time::Duration::try_from(Duration::from_secs(seconds)).ok()?;
+        OffsetDateTime::now_utc().checked_add(later)
+    };
+    from_now().ok_or_else(|| "a time is RFC 3339, or 90m, 8h, 7d from now on".to_owned())
+}
+
+impl ContainerCommand {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Add(add) => add.run().await,
+            Self::Rm { id, output } => {
+                let path = format!("{CONTAINERS}/{id}");
+                let client = output.target.client();
+                let answer = client.call(Method::DELETE, &path, None).await?;
+                output.print(&answer, |_| format!("unregistered {id}"))
+            }
+            Self::List { output } => {
+                let answer = output
+                    .target
+                    .client()
+                    .call(Method::GET, CONTAINERS, None)
+                    .await?;
+                output.print(&answer, table)
+            }
+            Self::Show { id, output } => {
+                let path = format!("{CONTAINERS}/{id}");
+                let client = output.target.client();
+                let answer = client.call(Method::GET, &path, None).await?;
+                output.print(&answer, details)
+            }
+        }
+    }
+}
+
+impl Add {
+    async fn run(self) -> Result<(), Failure> {
+        let expires_at = self.expires.map(|at| at.format(&Rfc3339)).transpose();
+        let expires_at = expires_at.map_err(|error| Failure::new(code::USAGE, error))?;
+        let body = RegistrationBody {
+            container_ip: self.ip.map(|ip| ip.to_string()),
+            listener: self.listener,
+            container_id: self.id.to_string(),
+            repos: self.repos.into_iter().map(RepoEntry::Name).collect(),
+            auth_mode: Some(self.auth_mode),
+            expires_at,
+            allowed_domains: Some(self.allow_domains).filter(|domains| !domains.is_empty()),
+        };
+        let body =
+            serde_json::to_value(body).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+        let client = self.output.target.client();
+        let answer = client.call(Method::POST, CONTAINERS, Some(&body)).await?;
+        self.output
+            .print(&answer, |answer| match answer.get("socket") {
+                Some(socket) => format!("registered {}\nsocket {}", self.id, text(socket)),
+                None => format!("registered {}", self.id),
+            })
+    }
+}
+
+const COLUMNS: [&str; 5] = ["ID", "ADDRESS", "MODE", "EXPIRES", "REPOS"];
+
+fn table(answer: &Value) -> String {
+    let containers = answer.get("containers").and_then(Value::as_array);
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    for container in containers.into_iter().flatten() {
+        let field = |name| text(container.get(name).unwrap_or(&Value::Null));
+        let address = match container.get("listener") {
+            Some(listener) => text(listener),
+            None => field("container_ip"),
+        };
+        let [id, mode, expires] = ["container_id", "auth_mode", "expires_at"].map(field);
+        rows.push([id, address, mode, expires, field("repos")]);
+    }
+    let mut widths = [0; COLUMNS.len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().zip(widths);
+        let line: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        line.join("  ").trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn details(container: &Value) -> String {
+    let fields = container.as_object().into_iter().flatten();
+    let lines = fields.map(|(name, value)| format!("{name:<16}{}", text(value)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A value as people write it.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "-".to_owned(),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+        Value::Object(fields) => match (fields.get("name"), fields.get("max_receive_pack_bytes")) {
+            (Some(name), Some(limit)) => format!("{}({limit} bytes)", text(name)),
+            _ => value.to_string(),
+        },
+        _ => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_time_is_absolute_or_from_now_on() {
+        assert_eq!(
+            parse_expiry("2100-01-01T00:00:00Z")
+                .unwrap()
+                .unix_timestamp(),
+            4_102_444_800
+        );
+        let in_a_week = parse_expiry("7d").unwrap() - OffsetDateTime::now_utc();
+        assert_eq!(in_a_week.whole_seconds().div_euclid(3600), 7 * 24 - 1);
+        for text in [
+            "",
+            "7",
+            "d",
+            "7w",
+            "-7d",
+            "99999999999999999999d",
+            "9999999999999d",
+            "7é",
+        ] {
+            assert!(parse_expiry(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_a_table() {
+        let repos = json!(["o/n", {"name": "o/m", "max_receive_pack_bytes": 7}]);
+        let answer = json!({"containers": [
+            {"container_id": "c1", "container_ip": "10.0.0.5", "auth_mode": "bot",
+             "expires_at": "2100-01-01T00:00:00Z", "repos": repos},
+            {"container_id": "second", "listener": "unix", "auth_mode": "user",
+             "expires_at": "2100-01-01T00:00:00Z", "repos": []},
+        ]});
+        assert_eq!(
+            table(&answer),
+            "ID      ADDRESS   MODE  EXPIRES               REPOS\n\
+             c1      10.0.0.5  bot   2100-01-01T00:00:00Z  o/n,o/m(7 bytes)\n\
+             second  unix      user  2100-01-01T00:00:00Z  -"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! `explain`: what would happen to a request, and why.
+
+use clap::Args;
+use http::Method;
+
+use super::Target;
+use super::exit::{Failure, code, print, printable};
+use crate::admin::{ExplainRequest, Explanation, StepVerdict};
+
+/// The request to explain.
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// The container's id
+    container: String,
+    /// The request's method; CONNECT for a tunnel
+    method: String,
+    /// The request's URL
+    url: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Explain {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let ours = |error| Failure::new(code::SOFTWARE, error);
+        let question = ExplainRequest {
+            container: self.container,
+            method: self.method,
+            url: self.url,
+        };
+        let body = serde_json::to_value(&question).map_err(ours)?;
+        let client = self.target.client();
+        let answer = client
+            .call(Method::POST, "/internal/explain", Some(&body))
+            .await?;
+        if self.json {
+            return print(answer);
+        }
+        let explanation = serde_json::from_value(answer).map_err(ours)?;
+        print(lines(&question, &explanation))
+    }
+}
+
+fn lines(question: &ExplainRequest, explanation: &Explanation) -> String {
+    let verdict = match explanation.allowed {
+        true => "allowed",
+        false => "denied",
+    };
+    let ExplainRequest {
+        container,
+        method,
+        url,
+    } = question;
+    let mut lines = vec![printable(&format!(
+        "{method} {url} by {container}: {verdict}"
+    ))];
+    for step in &explanation.steps {
+        let verdict = match step.verdict {
+            StepVerdict::Passes => "passes",
+            StepVerdict::Denies => "denies",
+            StepVerdict::NotReached => "not reached",
+        };
+        lines.push(printable(&format!("  {:<16}{verdict}", step.addon)));
+        let denial = step.code.iter().map(|code| match &step.sentence {
+            Some(sentence) => format!("{code}: {sentence}"),
+            None => code.clone(),
+        });
+        let rule = step.rule.iter().map(|rule| format!("decided by {rule}"));
+        let edit = step.edit.iter().map(|edit| format!("to change it: {edit}"));
+        let notes = step.notes.iter().cloned();
+        for text in notes.chain(denial).chain(rule).chain(edit) {
+            lines.push(printable(&format!("{:18}{text}", "")));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::ExplainStep;
+
+    #[test]
+    fn every_addon_has_its_verdict_and_the_denial_its_reason() {
+        let step = |addon: &str, verdict| ExplainStep {
+            addon: addon.into(),
+            verdict,
+            notes: Vec::new(),
+            code: None,
+            sentence: None,
+            rule: None,
+            edit: None,
+        };
+        let question = ExplainRequest {
+            container: "c1".into(),
+            method: "GET".into(),
+            url: "https://x.example/".into(),
+        };
+        let explanation = Explanation {
+            allowed: false,
+            steps: vec![
+                step("identity", StepVerdict::Passes),
+                ExplainStep {
+                    notes: vec!["no entry of allowlist.yaml matches".into()],
+                    code: Some("domain_not_allowed".into()),
+                    sentence: Some("Domain not allowed: x.example".into()),
+                    rule: Some("allowlist.yaml:3".into()),
+                    edit: Some("add x.example to domains".into()),
+                    ..step("policy", StepVerdict::Denies)
+                },
+                step("git", StepVerdict::NotReached),
+            ],
+        };
+        let expected = "\
+GET https://x.example/ by c1: denied
+  identity        passes
+  policy          denies
+                  no entry of allowlist.yaml matches
+                  domain_not_allowed: Domain not allowed: x.example
+                  decided by allowlist.yaml:3
+                  to change it: add x.example to domains
+  git             not reached";
+        assert_eq!(lines(&question, &explanation), expected);
+    }
+}

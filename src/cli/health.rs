@@ -1,0 +1,46 @@
+//! `health`
+
+use clap::Args;
+use http::StatusCode;
+use serde_json::Value;
+
+use super::Target;
+use super::exit::{Failure, code, print};
+
+/// How to ask for health.
+#[derive(Args, Debug)]
+pub struct HealthCommand {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl HealthCommand {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let answer = self.target.client().get("/internal/health").await?;
+        match self.json {
+            true => print(&answer.body)?,
+            false => print(lines(&answer.body))?,
+        }
+        match answer.status {
+            StatusCode::OK => Ok(()),
+            _ => Err(Failure::silent(code::SOFTWARE)),
+        }
+    }
+}
+
+fn lines(body: &Value) -> String {
+    let status = body.get("status").and_then(Value::as_str);
+    let mut lines = vec![status.unwrap_or("unknown").to_owned()];
+    let checks = body.get("checks").and_then(Value::as_object);
+    for (name, ok) in checks.into_iter().flatten() {
+        let word = match ok {
+            Value::Bool(true) => "ok  ",
+            _ => "FAIL",
+        };
+        lines.push(format!("  {word}  {name}"));
+    }
+    lines.join("\n")
+}

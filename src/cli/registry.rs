@@ -1,0 +1,101 @@
+//! `registry check|backup|restore`: the registry's file, with or without a running server.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::DEV_STATE;
+use super::exit::{Failure, code, print};
+use crate::registry::{FILE_NAME, StoreError, offline};
+
+/// Where the appliance has its state.
+const DATA_DIR: &str = "/var/lib/unified-proxy";
+
+/// What to do with the registry's file.
+#[derive(Debug, Subcommand)]
+pub enum RegistryCommand {
+    /// Read the whole file, and say whether it is in order
+    Check {
+        #[command(flatten)]
+        data: DataDir,
+    },
+    /// Copy it to a file of its own, also while a server runs
+    Backup {
+        /// Where to; an older copy is replaced
+        file: PathBuf,
+        #[command(flatten)]
+        data: DataDir,
+    },
+    /// Put a backup in place, also while a server runs
+    Restore {
+        /// The backup
+        file: PathBuf,
+        #[command(flatten)]
+        data: DataDir,
+    },
+}
+
+/// Where the file is.
+#[derive(Args, Debug)]
+pub struct DataDir {
+    /// The server's data directory [default: ./.unified-proxy if it is there, else
+    /// /var/lib/unified-proxy]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl DataDir {
+    fn file(&self) -> PathBuf {
+        let dev = Path::new(DEV_STATE);
+        let directory = match &self.data_dir {
+            Some(directory) => directory,
+            None if dev.exists() => dev,
+            None => Path::new(DATA_DIR),
+        };
+        directory.join(FILE_NAME)
+    }
+}
+
+impl RegistryCommand {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Check { data } => {
+                let path = data.file();
+                let count =
+                    offline::check(&path).map_err(|error| failed("check", &path, &error))?;
+                print(format_args!(
+                    "ok: {count} registrations in {}",
+                    path.display()
+                ))
+            }
+            Self::Backup { file, data } => {
+                let path = data.file();
+                let count = offline::backup(&path, &file);
+                let count = count.map_err(|error| failed("back up", &path, &error))?;
+                print(format_args!(
+                    "{count} registrations copied to {}",
+                    file.display()
+                ))
+            }
+            Self::Restore { file, data } => {
+                let path = data.file();
+                let restored = offline::restore(&path, &file);
+                let restored = restored.map_err(|error| failed("restore", &path, &error))?;
+                if let Some(moved_to) = &restored.moved_to {
+                    let moved_to = moved_to.display();
+                    print(format_args!("the damaged file was moved to {moved_to}"))?;
+                }
+                let (count, path) = (restored.registrations, path.display());
+                print(format_args!("{count} registrations restored to {path}"))
+            }
+        }
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &StoreError) -> Failure {
+    let path = path.display();
+    Failure::new(
+        code::SOFTWARE,
+        format_args!("cannot {what} {path}: {error}"),
+    )
+}

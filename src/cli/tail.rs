@@ -1,0 +1,198 @@
+//! `tail`: flows as they end.
+
+use std::io::{self, IsTerminal, Write};
+
+use addons::contract::ContainerId;
+use clap::Args;
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+use super::exit::{Failure, code, print, printable};
+use super::{Target, parse_id};
+
+/// Which flows to show.
+#[derive(Args, Debug)]
+pub struct Tail {
+    /// Only this container's
+    #[arg(long, value_name = "ID", value_parser = parse_id)]
+    container: Option<ContainerId>,
+    /// Only what was denied
+    #[arg(long)]
+    denied: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Tail {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let mut body = self.target.client().events("/internal/flows").await?;
+        let mut events = Events::default();
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(chunk) = frame.into_data() else {
+                continue;
+            };
+            for event in events.feed(&chunk) {
+                self.show(&event, colour)?;
+            }
+        }
+        Err(Failure::new(
+            code::UNAVAILABLE,
+            "the server closed the stream",
+        ))
+    }
+
+    fn show(&self, event: &Event, colour: bool) -> Result<(), Failure> {
+        if event.name == "missed" {
+            // Not among the flows, and no reason to stop if it cannot be said.
+            let _ = writeln!(
+                io::stderr(),
+                "({} flows were missed)",
+                printable(&event.data)
+            );
+            return Ok(());
+        }
+        let Ok(flow) = serde_json::from_str::<Value>(&event.data) else {
+            return Ok(());
+        };
+        match self.wants(&flow) {
+            true => print(line(&flow, colour)),
+            false => Ok(()),
+        }
+    }
+
+    fn wants(&self, flow: &Value) -> bool {
+        let is = |field: &str, value: &str| flow.get(field).and_then(Value::as_str) == Some(value);
+        let container = self.container.as_ref();
+        container.is_none_or(|id| is("container_id", id.as_str()))
+            && (!self.denied || is("outcome", "denied"))
+    }
+}
+
+/// One event of a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Event {
+    name: String,
+    data: String,
+}
+
+/// Reads events from chunks that are cut anywhere.
+#[derive(Default)]
+struct Events {
+    rest: Vec<u8>,
+    event: Event,
+}
+
+impl Events {
+    fn feed(&mut self, chunk: &[u8]) -> Vec<Event> {
+        let mut done = Vec::new();
+        for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
+            self.rest.extend_from_slice(piece);
+            if self.rest.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.rest);
+                done.extend(self.line(String::from_utf8_lossy(&line).trim_end()));
+            }
+        }
+        done
+    }
+
+    fn line(&mut self, line: &str) -> Option<Event> {
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            return (!event.data.is_empty()).then_some(event);
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.event.name),
+            "data" => self.event.data.push_str(value),
+            _ => {}
+        }
+        None
+    }
+}
+
+/// One flow, for a person: when, who, what, and how it ended.
+fn line(flow: &Value, colour: bool) -> String {
+    let field = |name: &str| match flow.get(name) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => printable(text),
+        Some(other) => other.to_string(),
+    };
+    let ts = field("ts");
+    // The time of day of an RFC 3339 time.
+    let time = ts.get(11..19).unwrap_or(&ts);
+    let who = match field("container_id") {
+        id if id.is_empty() => field("client"),
+        id => id,
+    };
+    let outcome = field("outcome");
+    let mut line = format!(
+        "{time} {who} {} {} {}:{}{} {} {outcome}",
+        field("kind"),
+        field("method"),
+        field("host"),
+        field("port"),
+        field("path"),
+        field("status"),
+    );
+    for (name, before) in [("code", ""), ("addon", "by "), ("rule", "rule ")] {
+        let text = field(name);
+        if !text.is_empty() {
+            line.push_str(&format!(" {before}{text}"));
+        }
+    }
+    let duration = field("duration_ms");
+    if !duration.is_empty() {
+        line.push_str(&format!(" {duration}ms"));
+    }
+    let shade = match outcome.as_str() {
+        "denied" => "31",
+        "failed" => "33",
+        "aborted" => "2",
+        _ => "",
+    };
+    match colour && !shade.is_empty() {
+        true => format!("\x1b[{shade}m{line}\x1b[0m"),
+        false => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_are_read_wherever_they_are_cut() {
+        let stream = b": hello\n\ndata: {\"a\":1}\n\nevent: missed\ndata: 7\n\n";
+        let event = |name: &str, data: &str| Event {
+            name: name.into(),
+            data: data.into(),
+        };
+        let expected = [event("", "{\"a\":1}"), event("missed", "7")];
+        for size in 1..stream.len() {
+            let mut events = Events::default();
+            let read: Vec<Event> = stream
+                .chunks(size)
+                .flat_map(|chunk| events.feed(chunk))
+                .collect();
+            assert_eq!(read, expected, "in chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn a_flow_is_one_line_that_no_sandbox_can_break() {
+        let flow = json!({
+            "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "http",
+            "method": "GET", "host": "evil.example", "port": 443, "path": "/a\n\u{1b}[2J",
+            "status": 403, "outcome": "denied", "code": "domain_not_allowed", "addon": "policy",
+            "rule": null, "duration_ms": 3,
+        });
+        let plain = "12:34:56 c1 http GET evil.example:443/a\\u{a}\\u{1b}[2J 403 denied \
+                     domain_not_allowed by policy 3ms";
+        assert_eq!(line(&flow, false), plain);
+        assert_eq!(line(&flow, true), format!("\x1b[31m{plain}\x1b[0m"));
+    }
+}

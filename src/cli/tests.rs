@@ -1,0 +1,181 @@
+use std::sync::Arc;
+
+use clap::CommandFactory;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::admin::{AdminState, Check, ExplainStep, Explanation, Health, StepVerdict};
+use crate::registry::{FILE_NAME, Registry};
+use crate::telemetry::flow_log::FlowLog;
+
+fn read(line: &str) -> Result<Command, clap::Error> {
+    let words = std::iter::once("unified-proxy").chain(line.split_whitespace());
+    Cli::try_parse_from(words).map(|cli| cli.command)
+}
+
+#[test]
+fn the_definitions_are_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn commands_are_read_as_documented() {
+    for line in [
+        "serve",
+        "serve --config /tmp/c",
+        "dev --repo o/n --repo o/m",
+        "check --config /tmp/c",
+        "ca path",
+        "ca show --config /tmp/c",
+        "ca rotate",
+        "explain c1 GET https://github.com/",
+        "tail --container c1 --denied --socket /tmp/s",
+        "container add c1 --ip 10.0.0.5 --repo o/n --auth-mode bot --expires 8h",
+        "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
+        "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
+        "container rm c1",
+        "container list --json",
+        "container show c1",
+        "health --json",
+        "registry check --data-dir /tmp/d",
+        "registry backup /tmp/f",
+        "registry restore /tmp/f",
+    ] {
+        if let Err(error) = read(line) {
+            panic!("{line}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_a_usage_error() {
+    for line in [
+        "",
+        "fly",
+        "container add c1",
+        "container add c1 --ip 10.0.0.5 --listener unix",
+        "container add c/1 --ip 10.0.0.5",
+        "container add c1 --ip 10.0.0",
+        "container add c1 --ip 10.0.0.5 --auth-mode root",
+        "container add c1 --ip 10.0.0.5 --expires soon",
+        "container rm",
+        "tail --container c/1",
+        "registry backup",
+    ] {
+        let error = read(line).expect_err(line);
+        assert!(error.use_stderr(), "{line}");
+    }
+}
+
+/// Does a command of a line, against the server of a directory; answers its exit code.
+async fn exit_code(line: &str, directory: &Path) -> u8 {
+    let line = line.replace("DIR", directory.to_str().unwrap());
+    match read(&line).unwrap() {
+        Command::Client(command) => match perform(command).await {
+            Ok(()) => code::DONE,
+            Err(failure) => failure.code(),
+        },
+        other => panic!("{other:?} starts a server"),
+    }
+}
+
+fn serve(directory: &Path) -> CancellationToken {
+    let registry = Registry::open(directory.join(FILE_NAME), directory);
+    let checked = Arc::clone(&registry);
+    let state = AdminState {
+        registry,
+        admin_uids: Vec::new(),
+        health: Arc::new(move || {
+            Health(vec![Check {
+                name: "registry_accessible",
+                ok: checked.count() < 2,
+                critical: true,
+            }])
+        }),
+        metrics: prometheus::Registry::new(),
+        flows: Arc::new(FlowLog::default()),
+        reload: Arc::new(|()| Box::pin(async { Ok(()) })),
+        explain: Arc::new(|_| {
+            Box::pin(async {
+                let step = ExplainStep {
+                    addon: "identity".into(),
+                    verdict: StepVerdict::Passes,
+                    notes: Vec::new(),
+                    code: None,
+                    sentence: None,
+                    rule: None,
+                    edit: None,
+                };
+                Ok(Explanation {
+                    allowed: true,
+                    steps: vec![step],
+                })
+            })
+        }),
+    };
+    let shutdown = CancellationToken::new();
+    let listener = crate::admin::bind(&directory.join("api.sock"), 0o600).unwrap();
+    tokio::spawn(crate::admin::serve(listener, state, shutdown.clone()));
+    shutdown
+}
+
+#[tokio::test]
+async fn commands_end_with_the_codes_that_scripts_rely_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let shutdown = serve(at);
+    for (line, expected) in [
+        (
+            "container add c1 --ip 10.0.0.5 --repo o/n --socket DIR/api.sock",
+            code::DONE,
+        ),
+        (
+            "container add c1 --ip 10.0.0.5 --repo bad --socket DIR/api.sock",
+            code::USAGE,
+        ),
+        ("container list --socket DIR/api.sock", code::DONE),
+        ("container show c1 --json --socket DIR/api.sock", code::DONE),
+        ("container show c2 --socket DIR/api.sock", code::USAGE),
+        ("health --socket DIR/api.sock", code::DONE),
+        (
+            "container add c2 --ip 10.0.0.6 --socket DIR/api.sock",
+            code::DONE,
+        ),
+        ("health --json --socket DIR/api.sock", code::SOFTWARE),
+        ("container rm c2 --socket DIR/api.sock", code::DONE),
+        (
+            "explain c1 GET https://github.com/ --socket DIR/api.sock",
+            code::DONE,
+        ),
+        ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
+        ("registry check --data-dir DIR", code::DONE),
+        ("registry backup DIR/copy.db --data-dir DIR", code::DONE),
+        ("registry restore DIR/copy.db --data-dir DIR", code::DONE),
+        (
+            "registry restore DIR/api.sock --data-dir DIR",
+            code::SOFTWARE,
+        ),
+        ("registry check --data-dir DIR/nowhere", code::SOFTWARE),
+    ] {
+        assert_eq!(exit_code(line, at).await, expected, "{line}");
+    }
+    // The eleventh write in its second is tried again.
+    for number in 0..12 {
+        let line = format!("container add c{number} --ip 10.0.1.{number} --socket DIR/api.sock");
+        assert_eq!(exit_code(&line, at).await, code::DONE, "{line}");
+    }
+    shutdown.cancel();
+}
+
+#[tokio::test]
+async fn tail_ends_when_the_server_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let shutdown = serve(directory.path());
+    let stop = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        shutdown.cancel();
+    };
+    let line = "tail --denied --socket DIR/api.sock";
+    let (code, ()) = tokio::join!(exit_code(line, directory.path()), stop);
+    assert_eq!(code, code::UNAVAILABLE);
+}

@@ -1,0 +1,447 @@
+//! The admin API over a real Unix socket: words, shapes and statuses of the contract.
+// The helpers are no `#[test]` functions, for which clippy.toml allows it.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use addons::contract::Containers;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use unified_proxy::admin::{self, AdminState, Check, Explanation, Health};
+use unified_proxy::registry::{FILE_NAME, Registry};
+use unified_proxy::telemetry::flow_log::FlowLog;
+
+/// A server on a socket in a directory of its own.
+struct Server {
+    directory: TempDir,
+    registry: Arc<Registry>,
+    flows: Arc<FlowLog>,
+    dns: Arc<AtomicBool>,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Server {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(directory.path().join(FILE_NAME), directory.path());
+        let flows = Arc::new(FlowLog::default());
+        let dns = Arc::new(AtomicBool::new(true));
+        let metrics = prometheus::Registry::new();
+        let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();
+        requests.inc();
+        metrics.register(Box::new(requests)).unwrap();
+        let state = AdminState {
+            registry: Arc::clone(&registry),
+            admin_uids: Vec::new(),
+            health: health(&registry, &dns),
+            metrics,
+            flows: Arc::clone(&flows),
+            reload: Arc::new(|()| Box::pin(async { Err(vec!["policy.yaml:3:1: bad".into()]) })),
+            explain: Arc::new(|question| {
+                Box::pin(async move {
+                    match question.container.as_str() {
+                        "c1" => Ok(Explanation {
+                            allowed: true,
+                            steps: Vec::new(),
+                        }),
+                        _ => Err("Container not found".into()),
+                    }
+                })
+            }),
+        };
+        let shutdown = CancellationToken::new();
+        let listener = admin::bind(&directory.path().join("api.sock"), 0o600).unwrap();
+        let serving = tokio::spawn(admin::serve(listener, state, shutdown.clone()));
+        Self {
+            directory,
+            registry,
+            flows,
+            dns,
+            shutdown,
+            serving,
+        }
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Response<Incoming> {
+        let socket = self.directory.path().join("api.sock");
+        let stream = UnixStream::connect(socket).await.unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    }
+
+    async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Answer {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = Request::builder().method(method).uri(path);
+        let response = self
+            .send(request.body(Full::new(body.into())).unwrap())
+            .await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&body).into_owned().into());
+        Answer {
+            status,
+            headers,
+            body,
+        }
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, "").await
+    }
+
+    async fn register(&self, body: &Value) -> Answer {
+        self.call("POST", CONTAINERS, body.to_string()).await
+    }
+}
+
+fn health(
+    registry: &Arc<Registry>,
+    dns: &Arc<AtomicBool>,
+) -> Arc<dyn Fn() -> Health + Send + Sync> {
+    let (registry, dns) = (Arc::clone(registry), Arc::clone(dns));
+    Arc::new(move || {
+        let check = |name, ok, critical| Check { name, ok, critical };
+        Health(vec![
+            check("proxy_listening", true, true),
+            check("dns_listening", dns.load(Ordering::Relaxed), true),
+            check("registry_accessible", registry.available(), true),
+            check("audit_writable", false, false),
+        ])
+    })
+}
+
+const CONTAINERS: &str = "/internal/containers";
+
+fn body() -> Value {
+    json!({"container_ip": "10.0.0.5", "container_id": "c1", "repos": ["octo/cat"]})
+}
+
+#[tokio::test]
+async fn a_container_is_registered_shown_and_unregistered() {
+    let server = Server::start();
+    let full = json!({
+        "container_ip": "10.0.0.5",
+        "container_id": "c1",
+        "repos": ["octo/cat", {"name": "octo/dog", "max_receive_pack_bytes": 1024}],
+        "auth_mode": "bot",
+        "expires_at": "2100-01-01T00:00:00Z",
+        "allowed_domains": ["*.example.com"],
+    });
+    let answer = server.register(&full).await;
+    assert_eq!(answer.status, StatusCode::CREATED);
+    assert_eq!(
+        answer.body,
+        json!({"status": "registered", "container_id": "c1"})
+    );
+
+    let mut shown = server.get("/internal/containers/c1").await;
+    assert_eq!(shown.status, StatusCode::OK);
+    let listed = server.get(CONTAINERS).await.body;
+    assert_eq!(listed, json!({"containers": [shown.body]}));
+    let created = shown
+        .body
+        .as_object_mut()
+        .unwrap()
+        .remove("created_at")
+        .unwrap();
+    assert!(created.as_str().unwrap().ends_with('Z'));
+    let level = shown.body.as_object_mut().unwrap().remove("security_level");
+    assert_eq!(level, Some(json!("Public")));
+    assert_eq!(shown.body, full);
+
+    let reset = server
+        .call("POST", "/internal/containers/c1/reset", "")
+        .await;
+    assert_eq!(reset.body, json!({"status": "reset", "container_id": "c1"}));
+    let gone = server.call("DELETE", "/internal/containers/c1", "").await;
+    assert_eq!(gone.status, StatusCode::OK);
+    assert_eq!(
+        gone.body,
+        json!({"status": "unregistered", "container_id": "c1"})
+    );
+    for (method, path) in [
+        ("GET", "/internal/containers/c1"),
+        ("DELETE", "/internal/containers/c1"),
+        ("POST", "/internal/containers/c1/reset"),
+        ("GET", "/internal/containers/%ff"),
+        ("GET", "/internal/containers/a%2fb"),
+    ] {
+        let answer = server.call(method, path, "").await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{method} {path}");
+        assert_eq!(answer.body, json!({"error": "Container not found"}));
+    }
+}
+
+#[tokio::test]
+async fn a_listener_of_its_own_is_named_in_the_answer() {
+    let server = Server::start();
+    let body = json!({"listener": "unix", "container_id": "c1", "repos": []});
+    let answer = server.register(&body).await;
+    assert_eq!(answer.status, StatusCode::CREATED);
+    let socket = answer.body["socket"].as_str().unwrap();
+    let directory = server.directory.path().to_str().unwrap();
+    assert!(
+        socket.starts_with(directory) && socket.ends_with(".sock"),
+        "{socket}"
+    );
+    let shown = server.get("/internal/containers/c1").await.body;
+    assert_eq!(shown["listener"], "unix");
+    assert_eq!(shown.get("container_ip"), None);
+}
+
+#[tokio::test]
+async fn a_wrong_body_is_400_with_its_reason() {
+    let server = Server::start();
+    let missing = server
+        .call("POST", CONTAINERS, r#"{"container_id":"c1"}"#)
+        .await;
+    assert_eq!(missing.status, StatusCode::BAD_REQUEST);
+    let error = "Missing required fields: ['container_ip', 'repos']";
+    assert_eq!(missing.body, json!({"error": error}));
+    for (body, reason) in [
+        ("", "Invalid body"),
+        ("[]", "JSON object"),
+        ("{", "Invalid body"),
+        ("\u{1}", "Invalid body"),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":[],"x":1}"#,
+            "'x'",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","container_id":"c2","repos":[]}"#,
+            "container_id",
+        ),
+        (
+            r#"{"container_ip":"10.0.0","container_id":"c1","repos":[]}"#,
+            "container_ip",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c 1","repos":[]}"#,
+            "container_id",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":{}}"#,
+            "repos",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":[],"auth_mode":"x"}"#,
+            "auth_mode",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":[],"expires_at":"2020-01-01T00:00:00Z"}"#,
+            "expires_at",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":[],"allowed_domains":["*"]}"#,
+            "allowed_domains",
+        ),
+        (
+            r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":[],"listener":"unix"}"#,
+            "listener",
+        ),
+    ] {
+        let answer = server.call("POST", CONTAINERS, body.to_owned()).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+        let error = answer.body["error"].as_str().unwrap();
+        assert!(error.contains(reason), "{body}: {error}");
+    }
+    assert_eq!(server.registry.count(), 0);
+}
+
+#[tokio::test]
+async fn what_is_not_there_and_what_is_too_large_is_said_in_json() {
+    let server = Server::start();
+    for (method, path, status) in [
+        ("GET", "/", 404),
+        ("GET", "/internal", 404),
+        ("PUT", CONTAINERS, 405),
+        ("POST", "/internal/health", 405),
+    ] {
+        let answer = server.call(method, path, "").await;
+        assert_eq!(answer.status.as_u16(), status, "{method} {path}");
+        assert!(answer.body["error"].is_string(), "{method} {path}");
+    }
+    let large = server
+        .call("POST", CONTAINERS, vec![b' '; 1024 * 1024 + 1])
+        .await;
+    assert_eq!(large.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(large.body["error"].as_str().unwrap().contains("1048576"));
+}
+
+#[tokio::test]
+async fn the_eleventh_write_of_a_second_waits_and_reads_do_not() {
+    let server = Server::start();
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        let answer = server.call("DELETE", "/internal/containers/c1", "").await;
+        statuses.push(answer.status.as_u16());
+    }
+    assert_eq!(statuses, [[404; 10].as_slice(), &[429]].concat());
+    let limited = server.register(&body()).await;
+    assert_eq!(limited.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(limited.body, json!({"error": "Rate limit exceeded"}));
+    assert_eq!(limited.headers["retry-after"], "1");
+    for _ in 0..20 {
+        assert_eq!(server.get(CONTAINERS).await.status, StatusCode::OK);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn a_registry_that_cannot_be_read_is_503_and_degraded() {
+    let server = Server::start();
+    assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
+    let file = server.directory.path().join(FILE_NAME);
+    fs::write(&file, b"garbage".repeat(100)).unwrap();
+    for (method, path, body) in [
+        ("POST", CONTAINERS, body().to_string()),
+        ("GET", CONTAINERS, String::new()),
+        ("GET", "/internal/containers/c1", String::new()),
+        ("DELETE", "/internal/containers/c1", String::new()),
+    ] {
+        let answer = server.call(method, path, body).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{method} {path}"
+        );
+        assert_eq!(answer.body, json!({"error": "Registry unavailable"}));
+    }
+    let health = server.get("/internal/health").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(health.body["status"], "degraded");
+    assert_eq!(health.body["checks"]["registry_accessible"], false);
+}
+
+#[tokio::test]
+async fn only_what_is_critical_degrades_health() {
+    let server = Server::start();
+    let health = server.get("/internal/health").await;
+    assert_eq!(health.status, StatusCode::OK);
+    let checks = json!({
+        "proxy_listening": true,
+        "dns_listening": true,
+        "registry_accessible": true,
+        "audit_writable": false,
+    });
+    assert_eq!(health.body, json!({"status": "healthy", "checks": checks}));
+    server.dns.store(false, Ordering::Relaxed);
+    let health = server.get("/internal/health").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn metrics_reload_and_explain_are_passed_on() {
+    let server = Server::start();
+    let metrics = server.get("/internal/metrics").await;
+    assert!(
+        metrics
+            .body
+            .as_str()
+            .unwrap()
+            .contains("proxy_requests_total 1")
+    );
+    assert!(
+        metrics.headers["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("text/plain")
+    );
+
+    let reload = server.call("POST", "/internal/reload", "").await;
+    assert_eq!(reload.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(reload.body["errors"], json!(["policy.yaml:3:1: bad"]));
+
+    let ask = |container: &str| {
+        let question =
+            json!({"container": container, "method": "GET", "url": "https://x.example/"});
+        server.call("POST", "/internal/explain", question.to_string())
+    };
+    assert_eq!(ask("c1").await.body, json!({"allowed": true, "steps": []}));
+    let unknown = ask("c2").await;
+    assert_eq!(unknown.status, StatusCode::BAD_REQUEST);
+    assert_eq!(unknown.body, json!({"error": "Container not found"}));
+    let wrong = server
+        .call("POST", "/internal/explain", r#"{"container":"c1"}"#)
+        .await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    assert!(wrong.body["error"].as_str().unwrap().contains("method"));
+}
+
+#[tokio::test]
+async fn flows_are_listed_newest_first_and_streamed_as_they_end() {
+    let server = Server::start();
+    server.flows.push(r#"{"flow":"1"}"#.into());
+    server.flows.push(r#"{"flow":"2"}"#.into());
+    let newest = server.get("/internal/flows").await.body;
+    assert_eq!(newest, json!({"flows": [{"flow": "2"}, {"flow": "1"}]}));
+
+    let request = Request::builder()
+        .uri("/internal/flows")
+        .header("accept", "text/event-stream");
+    let response = server.send(request.body(Full::default()).unwrap()).await;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    server.flows.push(r#"{"flow":"3"}"#.into());
+    let mut body = response.into_body();
+    let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(frame, "data: {\"flow\":\"3\"}\n\n");
+
+    // An open stream does not hold up the shutdown.
+    server.shutdown.cancel();
+    let stopped = tokio::time::timeout(Duration::from_secs(1), server.serving).await;
+    stopped.expect("stopped").unwrap();
+}
+
+#[tokio::test]
+async fn the_document_names_every_call_and_every_call_it_names_is_there() {
+    let server = Server::start();
+    let document = server.get("/internal/openapi.json").await.body;
+    let mut calls = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let method = method.to_uppercase();
+            let answer = server.call(&method, &path.replace("{id}", "c1"), "").await;
+            assert_ne!(answer.status.as_u16(), 405, "{method} {path}");
+            assert_ne!(answer.body["error"], "Not found", "{method} {path}");
+            calls.push(format!("{method} {path}"));
+        }
+    }
+    for call in [
+        "POST /internal/containers",
+        "GET /internal/containers",
+        "GET /internal/containers/{id}",
+        "DELETE /internal/containers/{id}",
+        "POST /internal/containers/{id}/reset",
+        "GET /internal/health",
+        "GET /internal/metrics",
+        "GET /internal/flows",
+        "POST /internal/reload",
+        "GET /internal/openapi.json",
+    ] {
+        assert!(calls.iter().any(|named| named == call), "{call}");
+    }
+    let required = &document["components"]["schemas"]["RegistrationBody"]["required"];
+    assert_eq!(required, &json!(["container_id", "repos"]));
+}
