@@ -1,0 +1,143 @@
+//! The clients that sandboxes really use, pointed at the proxy as the documents say.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::proxy::Proxy;
+
+/// A program that ran to its end.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Its output, once it ended well.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+}
+
+/// What curl fetched.
+#[derive(Debug)]
+pub struct Curl {
+    pub exit: i32,
+    /// 0 where there was no answer but the one to the CONNECT.
+    pub status: u16,
+    /// The status of the CONNECT, 0 without one.
+    pub connect: u16,
+    /// `1.1` or `2`.
+    pub version: String,
+    pub body: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Curl {
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+}
+
+impl Proxy {
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// A program in the environment of a sandbox: proxy variables, and the CA wherever the
+    /// usual clients look for one.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+            command.env(name, self.url());
+        }
+        for name in [
+            "SSL_CERT_FILE",
+            "CURL_CA_BUNDLE",
+            "GIT_SSL_CAINFO",
+            "REQUESTS_CA_BUNDLE",
+            "NODE_EXTRA_CA_CERTS",
+        ] {
+            command.env(name, self.ca());
+        }
+        command
+            .env_remove("no_proxy")
+            .env_remove("NO_PROXY")
+            .env_remove("ALL_PROXY")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .current_dir(self.path(""))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a program in the environment of a sandbox.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Ran {
+        let output = self.command(program).args(arguments).output();
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    pub fn curl(&self, arguments: &[&str]) -> Curl {
+        self.curl_from(Ipv4Addr::LOCALHOST, arguments)
+    }
+
+    /// curl as the sandbox at this address.
+    pub fn curl_from(&self, source: Ipv4Addr, arguments: &[&str]) -> Curl {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let body = scratch.path().join("body");
+        let output = self
+            .command("curl")
+            .args(["--silent", "--show-error", "--max-time", "60"])
+            .args(["--suppress-connect-headers", "--interface"])
+            .arg(source.to_string())
+            .arg("--output")
+            .arg(&body)
+            .args([
+                "--write-out",
+                "%{http_code} %{http_connect} %{http_version}",
+            ])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let written = String::from_utf8_lossy(&output.stdout).into_owned();
+        let written: Vec<&str> = written.split(' ').collect();
+        Curl {
+            exit: output.status.code().unwrap(),
+            status: written[0].parse().unwrap(),
+            connect: written[1].parse().unwrap(),
+            version: written[2].to_owned(),
+            body: std::fs::read(body).unwrap_or_default(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Asks the proxy's DNS from an address, and returns what `dig` printed.
+    pub fn dig(&self, source: Ipv4Addr, arguments: &[&str]) -> String {
+        let server = format!("@{}", self.dns.ip());
+        let port = self.dns.port().to_string();
+        let source = source.to_string();
+        let fixed = [
+            "-b",
+            &source,
+            "-p",
+            &port,
+            &server,
+            "+tries=1",
+            "+timeout=5",
+        ];
+        let ran = self.run("dig", &[&fixed[..], arguments].concat());
+        format!("{}{}", ran.stdout, ran.stderr)
+    }
+}

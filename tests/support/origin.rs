@@ -1,0 +1,198 @@
+//! An upstream on loopback that records what reaches it.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+
+use super::certificates::Certificates;
+use super::routes;
+
+/// One request as the origin saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    /// Path and query, byte for byte.
+    pub target: String,
+    /// The `Host` field, or `:authority`.
+    pub authority: String,
+    /// `HTTP/1.1` or `HTTP/2.0`.
+    pub version: String,
+    pub headers: Vec<(String, String)>,
+    /// Which of the origin's connections it came on.
+    pub connection: usize,
+    pub(super) received: Arc<AtomicU64>,
+}
+
+impl Seen {
+    /// The values of a field, however often it was sent.
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        let named = self.headers.iter().filter(|(n, _)| n == name);
+        named.map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// The one value of a field.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let all = self.all(name);
+        assert!(all.len() < 2, "{name} was sent {} times", all.len());
+        all.first().copied()
+    }
+
+    /// How much of the body has arrived by now.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Acquire)
+    }
+}
+
+pub(super) struct Shared {
+    pub seen: Mutex<Vec<Seen>>,
+    pub connections: AtomicUsize,
+    pub repositories: TempDir,
+}
+
+/// The origin: the same routes over HTTPS (h2 and HTTP/1.1) and in clear text.
+pub struct Origin {
+    pub https: SocketAddr,
+    pub http: SocketAddr,
+    pub ca_pem: String,
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+impl Origin {
+    pub fn start() -> Self {
+        let runtime = Runtime::new().unwrap();
+        let shared = Arc::new(Shared {
+            seen: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            repositories: TempDir::new().unwrap(),
+        });
+        let certificates = Certificates::new();
+        let ca_pem = certificates.ca_pem.clone();
+        let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(certificates));
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let (https, http) = runtime.block_on(async {
+            let tls = TlsAcceptor::from(Arc::new(tls));
+            (
+                listen(Arc::clone(&shared), Some(tls)).await,
+                listen(Arc::clone(&shared), None).await,
+            )
+        });
+        Self {
+            https,
+            http,
+            ca_pem,
+            shared,
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Every request so far, oldest first.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().clone()
+    }
+
+    /// The only request so far.
+    pub fn only(&self) -> Seen {
+        let seen = self.seen();
+        assert_eq!(seen.len(), 1, "requests at the origin: {seen:?}");
+        seen[0].clone()
+    }
+
+    /// How many TCP connections were made to it, whether or not a request came.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Acquire)
+    }
+
+    /// Nothing of what was denied may have reached the origin, not even a handshake.
+    pub fn assert_untouched(&self) {
+        assert_eq!(self.connections(), 0, "requests: {:?}", self.seen());
+    }
+
+    /// Where bare repositories lie that it serves as `/OWNER/REPO.git`.
+    pub fn repositories(&self) -> &Path {
+        self.shared.repositories.path()
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn listen(shared: Arc<Shared>, tls: Option<TlsAcceptor>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let number = shared.connections.fetch_add(1, Ordering::AcqRel);
+            let (shared, tls) = (Arc::clone(&shared), tls.clone());
+            tokio::spawn(async move {
+                let Some(tls) = tls else {
+                    return serve(stream, shared, number, false).await;
+                };
+                if let Ok(stream) = tls.accept(stream).await {
+                    let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    serve(stream, shared, number, h2).await;
+                }
+            });
+        }
+    });
+    address
+}
+
+async fn serve<S>(stream: S, shared: Arc<Shared>, number: usize, h2: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| routes::answer(Arc::clone(&shared), number, request));
+    let io = TokioIo::new(stream);
+    // A client that breaks off is an ordinary end here.
+    let _ = if h2 {
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        server.serve_connection(io, service).await
+    } else {
+        let server = hyper::server::conn::http1::Builder::new();
+        server.serve_connection(io, service).with_upgrades().await
+    };
+}
+
+/// An upstream in clear text that speaks by script, for what no HTTP library would send.
+pub struct RawOrigin {
+    pub address: SocketAddr,
+}
+
+impl RawOrigin {
+    /// Runs `script` on every connection, each on a thread of its own.
+    pub fn start(script: impl Fn(StdStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        let listener = StdListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let script = Arc::new(script);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let script = Arc::clone(&script);
+                std::thread::spawn(move || script(stream));
+            }
+        });
+        Self { address }
+    }
+}

@@ -1,0 +1,262 @@
+//! What the origin answers, by path.
+
+use std::convert::Infallible;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::cgi;
+use super::origin::{Seen, Shared};
+
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+const CHUNK: usize = 64 * 1024;
+
+/// The accept key that belongs to the `Sec-WebSocket-Key` of RFC 6455's own example.
+const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+pub async fn answer(
+    origin: Arc<Shared>,
+    connection: usize,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let seen = record(&origin, connection, &request);
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    if segments[0] == "early" {
+        return Ok(text(StatusCode::OK, "early"));
+    }
+    if segments[0] == "websocket" {
+        return Ok(websocket(Request::from_parts(parts, body)));
+    }
+    let body = collect(body, &seen.received).await;
+    if path.contains(".git/") {
+        return Ok(cgi::git(origin.repositories.path(), &parts, body).await);
+    }
+    Ok(match segments.as_slice() {
+        ["echo", ..] => echo(&seen, &body),
+        ["bytes", count] => sized(count.parse().unwrap()),
+        ["chunked", count] => Response::new(zeros(count.parse().unwrap())),
+        ["events", count, every] => events(count.parse().unwrap(), every.parse().unwrap()),
+        ["grpc", ..] => grpc(body),
+        ["slow", millis] => {
+            tokio::time::sleep(Duration::from_millis(millis.parse().unwrap())).await;
+            text(StatusCode::OK, "slow")
+        }
+        ["status", code] => text(code.parse().unwrap(), "as asked"),
+        ["alt-svc"] => with_header(
+            text(StatusCode::OK, "here"),
+            "alt-svc",
+            "h3=\":443\"; ma=86400",
+        ),
+        ["reflect", how] => reflect(how, &parts.headers),
+        _ => text(StatusCode::NOT_FOUND, "no such route"),
+    })
+}
+
+fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Seen {
+    let headers = request.headers();
+    let host = headers.get("host").map(|value| lossy(value.as_bytes()));
+    let authority = request.uri().authority().map(ToString::to_string);
+    let seen = Seen {
+        method: request.method().to_string(),
+        target: request.uri().path_and_query().unwrap().to_string(),
+        authority: authority.or(host).unwrap_or_default(),
+        version: format!("{:?}", request.version()),
+        headers: headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), lossy(value.as_bytes())))
+            .collect(),
+        connection,
+        received: Arc::default(),
+    };
+    origin.seen.lock().push(seen.clone());
+    seen
+}
+
+async fn collect(mut body: Incoming, received: &AtomicU64) -> Bytes {
+    /// Long uploads are counted and not kept.
+    const KEPT: usize = 1 << 20;
+    let mut kept = BytesMut::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Some(data) = frame.data_ref() {
+            received.fetch_add(data.len() as u64, Ordering::AcqRel);
+            let room = KEPT.saturating_sub(kept.len()).min(data.len());
+            kept.extend_from_slice(&data[..room]);
+        }
+    }
+    kept.freeze()
+}
+
+fn echo(seen: &Seen, body: &[u8]) -> Response<Body> {
+    let said = json!({
+        "method": seen.method, "target": seen.target, "authority": seen.authority,
+        "version": seen.version, "headers": seen.headers, "connection": seen.connection,
+        "received": seen.received(), "body": lossy(body),
+    });
+    let response = text(StatusCode::OK, &said.to_string());
+    with_header(response, "content-type", "application/json")
+}
+
+fn sized(count: usize) -> Response<Body> {
+    with_header(
+        Response::new(zeros(count)),
+        "content-length",
+        &count.to_string(),
+    )
+}
+
+fn zeros(count: usize) -> Body {
+    static BLOCK: [u8; CHUNK] = [0; CHUNK];
+    let blocks = stream::unfold(count, |left| async move {
+        let size = left.min(CHUNK);
+        let block = Bytes::from_static(&BLOCK).slice(..size);
+        (size > 0).then(|| (Ok(Frame::data(block)), left - size))
+    });
+    StreamBody::new(blocks).boxed_unsync()
+}
+
+/// Each event tells when it was sent, in microseconds since the epoch.
+fn events(count: usize, every: u64) -> Response<Body> {
+    let events = stream::unfold(0, move |sent| async move {
+        if sent == count {
+            return None;
+        }
+        tokio::time::sleep(Duration::from_millis(every)).await;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let event = format!("data: {}\n\n", now.as_micros());
+        Some((Ok(Frame::data(Bytes::from(event))), sent + 1))
+    });
+    with_header(
+        Response::new(StreamBody::new(events).boxed_unsync()),
+        "content-type",
+        "text/event-stream",
+    )
+}
+
+fn grpc(body: Bytes) -> Response<Body> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers.insert("grpc-message", HeaderValue::from_static("fine"));
+    let frames = [Ok(Frame::data(body)), Ok(Frame::trailers(trailers))];
+    let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
+    with_header(Response::new(body), "content-type", "application/grpc")
+}
+
+/// Says 101 and then returns every byte. The frames are the test's own business.
+fn websocket(request: Request<Incoming>) -> Response<Body> {
+    tokio::spawn(async move {
+        let Ok(upgraded) = hyper::upgrade::on(request).await else {
+            return;
+        };
+        let mut stream = TokioIo::new(upgraded);
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            if stream.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+    });
+    let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
+    for (name, value) in [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-accept", WEBSOCKET_ACCEPT),
+    ] {
+        response = with_header(response, name, value);
+    }
+    response
+}
+
+/// Shows the credential that arrived, in the many ways in which an upstream may.
+fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
+    let secret = ["x-api-key", "authorization"]
+        .iter()
+        .find_map(|name| headers.get(*name))
+        .map(|value| lossy(value.as_bytes()))
+        .unwrap_or_default();
+    let body = format!("before {secret} after");
+    match how {
+        "header" => with_header(text(StatusCode::OK, "see above"), "x-echo", &secret),
+        "base64" => text(StatusCode::OK, &STANDARD.encode(&body)),
+        "shifted-base64" => text(StatusCode::OK, &STANDARD.encode(format!("x{body}"))),
+        "url" => text(StatusCode::OK, &percent_encode(&body)),
+        "gzip" => {
+            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            gzip.write_all(body.as_bytes()).unwrap();
+            let response = Response::new(full(gzip.finish().unwrap()));
+            with_header(response, "content-encoding", "gzip")
+        }
+        "split" => {
+            let pieces: Vec<Bytes> = body
+                .as_bytes()
+                .chunks(3)
+                .map(Bytes::copy_from_slice)
+                .collect();
+            let pieces = stream::unfold(pieces.into_iter(), |mut left| async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                let piece = left.next()?;
+                Some((Ok(Frame::data(piece)), left))
+            });
+            Response::new(StreamBody::new(pieces).boxed_unsync())
+        }
+        "trailer" => {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-echo", HeaderValue::from_str(&secret).unwrap());
+            let frames = [
+                Ok(Frame::data(Bytes::from_static(b"see below"))),
+                Ok(Frame::trailers(trailers)),
+            ];
+            let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
+            with_header(Response::new(body), "trailer", "x-echo")
+        }
+        _ => text(StatusCode::OK, &body),
+    }
+}
+
+fn percent_encode(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+pub(super) fn text(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = Response::new(full(text.as_bytes().to_vec()));
+    *response.status_mut() = status;
+    response
+}
+
+pub(super) fn full(bytes: Vec<u8>) -> Body {
+    Full::new(Bytes::from(bytes)).boxed_unsync()
+}
+
+pub(super) fn with_header(
+    mut response: Response<Body>,
+    name: &'static str,
+    value: &str,
+) -> Response<Body> {
+    let value = HeaderValue::from_str(value).unwrap();
+    let name = HeaderName::from_static(name);
+    response.headers_mut().insert(name, value);
+    response
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

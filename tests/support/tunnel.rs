@@ -1,0 +1,194 @@
+//! Connections to the proxy: raw, through a CONNECT, and with TLS inside.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use socket2::{Domain, Socket, Type};
+
+use super::exchange::{Reply, read_connect_reply, read_reply};
+use super::proxy::Proxy;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// TLS inside a tunnel.
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// What came back over HTTP/2.
+#[derive(Debug)]
+pub struct H2Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub trailers: HeaderMap,
+}
+
+impl Proxy {
+    /// A connection from 127.0.0.1.
+    pub fn dial(&self) -> TcpStream {
+        self.dial_from(Ipv4Addr::LOCALHOST)
+    }
+
+    /// A connection from another address of loopback: another sandbox.
+    pub fn dial_from(&self, source: Ipv4Addr) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+        socket.connect(&self.address.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends bytes on a new connection and reads the answer.
+    pub fn exchange(&self, bytes: impl AsRef<[u8]>) -> Reply {
+        let mut stream = self.dial();
+        stream.write_all(bytes.as_ref()).unwrap();
+        read_reply(&mut stream).unwrap()
+    }
+
+    /// A plain GET in absolute form, with further header lines.
+    pub fn get(&self, url: &str, headers: &[&str]) -> Reply {
+        let host = url.trim_start_matches("http://");
+        let host = host.split('/').next().unwrap_or_default();
+        let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        self.exchange(format!(
+            "GET {url} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n"
+        ))
+    }
+
+    /// Asks for a tunnel and returns the answer with the connection.
+    pub fn connect_from(&self, source: Ipv4Addr, authority: &str) -> (Reply, TcpStream) {
+        let mut stream = self.dial_from(source);
+        write!(
+            stream,
+            "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n"
+        )
+        .unwrap();
+        (read_connect_reply(&mut stream).unwrap(), stream)
+    }
+
+    /// The same from 127.0.0.1.
+    pub fn connect(&self, authority: &str) -> (Reply, TcpStream) {
+        self.connect_from(Ipv4Addr::LOCALHOST, authority)
+    }
+
+    /// A tunnel that must be granted.
+    pub fn tunnel(&self, authority: &str) -> TcpStream {
+        let (reply, stream) = self.connect(authority);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        stream
+    }
+
+    /// TLS in a tunnel to port 443, its handshake done; `sni` may differ from the host.
+    pub fn tls_as(&self, host: &str, sni: &str, alpn: &[&str]) -> io::Result<Tls> {
+        let stream = self.tunnel(&format!("{host}:443"));
+        handshake(stream, sni, self.tls_config(alpn))
+    }
+
+    /// TLS in a tunnel, speaking HTTP/1.1.
+    pub fn tls(&self, host: &str) -> Tls {
+        self.tls_as(host, host, &["http/1.1"]).unwrap()
+    }
+
+    /// A client's configuration that trusts the proxy's CA and nothing else.
+    pub fn tls_config(&self, alpn: &[&str]) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(self.ca()).unwrap() {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config
+    }
+
+    /// A GET over HTTPS whose answer may be a denial of the CONNECT as well.
+    pub fn fetch(&self, host: &str, path: &str) -> Reply {
+        let (reply, stream) = self.connect(&format!("{host}:443"));
+        if reply.status != 200 {
+            return reply;
+        }
+        let mut stream = handshake(stream, host, self.tls_config(&["http/1.1"])).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        read_reply(&mut stream).unwrap()
+    }
+
+    /// Sends a request on TLS in a tunnel and reads the answer.
+    pub fn https(&self, host: &str, head_and_body: impl AsRef<[u8]>) -> Reply {
+        let mut stream = self.tls(host);
+        stream.write_all(head_and_body.as_ref()).unwrap();
+        read_reply(&mut stream).unwrap()
+    }
+
+    /// A GET over HTTPS with further header lines.
+    pub fn https_get(&self, host: &str, path: &str, headers: &[&str]) -> Reply {
+        let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        self.https(
+            host,
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n"),
+        )
+    }
+
+    /// One request over HTTP/2 in a tunnel to `host`; the request's own URI gives `:authority`.
+    pub fn h2(&self, host: &str, request: Request<&'static str>) -> hyper::Result<H2Reply> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let stream = self.tunnel(&format!("{host}:443"));
+        let name = ServerName::try_from(host.to_owned()).unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(self.tls_config(&["h2"])));
+        runtime.block_on(async {
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            let stream = connector.connect(name, stream).await.unwrap();
+            assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                    .await?;
+            tokio::spawn(connection);
+            let response = sender
+                .send_request(request.map(|body| Full::new(Bytes::from(body))))
+                .await?;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await?;
+            Ok(H2Reply {
+                status: head.status,
+                headers: head.headers,
+                trailers: body.trailers().cloned().unwrap_or_default(),
+                body: body.to_bytes(),
+            })
+        })
+    }
+}
+
+/// The TLS handshake on a tunnel that stands already.
+pub fn handshake(mut stream: TcpStream, sni: &str, config: ClientConfig) -> io::Result<Tls> {
+    let name = ServerName::try_from(sni.to_owned()).map_err(io::Error::other)?;
+    let session = ClientConnection::new(Arc::new(config), name);
+    let mut session = session.map_err(io::Error::other)?;
+    while session.is_handshaking() {
+        session.complete_io(&mut stream)?;
+    }
+    Ok(StreamOwned::new(session, stream))
+}
+
+/// Asserts that the other side closes the connection, without another byte.
+#[track_caller]
+pub fn assert_closes(stream: &mut impl Read) {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(String::from_utf8_lossy(&rest), "");
+}

@@ -1,0 +1,330 @@
+//! Secrets: added last, only where they belong, and never seen again.
+
+use std::io::Read;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, Setup, eventually};
+
+const HOST: &str = "api.example.com";
+const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
+const REDACTED: &str = "[REDACTED:vendor]";
+const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
+
+fn start(origin: &Origin, credential: Value) -> Proxy {
+    let mut setup = Setup::new(origin);
+    setup.env.push(("VENDOR_KEY".into(), SECRET.into()));
+    setup.credential(credential);
+    setup.start()
+}
+
+fn vendor() -> Value {
+    json!({
+        "name": "vendor", "hosts": [HOST],
+        "set_headers": { "x-api-key": "${VENDOR_KEY}" },
+        "remove_headers": ["authorization"], "remove_query": ["key"], "remove_cookies": ["session"],
+    })
+}
+
+#[test]
+fn a_credential_replaces_whatever_the_client_brought() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    let brought = [
+        "X-Api-Key: brought",
+        "X-API-KEY: brought",
+        "X_Api_Key: brought",
+        "Authorization: Bearer brought",
+        "Cookie: session=brought; theme=dark",
+    ];
+    let target = "/echo?key=brought&other=1&key=brought";
+    assert_eq!(proxy.https_get(HOST, target, &brought).status, 200);
+    let seen = origin.only();
+    assert_eq!(seen.header("x-api-key"), Some(SECRET));
+    assert_eq!(seen.header("cookie"), Some("theme=dark"));
+    assert_eq!(seen.target, "/echo?other=1");
+    assert!(!format!("{seen:?}").contains("brought"), "{seen:?}");
+    assert_eq!(
+        proxy.metric("proxy_credentials_injected_total", &["vendor"]),
+        1.0
+    );
+    proxy.audited(json!({ "host": HOST, "status": 200, "credential": "vendor" }));
+}
+
+#[test]
+fn a_credential_is_injected_over_http2_as_well() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    let request = http::Request::get(format!("https://{HOST}/echo"))
+        .header("x-api-key", "brought")
+        .header("x-api-key", "brought")
+        .body("")
+        .unwrap();
+    assert_eq!(proxy.h2(HOST, request).unwrap().status, 200);
+    assert_eq!(origin.only().header("x-api-key"), Some(SECRET));
+}
+
+#[test]
+fn bearer_and_basic_take_their_usual_forms() {
+    for (form, value) in [
+        (
+            json!({ "bearer": "${VENDOR_KEY}" }),
+            format!("Bearer {SECRET}"),
+        ),
+        (
+            json!({ "basic": { "username": "x-access-token", "password": "${VENDOR_KEY}" } }),
+            format!(
+                "Basic {}",
+                STANDARD.encode(format!("x-access-token:{SECRET}"))
+            ),
+        ),
+    ] {
+        let origin = Origin::start();
+        let mut credential = json!({ "name": "vendor", "hosts": [HOST] });
+        credential
+            .as_object_mut()
+            .unwrap()
+            .extend(form.as_object().unwrap().clone());
+        let proxy = start(&origin, credential);
+        proxy.https_get(HOST, "/echo", &["Authorization: Bearer brought"]);
+        assert_eq!(origin.only().header("authorization"), Some(value.as_str()));
+    }
+}
+
+#[test]
+fn a_connection_field_cannot_take_the_credential_away() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    let fields = ["Connection: x-api-key, keep-alive", "X-Api-Key: brought"];
+    proxy.https_get(HOST, "/echo", &fields);
+    assert_eq!(origin.only().header("x-api-key"), Some(SECRET));
+}
+
+#[test]
+fn a_credential_goes_to_its_host_and_port_alone_and_never_in_clear_text() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.env.push(("VENDOR_KEY".into(), SECRET.into()));
+    setup.proxy["upstream"]["hosts"]["both.example.com"] = origin.http.to_string().into();
+    setup.allow(json!({ "domain": "both.example.com", "ports": [80, 443] }));
+    setup.proxy["upstream"]["hosts"][HOST] = origin.https.to_string().into();
+    setup.allowlist["domains"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|name| name != HOST);
+    setup.allow(json!({ "domain": HOST, "ports": [443, 8443] }));
+    let mut credential = vendor();
+    credential["hosts"] = json!([HOST, "both.example.com"]);
+    setup.credential(credential);
+    let proxy = setup.start();
+
+    proxy.get("http://both.example.com/echo", &[]);
+    proxy.https_get("other.example.com", "/echo", &[]);
+    proxy.curl(&[&format!("https://{HOST}:8443/echo")]);
+    let mut clear = proxy.tunnel("both.example.com:443");
+    std::io::Write::write_all(
+        &mut clear,
+        b"GET /echo HTTP/1.1\r\nHost: both.example.com:443\r\n\r\n",
+    )
+    .unwrap();
+    let _ = crate::support::read_reply(&mut clear);
+    assert!(origin.seen().len() >= 3);
+    for seen in origin.seen() {
+        assert!(!format!("{seen:?}").contains(SECRET), "{seen:?}");
+    }
+    proxy.https_get(HOST, "/echo", &[]);
+    assert_eq!(
+        origin.seen().last().unwrap().header("x-api-key"),
+        Some(SECRET)
+    );
+}
+
+#[test]
+fn an_upstream_that_is_not_who_it_says_never_gets_the_credential() {
+    let origin = Origin::start();
+    let mut credential = vendor();
+    credential["hosts"] = json!(["expired.example.com"]);
+    let proxy = start(&origin, credential);
+    proxy
+        .fetch("expired.example.com", "/echo")
+        .assert_denied(502, "upstream_tls", "");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn a_denied_request_carries_no_credential_anywhere() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    let request = format!("TRACE /echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    let reply = proxy.https(HOST, request);
+    assert_eq!(reply.status, 405);
+    assert!(!format!("{reply:?}").contains(SECRET));
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn an_echo_of_the_secret_is_redacted_in_fields_body_chunks_and_trailers() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    for how in [
+        "header",
+        "body",
+        "split",
+        "base64",
+        "shifted-base64",
+        "url",
+        "trailer",
+    ] {
+        let reply = proxy.https_get(HOST, &format!("/reflect/{how}"), &["TE: trailers"]);
+        let shown = format!("{:?}{}", reply.headers, reply.text());
+        assert_eq!(reply.status, 200, "{how}");
+        assert_no_secret(&shown, how);
+        // Trailers may as well not arrive at all.
+        assert!(
+            how == "trailer" || shown.contains(REDACTED),
+            "{how}: {shown}"
+        );
+    }
+}
+
+#[test]
+fn a_base64_form_of_basic_is_redacted_too() {
+    let origin = Origin::start();
+    let basic = json!({ "username": "x-access-token", "password": "${VENDOR_KEY}" });
+    let proxy = start(
+        &origin,
+        json!({ "name": "vendor", "hosts": [HOST], "basic": basic }),
+    );
+    let reply = proxy.https_get(HOST, "/reflect/body", &[]);
+    assert_eq!(reply.status, 200);
+    let encoded = STANDARD.encode(format!("x-access-token:{SECRET}"));
+    assert!(!reply.text().contains(&encoded[8..]), "{}", reply.text());
+    assert_no_secret(&reply.text(), "basic");
+}
+
+#[test]
+fn a_compressed_echo_is_redacted_or_refused() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    let reply = proxy.https_get(HOST, "/reflect/gzip", &["Accept-Encoding: gzip"]);
+    let accepted = origin.only();
+    let accepted = accepted.header("accept-encoding").unwrap_or("identity");
+    assert_eq!(
+        accepted, "identity",
+        "the upstream was asked for another encoding"
+    );
+    let mut text = reply.text();
+    if reply.header("content-encoding") == Some("gzip") {
+        text.clear();
+        let mut gzip = flate2::read::GzDecoder::new(reply.body.as_slice());
+        gzip.read_to_string(&mut text).unwrap();
+    }
+    assert_no_secret(&text, "gzip");
+    assert!(reply.status >= 400 || text.contains(REDACTED), "{reply:?}");
+}
+
+#[test]
+fn no_secret_appears_in_logs_files_metrics_or_the_admin_api() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["logging"]["level"] = json!("trace");
+    setup.env.push(("VENDOR_KEY".into(), SECRET.into()));
+    setup.credential(vendor());
+    let proxy = setup.start();
+    proxy.https_get(
+        HOST,
+        "/reflect/header",
+        &["Authorization: Bearer brought-by-client"],
+    );
+    proxy.fetch(HOST, "/reflect/body?token=brought-by-client");
+    proxy.audited(json!({ "host": HOST, "kind": "http" }));
+    let mut shown = proxy.log();
+    for path in ["health", "metrics", "containers", "flows", "openapi.json"] {
+        shown += &proxy
+            .admin("GET", &format!("/internal/{path}"), None)
+            .text();
+    }
+    for file in walk(&proxy.path("data")).chain(walk(&proxy.path("certs"))) {
+        shown += &String::from_utf8_lossy(&std::fs::read(file).unwrap());
+    }
+    assert_no_secret(&shown, "our own output");
+    assert!(
+        !shown.contains("brought-by-client"),
+        "a client's own secret is in our output"
+    );
+}
+
+#[test]
+fn a_placeholder_where_it_does_not_belong_is_misuse() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    for field in [
+        format!("Authorization: Bearer {PLACEHOLDER}"),
+        format!("X-Api-Key: {PLACEHOLDER}"),
+        format!(
+            "Authorization: Basic {}",
+            STANDARD.encode(format!("x:{PLACEHOLDER}"))
+        ),
+    ] {
+        let reply = proxy.https_get("other.example.com", "/echo", &[&field]);
+        reply.assert_denied(403, "credential_misuse", "");
+    }
+    assert!(origin.seen().is_empty());
+    proxy.audited(json!({ "host": "other.example.com", "code": "credential_misuse" }));
+}
+
+#[test]
+fn a_secret_from_a_file_follows_the_file_and_denies_when_it_is_gone() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    let file = setup.dir().join("secret");
+    std::fs::write(&file, format!("{SECRET}\n")).unwrap();
+    let mut credential = vendor();
+    credential["set_headers"]["x-api-key"] = json!({ "file": file });
+    setup.credential(credential);
+    let proxy = setup.start();
+    proxy.https_get(HOST, "/echo", &[]);
+    assert_eq!(origin.only().header("x-api-key"), Some(SECRET));
+
+    std::fs::write(&file, "sk-live-the-next-one\n").unwrap();
+    eventually("the new value is used", Duration::from_secs(10), || {
+        proxy.https_get(HOST, "/echo", &[]);
+        origin.seen().last().unwrap().header("x-api-key") == Some("sk-live-the-next-one")
+    });
+    std::fs::remove_file(&file).unwrap();
+    eventually("a missing file denies", Duration::from_secs(10), || {
+        proxy.https_get(HOST, "/echo", &[]).status == 502
+    });
+    let reply = proxy.https_get(HOST, "/echo", &[]);
+    reply.assert_denied(502, "credential_unavailable", "");
+    assert!(!reply.text().contains("sk-live"));
+}
+
+#[test]
+fn a_credential_of_one_container_is_not_anothers() {
+    let origin = Origin::start();
+    let mut credential = vendor();
+    credential["containers"] = json!(["somebody-else"]);
+    let proxy = start(&origin, credential);
+    proxy.https_get(HOST, "/echo", &[]);
+    assert!(!format!("{:?}", origin.seen()).contains(SECRET));
+}
+
+/// Neither the secret nor what of its base64 forms does not depend on the neighbours.
+#[track_caller]
+fn assert_no_secret(text: &str, what: &str) {
+    assert!(!text.contains(SECRET), "{what}: {text}");
+    for offset in 0..3 {
+        let encoded = STANDARD.encode(format!("{}{SECRET}", "x".repeat(offset)));
+        let core = &encoded[4..encoded.len() - 4];
+        assert!(!text.contains(core), "{what}: base64 at offset {offset}");
+    }
+}
+
+fn walk(dir: &std::path::Path) -> impl Iterator<Item = std::path::PathBuf> {
+    let files = std::fs::read_dir(dir).unwrap().flatten();
+    files.map(|file| file.path()).filter(|path| path.is_file())
+}

@@ -1,0 +1,210 @@
+//! The DNS door, asked with dig.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{Nameserver, Origin, Proxy, Setup};
+
+const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+/// In the range that `allow_private` lets pass.
+const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
+
+fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
+    let names: &[(&str, &[Ipv4Addr])] = &[
+        ("a.example.org", &[PUBLIC]),
+        ("b.example.org", &[PUBLIC]),
+        ("long.example.org", &[PUBLIC]),
+        ("inside.example.org", &[Ipv4Addr::new(10, 0, 0, 1)]),
+        (
+            "mixed.example.org",
+            &[Ipv4Addr::new(192, 168, 0, 1), PUBLIC],
+        ),
+        ("blocked.example.net", &[PUBLIC]),
+    ];
+    let nameserver = Nameserver::start(names);
+    let mut setup = Setup::new(&Origin::start());
+    setup.proxy["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
+    setup.allow("*.example.org");
+    setup.containers.push(("127.0.0.2".into(), "second".into()));
+    change(&mut setup);
+    (nameserver, setup.start())
+}
+
+#[test]
+fn a_listed_name_resolves_over_udp_and_tcp() {
+    let (_nameserver, proxy) = start(|_| ());
+    for transport in ["+notcp", "+tcp"] {
+        let answer = proxy.dig(SANDBOX, &["A.Example.ORG", transport]);
+        assert!(answer.contains("status: NOERROR"), "{answer}");
+        assert!(answer.contains("\t127.1.2.3\n"), "{answer}");
+        // The case of the question comes back, as 0x20 asks for.
+        assert!(answer.contains("A.Example.ORG."), "{answer}");
+    }
+    assert!(proxy.metric("proxy_dns_queries_total", &["type=\"A\""]) >= 2.0);
+}
+
+#[test]
+fn a_name_that_is_not_listed_does_not_exist_and_is_not_looked_up() {
+    let (nameserver, proxy) = start(|_| ());
+    let answer = proxy.dig(SANDBOX, &["blocked.example.net"]);
+    assert!(answer.contains("status: NXDOMAIN"), "{answer}");
+    assert_eq!(nameserver.asked(), Vec::<String>::new());
+    proxy.audited(
+        json!({ "kind": "dns", "host": "blocked.example.net", "code": "domain_not_allowed" }),
+    );
+}
+
+#[test]
+fn a_stranger_is_refused() {
+    let (nameserver, proxy) = start(|_| ());
+    for transport in ["+notcp", "+tcp"] {
+        let answer = proxy.dig(STRANGER, &["a.example.org", transport]);
+        assert!(answer.contains("status: REFUSED"), "{answer}");
+    }
+    assert_eq!(nameserver.asked(), Vec::<String>::new());
+}
+
+#[test]
+fn types_that_are_not_answered_are_empty_for_listed_names() {
+    let (nameserver, proxy) = start(|_| ());
+    for record_type in ["HTTPS", "SVCB", "TXT", "MX", "NS", "SRV", "PTR", "NULL"] {
+        let answer = proxy.dig(SANDBOX, &["a.example.org", record_type]);
+        assert!(
+            answer.contains("status: NOERROR"),
+            "{record_type}: {answer}"
+        );
+        assert!(answer.contains("ANSWER: 0"), "{record_type}: {answer}");
+        let answer = proxy.dig(SANDBOX, &["blocked.example.net", record_type]);
+        assert!(
+            answer.contains("status: NXDOMAIN"),
+            "{record_type}: {answer}"
+        );
+    }
+    assert_eq!(nameserver.asked(), Vec::<String>::new());
+}
+
+#[test]
+fn transfers_any_other_classes_and_many_questions_are_refused() {
+    let (nameserver, proxy) = start(|_| ());
+    for question in [
+        &["a.example.org", "ANY", "+notcp"][..],
+        &["a.example.org", "AXFR"],
+        &["version.bind", "TXT", "CH"],
+        &["a.example.org", "A", "HS"],
+    ] {
+        let answer = proxy.dig(SANDBOX, question);
+        assert!(
+            !answer.contains("status: NOERROR"),
+            "{question:?}: {answer}"
+        );
+        assert!(!answer.contains("127.1.2.3"), "{question:?}: {answer}");
+    }
+    let name = b"\x01a\x07example\x03org\0\0\x01\0\x01";
+    let two = [b"\x12\x34\x01\0\0\x02\0\0\0\0\0\0", &name[..], &name[..]].concat();
+    let code = ask_raw(&proxy, &two).map(|answer| answer[3] & 15);
+    assert!(
+        code.is_none_or(|code| code != 0),
+        "two questions got {code:?}"
+    );
+    assert_eq!(nameserver.asked(), Vec::<String>::new());
+}
+
+#[test]
+fn malformed_messages_get_no_answer_of_value_and_harm_nobody() {
+    let (_nameserver, proxy) = start(|_| ());
+    for message in [
+        &b""[..],
+        b"\x12",
+        b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0",
+        // A name that points to itself.
+        b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\xc0\x0c\0\x01\0\x01",
+        // An answer, which nobody asked for.
+        b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01",
+    ] {
+        let code = ask_raw(&proxy, message).map(|answer| answer[3] & 15);
+        assert!(
+            code.is_none_or(|code| code != 0),
+            "{message:?} got {code:?}"
+        );
+    }
+    let answer = proxy.dig(SANDBOX, &["a.example.org"]);
+    assert!(answer.contains("127.1.2.3"), "{answer}");
+}
+
+#[test]
+fn addresses_in_special_ranges_are_dropped_from_answers() {
+    let (_nameserver, proxy) = start(|_| ());
+    let answer = proxy.dig(SANDBOX, &["inside.example.org"]);
+    assert!(
+        answer.contains("status: NOERROR") && answer.contains("ANSWER: 0"),
+        "{answer}"
+    );
+    let answer = proxy.dig(SANDBOX, &["mixed.example.org"]);
+    assert!(
+        answer.contains("127.1.2.3") && !answer.contains("192.168"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn a_truncated_answer_is_fetched_again_over_tcp() {
+    let (_nameserver, proxy) = start(|_| ());
+    let answer = proxy.dig(SANDBOX, &["long.example.org"]);
+    assert!(answer.contains("127.1.2.3"), "{answer}");
+}
+
+#[test]
+fn a_container_over_its_budget_of_queries_is_refused_and_others_are_not() {
+    let (_nameserver, proxy) = start(|setup| {
+        setup.proxy["dns"]["queries_per_minute"] = 3.into();
+    });
+    let refused = (0..6)
+        .map(|_| proxy.dig(SANDBOX, &["a.example.org"]))
+        .filter(|answer| answer.contains("status: REFUSED"));
+    assert!(refused.count() >= 2);
+    let answer = proxy.dig(SECOND, &["a.example.org"]);
+    assert!(answer.contains("status: NOERROR"), "{answer}");
+}
+
+#[test]
+fn distinct_names_have_a_budget_that_connects_share() {
+    let (_nameserver, proxy) = start(|setup| {
+        setup.proxy["dns"]["distinct_names_per_minute"] = 3.into();
+    });
+    for number in 0..3 {
+        let (_, _) = proxy.connect(&format!("x{number}.example.org:443"));
+        proxy.get(&format!("http://x{number}.example.org/"), &[]);
+    }
+    let answer = proxy.dig(SANDBOX, &["a.example.org"]);
+    assert!(answer.contains("status: REFUSED"), "{answer}");
+    let answer = proxy.dig(SECOND, &["a.example.org"]);
+    assert!(answer.contains("status: NOERROR"), "{answer}");
+}
+
+#[test]
+fn a_flood_of_a_stranger_does_not_starve_a_container() {
+    let (_nameserver, proxy) = start(|_| ());
+    let flood = UdpSocket::bind((STRANGER, 0)).unwrap();
+    let name = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01";
+    for _ in 0..20_000 {
+        let _ = flood.send_to(name, proxy.dns);
+    }
+    let answer = proxy.dig(SANDBOX, &["a.example.org", "+tries=3"]);
+    assert!(answer.contains("127.1.2.3"), "{answer}");
+}
+
+/// Sends a datagram as it is; `None` where no answer comes.
+fn ask_raw(proxy: &Proxy, message: &[u8]) -> Option<Vec<u8>> {
+    let socket = UdpSocket::bind((SANDBOX, 0)).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    socket.send_to(message, proxy.dns).unwrap();
+    let mut buffer = [0; 4096];
+    let length = socket.recv(&mut buffer).ok()?;
+    (length >= 4).then(|| buffer[..length].to_vec())
+}

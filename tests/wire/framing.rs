@@ -1,0 +1,489 @@
+//! TLS in tunnels, and messages that two readers would read in two ways.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use crate::support::{Origin, Proxy, Reply, Setup, assert_closes, handshake, read_reply};
+
+const HOST: &str = "api.example.com";
+
+#[test]
+fn a_server_name_that_differs_gets_the_alert_unrecognized_name() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for sni in ["other.example.com", "blocked.example.org"] {
+        let error = proxy.tls_as(HOST, sni, &["h2", "http/1.1"]).unwrap_err();
+        assert_eq!(
+            alert(&error),
+            Some(rustls::AlertDescription::UnrecognisedName),
+            "{error}"
+        );
+    }
+    let minted = proxy.metric("proxy_leaf_certificates_total", &["outcome=\"minted\""]);
+    assert_eq!(minted, 0.0, "a leaf was minted for a wrong name");
+    origin.assert_untouched();
+}
+
+#[test]
+fn without_a_server_name_the_connects_name_counts() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut config = proxy.tls_config(&["http/1.1"]);
+    config.enable_sni = false;
+    let stream = proxy.tunnel(&format!("{HOST}:443"));
+    let mut stream = handshake(stream, HOST, config).unwrap();
+    write!(stream, "GET /echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
+    assert_eq!(read_reply(&mut stream).unwrap().status, 200);
+}
+
+#[test]
+fn a_host_field_that_differs_from_the_tunnel_is_misdirected() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for other in [
+        "other.example.com",
+        "blocked.example.org",
+        "api.example.com:8443",
+    ] {
+        let reply = proxy.https(HOST, format!("GET /echo HTTP/1.1\r\nHost: {other}\r\n\r\n"));
+        reply.assert_denied(421, "host_mismatch", "");
+    }
+    // What follows on the tunnel is checked like what came first.
+    let mut stream = proxy.tls(HOST);
+    for (host, status) in [(HOST, 200), ("other.example.com", 421)] {
+        write!(stream, "GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        assert_eq!(read_reply(&mut stream).unwrap().status, status);
+    }
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[test]
+fn an_authority_that_differs_is_misdirected_over_http2_too() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let request = http::Request::get("https://other.example.com/echo")
+        .body("")
+        .unwrap();
+    let reply = proxy.h2(HOST, request).unwrap();
+    assert_eq!(reply.status, 421);
+    assert_eq!(reply.headers["x-proxy-denied"], "host_mismatch");
+    let request = http::Request::get(format!("https://{HOST}/echo"))
+        .header("host", "other.example.com")
+        .body("")
+        .unwrap();
+    let refused = proxy.h2(HOST, request);
+    assert!(refused.is_err() || [400, 421].contains(&refused.unwrap().status.as_u16()));
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn an_absolute_target_for_another_host_is_refused_in_a_tunnel() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let request = format!("GET https://other.example.com/echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    let reply = proxy.https(HOST, request);
+    assert!([400, 421].contains(&reply.status), "{reply:?}");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn the_same_authority_written_otherwise_is_no_mismatch() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for host in ["API.Example.com", "api.example.com:443", "api.example.com."] {
+        let reply = proxy.https(HOST, format!("GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(reply.status, 200, "{host}");
+    }
+    for seen in origin.seen() {
+        assert_eq!(seen.authority, HOST);
+    }
+}
+
+#[test]
+fn clear_http_in_a_tunnel_passes_the_chain() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut stream = proxy.tunnel("plain.example.com:80");
+    for (host, status) in [("plain.example.com", 200), ("other.example.com", 421)] {
+        write!(stream, "GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        assert_eq!(read_reply(&mut stream).unwrap().status, status);
+    }
+    assert_eq!(origin.only().target, "/echo");
+}
+
+#[test]
+fn what_is_neither_tls_nor_http_is_refused_in_a_tunnel() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for first in [
+        &b"SSH-2.0-client\r\n"[..],
+        b"\x00\x00\x00\x2f\x04\x01binary",
+        b"\x16\x02\x00\x00\x00",
+        b"EHLO mail.example.com\r\n",
+        b"* OK ready\r\n",
+    ] {
+        for step in [first.len(), 1] {
+            let reply = refused(&proxy, first, step);
+            reply.assert_denied(403, "protocol_not_allowed", "");
+        }
+    }
+    origin.assert_untouched();
+}
+
+#[test]
+fn http2_in_clear_text_is_refused() {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let reply = refused(&proxy, preface, preface.len());
+    assert!((400..500).contains(&reply.status), "{reply:?}");
+    let mut stream = proxy.dial();
+    stream.write_all(preface).unwrap();
+    let reply = read_reply(&mut stream);
+    assert!(reply.is_err() || (400..500).contains(&reply.unwrap().status));
+    origin.assert_untouched();
+}
+
+#[test]
+fn an_upgrade_to_h2c_never_happens() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let upgrade = [
+        "Connection: Upgrade, HTTP2-Settings",
+        "Upgrade: h2c",
+        "HTTP2-Settings: AAMAAABk",
+    ];
+    let reply = proxy.get("http://plain.example.com/echo", &upgrade);
+    assert!((400..500).contains(&reply.status), "{reply:?}");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn a_connect_inside_a_tunnel_is_refused() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let nested = format!("CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n");
+    proxy
+        .https(HOST, &nested)
+        .assert_denied(405, "method_not_allowed", "");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn framing_with_two_readings_is_refused() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for fields in [
+        "Content-Length: 5\r\nContent-Length: 6",
+        "Content-Length: +5",
+        "Content-Length: 5, 6",
+        "Content-Length : 5",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: chunked, chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: identity",
+        "Transfer-Encoding : chunked",
+        "X-Folded: a\r\n b",
+        "X-Nul: a\0b",
+        " X-Space: first",
+        "Host: api.example.com",
+        "Host: other.example.com",
+    ] {
+        let head = format!("POST /echo HTTP/1.1\r\nHost: {HOST}\r\n{fields}\r\n\r\n");
+        let reply = proxy.https(HOST, format!("{head}0\r\n\r\n"));
+        assert_eq!(reply.status, 400, "{fields:?}: {reply:?}");
+    }
+    assert!(origin.seen().is_empty(), "{:?}", origin.seen());
+}
+
+#[test]
+fn a_length_beside_chunks_reaches_the_origin_in_one_reading() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let both = "Content-Length: 4\r\nTransfer-Encoding: chunked";
+    let head = format!("POST /echo HTTP/1.1\r\nHost: {HOST}\r\n{both}\r\n\r\n");
+    let reply = proxy.https(HOST, format!("{head}1\r\nx\r\n0\r\n\r\n"));
+    assert!([200, 400].contains(&reply.status), "{reply:?}");
+    for seen in origin.seen() {
+        assert!(
+            seen.header("content-length").is_none() || seen.header("transfer-encoding").is_none()
+        );
+        assert_eq!(seen.received(), 1);
+    }
+}
+
+#[test]
+fn a_bare_line_feed_smuggles_no_field() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let head =
+        format!("GET /echo HTTP/1.1\r\nHost: {HOST}\r\nX-A: b\nHost: other.example.com\r\n\r\n");
+    let reply = proxy.https(HOST, head);
+    assert_eq!(reply.status, 400, "{reply:?}");
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn line_breaks_in_http2_fields_are_refused() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for (name, value) in [
+        ("x-a", "b\r\nx-injected: 1"),
+        ("x-a", "b\nc"),
+        ("x-a", "b\0c"),
+        ("x-a\r\nx-injected", "1"),
+        ("x a", "1"),
+        ("X-Upper", "1"),
+        (":path", "/again"),
+        ("connection", "x-a"),
+        ("transfer-encoding", "chunked"),
+    ] {
+        let mut stream = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
+        let mut fields = request_fields();
+        fields.extend(literal(name, value));
+        stream.write_all(&h2_request(&fields)).unwrap();
+        // It ends with a reset of the stream, or the connection's; all frames until then.
+        let _ = read_until_refused(&mut stream);
+    }
+    assert!(origin.seen().is_empty(), "{:?}", origin.seen());
+}
+
+#[test]
+fn a_rapid_reset_flood_closes_its_connection_and_harms_no_other() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut stream = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
+    stream.write_all(&h2_request(&request_fields())).unwrap();
+    let mut closed = false;
+    for id in (3..40_000_u32).step_by(2) {
+        let mut frames = frame(1, 5, id, &request_fields());
+        frames.extend(frame(3, 0, id, &8_u32.to_be_bytes()));
+        closed = stream.write_all(&frames).is_err();
+        if closed {
+            break;
+        }
+    }
+    stream
+        .sock
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    assert!(
+        closed || read_until_refused(&mut stream),
+        "the flood was served to its end"
+    );
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    assert!(
+        origin.seen().len() < 10_000,
+        "{} got through",
+        origin.seen().len()
+    );
+}
+
+#[test]
+fn heads_that_cannot_be_parsed_are_a_bare_400_or_431_and_audited() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    assert_eq!(proxy.exchange("NONSENSE\r\n\r\n").status, 400);
+    assert_eq!(
+        proxy
+            .exchange("GET /internal/health HTTP/1.1\r\n\r\n")
+            .status,
+        400
+    );
+    let huge = format!("X-Huge: {}", "a".repeat(100 * 1024));
+    assert_eq!(
+        proxy.get("http://plain.example.com/echo", &[&huge]).status,
+        431
+    );
+    origin.assert_untouched();
+    proxy.audited(serde_json::json!({ "status": 431 }));
+    proxy.audited(serde_json::json!({ "status": 400 }));
+}
+
+#[test]
+fn leaves_are_short_lived_have_random_serials_and_a_key_of_their_own() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut serials = Vec::new();
+    for host in [HOST, "other.example.com"] {
+        let stream = proxy.tls(host);
+        let leaf = stream.conn.peer_certificates().unwrap()[0].to_vec();
+        let file = proxy.path(&format!("{host}.der"));
+        std::fs::write(&file, leaf).unwrap();
+        let x509 = |arguments: &[&str]| {
+            let fixed = [
+                "x509",
+                "-inform",
+                "DER",
+                "-noout",
+                "-in",
+                file.to_str().unwrap(),
+            ];
+            proxy.run("openssl", &[&fixed[..], arguments].concat())
+        };
+        assert_eq!(x509(&["-checkend", "0"]).code, Some(0));
+        let day = (25 * 3600).to_string();
+        assert_eq!(
+            x509(&["-checkend", &day]).code,
+            Some(1),
+            "valid for over 25 hours"
+        );
+        serials.push(x509(&["-serial"]).ok());
+        let ca = ["x509", "-noout", "-pubkey", "-in"];
+        let ca = proxy.run(
+            "openssl",
+            &[&ca[..], &[proxy.ca().to_str().unwrap()]].concat(),
+        );
+        assert_ne!(x509(&["-pubkey"]).ok(), ca.ok());
+    }
+    assert_ne!(serials[0], serials[1]);
+    assert!(
+        serials
+            .iter()
+            .all(|serial| serial.trim().len() >= "serial=".len() + 16)
+    );
+}
+
+#[test]
+fn the_cas_key_is_private_and_never_beside_the_public_half() {
+    use std::os::unix::fs::PermissionsExt;
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let private = |dir: &str| {
+        let files = std::fs::read_dir(proxy.path(dir)).unwrap().flatten();
+        let files = files.map(|file| file.path()).filter(|path| path.is_file());
+        let holds_key = |path: &std::path::PathBuf| {
+            String::from_utf8_lossy(&std::fs::read(path).unwrap()).contains("PRIVATE KEY")
+        };
+        files.filter(holds_key).collect::<Vec<_>>()
+    };
+    assert_eq!(private("certs"), Vec::<std::path::PathBuf>::new());
+    let keys = private("data");
+    assert!(!keys.is_empty());
+    for key in keys {
+        let mode = std::fs::metadata(&key).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", key.display());
+    }
+}
+
+#[test]
+fn a_container_mints_no_more_leaves_a_minute_than_it_may() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["certificates_per_minute"] = 2.into();
+    let proxy = setup.start();
+    for host in [HOST, "other.example.com", HOST] {
+        assert_eq!(proxy.https_get(host, "/echo", &[]).status, 200, "{host}");
+    }
+    let third = "git.example.com";
+    let refused = proxy.tls_as(third, third, &["http/1.1"]);
+    assert!(refused.is_err(), "a third leaf was minted");
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+}
+
+#[test]
+fn a_passthrough_host_is_tunnelled_with_its_own_certificate_and_name() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["tls"]["passthrough"] = serde_json::json!(["other.example.com"]);
+    let proxy = setup.start();
+    let curl = [
+        "--silent",
+        "--cacert",
+        "upstream-ca.pem",
+        "https://other.example.com/echo",
+    ];
+    proxy.run("curl", &curl).ok();
+    assert_eq!(origin.only().authority, "other.example.com");
+    let stream = proxy.tunnel("other.example.com:443");
+    let error = handshake(stream, HOST, proxy.tls_config(&["h2"])).unwrap_err();
+    assert_eq!(
+        alert(&error),
+        Some(rustls::AlertDescription::UnrecognisedName),
+        "{error}"
+    );
+    let mut stream = proxy.tunnel("other.example.com:443");
+    write!(
+        stream,
+        "GET /echo HTTP/1.1\r\nHost: other.example.com\r\n\r\n"
+    )
+    .unwrap();
+    let reply = read_reply(&mut stream);
+    assert!(reply.is_err() || reply.unwrap().status == 403);
+    assert_eq!(origin.seen().len(), 1);
+}
+
+fn alert(error: &io::Error) -> Option<rustls::AlertDescription> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::AlertReceived(alert) => Some(*alert),
+        _ => None,
+    }
+}
+
+/// Sends a tunnel's first bytes in steps, and reads the refusal; the connection is over then.
+fn refused(proxy: &Proxy, first: &[u8], step: usize) -> Reply {
+    let mut stream = proxy.tunnel(&format!("{HOST}:443"));
+    stream.set_nodelay(true).unwrap();
+    for piece in first.chunks(step) {
+        // It may have made up its mind before the last byte.
+        if stream.write_all(piece).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(if step == 1 { 3 } else { 0 }));
+    }
+    let reply = read_reply(&mut stream).unwrap();
+    assert_closes(&mut stream);
+    reply
+}
+
+/// `GET https://api.example.com/echo` in HPACK, without Huffman coding and the dynamic table.
+fn request_fields() -> Vec<u8> {
+    let mut fields = vec![0x82, 0x87];
+    fields.extend(literal(":authority", HOST));
+    fields.extend(literal(":path", "/echo"));
+    fields
+}
+
+fn literal(name: &str, value: &str) -> Vec<u8> {
+    let length = |text: &str| u8::try_from(text.len()).unwrap();
+    let mut field = vec![0, length(name)];
+    field.extend(name.as_bytes());
+    field.push(length(value));
+    field.extend(value.as_bytes());
+    field
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The preface, empty settings, and one request that ends at once.
+fn h2_request(fields: &[u8]) -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    bytes.extend(frame(1, 5, 1, fields));
+    bytes
+}
+
+/// Reads frames until a RST_STREAM, a GOAWAY or the connection's end; false when none comes.
+fn read_until_refused(stream: &mut impl Read) -> bool {
+    loop {
+        let mut head = [0; 9];
+        match stream.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(_) => return true,
+            Ok(()) if matches!(head[3], 3 | 7) => return true,
+            Ok(()) => {}
+        }
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        if io::copy(&mut stream.take(length.into()), &mut io::sink()).is_err() {
+            return true;
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Who is asking: by source address, bound to a lease, on every request.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually, read_reply};
+
+const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Within which connections of a lease that ended are gone.
+const ENDED: Duration = Duration::from_secs(5);
+
+#[test]
+fn an_address_that_nobody_registered_is_denied() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let (reply, _) = proxy.connect_from(STRANGER, "api.example.com:443");
+    reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
+    let curl = proxy.curl_from(STRANGER, &["http://plain.example.com/echo"]);
+    assert_eq!(
+        (curl.status, &curl.json()["code"]),
+        (403, &json!("unknown_source"))
+    );
+    origin.assert_untouched();
+}
+
+#[test]
+fn no_forwarding_field_gives_an_identity() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for field in [
+        "X-Forwarded-For: 127.0.0.1",
+        "Forwarded: for=127.0.0.1",
+        "X-Real-IP: 127.0.0.1",
+        "X-Container-Id: sandbox",
+    ] {
+        let curl = proxy.curl_from(STRANGER, &["-H", field, "http://plain.example.com/echo"]);
+        assert_eq!(curl.json()["code"], "unknown_source", "{field}");
+    }
+    origin.assert_untouched();
+}
+
+#[test]
+fn a_container_id_that_differs_is_denied_wherever_it_is_sent() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let denied = ("container_id_mismatch", "Container ID mismatch");
+    let field = "X-Container-Id: somebody-else";
+
+    let reply = proxy.get("http://plain.example.com/echo", &[field]);
+    reply.assert_denied(403, denied.0, denied.1);
+    let connect = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\n";
+    let reply = proxy.exchange(format!("{connect}{field}\r\n\r\n"));
+    reply.assert_connect_denied(403, denied.0, denied.1);
+    let reply = proxy.https_get("api.example.com", "/echo", &[field]);
+    reply.assert_denied(403, denied.0, denied.1);
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn a_container_id_that_matches_passes_and_goes_no_further() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let field = format!("X-Container-Id: {SANDBOX}");
+    assert_eq!(
+        proxy.get("http://plain.example.com/echo", &[&field]).status,
+        200
+    );
+    assert_eq!(
+        proxy
+            .https_get("api.example.com", "/echo", &[&field])
+            .status,
+        200
+    );
+    for seen in origin.seen() {
+        assert_eq!(seen.header("x-container-id"), None);
+    }
+}
+
+#[test]
+fn what_tells_of_proxies_and_sandboxes_never_goes_upstream() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let sent = [
+        "X-Container-Id: sandbox",
+        "Forwarded: for=10.1.2.3",
+        "X-Forwarded-For: 10.1.2.3",
+        "X-Forwarded-Host: inside",
+        "X-Forwarded-Proto: http",
+        "Via: 1.1 inside",
+        "Proxy-Authorization: Basic eDp5",
+        "Proxy-Connection: keep-alive",
+    ];
+    proxy.get("http://plain.example.com/echo", &sent);
+    proxy.https_get("api.example.com", "/echo", &sent);
+    let seen = origin.seen();
+    assert_eq!(seen.len(), 2);
+    for (name, _) in seen.iter().flat_map(|seen| &seen.headers) {
+        let tells = ["forwarded", "via", "x-container-id"].contains(&name.as_str());
+        assert!(
+            !tells && !name.starts_with("x-forwarded") && !name.starts_with("proxy-"),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_registration_that_expired_is_denied_once_by_its_name_and_then_forgotten() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.containers.clear();
+    let proxy = setup.start();
+    let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    proxy.register_as(json!({
+        "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
+        "expires_at": soon.format(&Rfc3339).unwrap(),
+    }));
+    assert_eq!(proxy.get("http://plain.example.com/echo", &[]).status, 200);
+    std::thread::sleep(Duration::from_millis(2200));
+    let reply = proxy.get("http://plain.example.com/echo", &[]);
+    reply.assert_denied(
+        403,
+        "registration_expired",
+        "Container registration expired",
+    );
+    eventually("the entry is removed", ENDED, || {
+        let reply = proxy.admin("GET", "/internal/containers/brief", None);
+        reply.status == 404
+    });
+    let reply = proxy.get("http://plain.example.com/echo", &[]);
+    reply.assert_denied(403, "unknown_source", "Unknown source IP");
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[test]
+fn a_tunnel_of_an_expired_lease_ends() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.containers.clear();
+    let proxy = setup.start();
+    let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    proxy.register_as(json!({
+        "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
+        "expires_at": soon.format(&Rfc3339).unwrap(),
+    }));
+    let mut tunnel = proxy.tunnel("api.example.com:443");
+    assert_ends(&mut tunnel, Duration::from_secs(2) + ENDED);
+}
+
+#[test]
+fn registering_an_address_anew_ends_the_old_containers_tunnels_and_streams() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let (mut idle, mut busy) = (proxy.tls("api.example.com"), events(&proxy));
+    proxy.register("127.0.0.1", "successor");
+    assert_ends(&mut idle, ENDED);
+    assert_ends(&mut busy, ENDED);
+    assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
+}
+
+#[test]
+fn deleting_a_container_ends_its_tunnels_and_streams_and_no_others() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.register("127.0.0.2", "second");
+    let (reply, mut other) = proxy.connect_from(SECOND, "plain.example.com:80");
+    assert_eq!(reply.status, 200);
+    let (mut idle, mut busy) = (proxy.tls("api.example.com"), events(&proxy));
+    let reply = proxy.admin("DELETE", "/internal/containers/sandbox", None);
+    assert_eq!(
+        reply.json(),
+        json!({"status": "unregistered", "container_id": SANDBOX})
+    );
+    assert_ends(&mut idle, ENDED);
+    assert_ends(&mut busy, ENDED);
+    let (reply, _) = proxy.connect("api.example.com:443");
+    reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
+    write!(
+        other,
+        "GET /echo HTTP/1.1\r\nHost: plain.example.com\r\n\r\n"
+    )
+    .unwrap();
+    assert_eq!(read_reply(&mut other).unwrap().status, 200);
+}
+
+#[test]
+fn registering_the_same_again_keeps_the_lease_and_its_tunnels() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut tunnel = proxy.tls("api.example.com");
+    proxy.register("127.0.0.1", SANDBOX);
+    std::thread::sleep(Duration::from_secs(2));
+    write!(
+        tunnel,
+        "GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+    )
+    .unwrap();
+    assert_eq!(read_reply(&mut tunnel).unwrap().status, 200);
+}
+
+#[test]
+fn pooled_connections_of_one_lease_never_serve_another() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.register("127.0.0.2", "second");
+    let fetch = |source| {
+        proxy
+            .curl_from(source, &["https://api.example.com/echo"])
+            .status
+    };
+    assert_eq!([fetch(Ipv4Addr::LOCALHOST), fetch(SECOND)], [200, 200]);
+    proxy.register("127.0.0.1", "successor");
+    assert_eq!(fetch(Ipv4Addr::LOCALHOST), 200);
+    let mut connections: Vec<_> = origin.seen().iter().map(|seen| seen.connection).collect();
+    connections.dedup();
+    assert_eq!(connections.len(), 3);
+}
+
+/// A stream of events that would go on for minutes.
+fn events(proxy: &Proxy) -> impl Read {
+    let mut stream = proxy.tls("api.example.com");
+    write!(
+        stream,
+        "GET /events/10000/50 HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+    )
+    .unwrap();
+    let mut first = [0; 64];
+    stream.read_exact(&mut first).unwrap();
+    stream
+}
+
+#[track_caller]
+fn assert_ends(stream: &mut impl Read, within: Duration) {
+    let since = Instant::now();
+    let mut buffer = [0; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(_) => assert!(since.elapsed() < within, "it still streams"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it still stands"),
+            Err(_) => break,
+        }
+    }
+    assert!(
+        since.elapsed() < within,
+        "it ended after {:?}",
+        since.elapsed()
+    );
+}

@@ -1,0 +1,120 @@
+//! What operators see: metrics and the audit.
+
+use serde_json::json;
+
+use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(10);
+
+#[test]
+fn requests_and_denials_are_counted_by_allowlist_entry() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["upstream"]["hosts"]["deep.a.example.org"] = json!(origin.https.to_string());
+    setup.allow("*.example.org");
+    let proxy = setup.start();
+    proxy.fetch("deep.a.example.org", "/status/404");
+    for number in 0..3 {
+        proxy.get(&format!("http://x{number}.example.net/"), &[]);
+    }
+    eventually("the request is counted", SOON, || {
+        let labels = [
+            "method=\"GET\"",
+            "upstream=\"*.example.org\"",
+            "status=\"404\"",
+        ];
+        proxy.metric("proxy_requests_total", &labels) == 1.0
+    });
+    assert_eq!(
+        proxy.metric("proxy_denials_total", &["code=\"domain_not_allowed\""]),
+        3.0
+    );
+    assert_eq!(proxy.metric("proxy_registered_containers", &[]), 1.0);
+    assert!(proxy.metric("proxy_request_duration_seconds_count", &["*.example.org"]) >= 1.0);
+    // A client cannot make up label values.
+    let text = proxy.admin("GET", "/internal/metrics", None).text();
+    assert!(
+        !text.contains("x0.example.net") && !text.contains("deep.a"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_flow_leaves_a_line_without_its_query() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.fetch("api.example.com", "/echo/path?token=private");
+    proxy.get("http://blocked.example.org/secret?token=private", &[]);
+    let passed = proxy.audited(json!({
+        "kind": "http", "container_id": SANDBOX, "method": "GET", "host": "api.example.com",
+        "port": 443, "path": "/echo/path", "status": 200, "outcome": "ok",
+    }));
+    assert_eq!(passed["upstream_addr"], origin.https.to_string());
+    let bytes_out = passed["bytes_out"].as_u64().unwrap();
+    assert!(
+        bytes_out > 0 && passed["duration_ms"].is_number(),
+        "{passed}"
+    );
+    proxy.audited(json!({
+        "host": "blocked.example.org", "status": 403, "outcome": "denied",
+        "code": "domain_not_allowed", "addon": "policy", "path": "/secret",
+    }));
+    proxy.audited(json!({ "kind": "tunnel", "host": "api.example.com" }));
+    let lines = proxy.audit();
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["prev"].is_string() && line["flow"].is_string())
+    );
+    assert!(!format!("{lines:?}").contains("private"));
+}
+
+#[test]
+fn a_flood_of_equal_lines_is_folded_with_its_count_and_others_keep_their_lines() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["audit"]["lines_per_minute_per_container"] = json!(20);
+    setup.containers.push(("127.0.0.2".into(), "second".into()));
+    let proxy = setup.start();
+    for _ in 0..200 {
+        proxy.get("http://blocked.example.org/flood", &[]);
+    }
+    proxy.curl_from(
+        std::net::Ipv4Addr::new(127, 0, 0, 2),
+        &["http://blocked.example.org/other"],
+    );
+    proxy.audited(json!({ "container_id": "second", "path": "/other" }));
+    assert!(proxy.metric("proxy_audit_lines_folded_total", &[]) > 100.0);
+    let flood = |line: &serde_json::Value| line["path"] == "/flood";
+    assert!(proxy.audit().into_iter().filter(flood).count() <= 40);
+}
+
+#[test]
+fn flows_are_shown_as_they_end() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.get("http://blocked.example.org/", &[]);
+    eventually("the flow is listed", SOON, || {
+        let reply = proxy.admin("GET", "/internal/flows", None);
+        reply.text().contains("blocked.example.org")
+    });
+}
+
+#[test]
+fn explain_names_the_entry_that_decides() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let socket = proxy.path("api.sock");
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let explain = |url: &str| {
+        let socket = socket.to_str().unwrap();
+        let ran = proxy.run(
+            binary,
+            &["explain", "--socket", socket, SANDBOX, "GET", url],
+        );
+        format!("{}{}", ran.stdout, ran.stderr)
+    };
+    assert!(explain("https://api.example.com/").contains("allowlist.yaml:"));
+    assert!(explain("https://blocked.example.org/").contains("domain_not_allowed"));
+    origin.assert_untouched();
+}

@@ -1,0 +1,370 @@
+//! What breaks, breaks closed, says so, and mends by itself.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use serde_json::json;
+
+use crate::support::{Origin, Proxy, Setup, assert_closes, eventually, read_reply};
+
+const HOST: &str = "api.example.com";
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn registrations_survive_a_kill_and_a_restart() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    for number in 2..20 {
+        proxy.register(&format!("127.0.1.{number}"), &format!("c{number}"));
+    }
+    // Killed right after the answer: what was answered is on disk.
+    proxy.crash_and_restart();
+    let reply = proxy.admin("GET", "/internal/containers", None).json();
+    assert_eq!(reply["containers"].as_array().unwrap().len(), 19);
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    let reply = proxy.curl_from(
+        Ipv4Addr::new(127, 0, 1, 7),
+        &["http://plain.example.com/echo"],
+    );
+    assert_eq!(reply.status, 200);
+}
+
+#[test]
+fn the_ca_survives_a_restart() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    let before = std::fs::read(proxy.ca()).unwrap();
+    proxy.crash_and_restart();
+    assert_eq!(std::fs::read(proxy.ca()).unwrap(), before);
+}
+
+#[test]
+fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut tunnel = proxy.tls(HOST);
+    let registry: Vec<PathBuf> = ["registry.db", "registry.db-wal", "registry.db-shm"]
+        .map(|name| proxy.path("data").join(name))
+        .into();
+    let aside =
+        |path: &PathBuf| path.with_file_name(format!("{}.aside", path.display()).replace('/', "_"));
+    for path in registry.iter().filter(|path| path.exists()) {
+        std::fs::rename(path, aside(path)).unwrap();
+    }
+    let garbage = b"this is no database".repeat(500);
+    std::fs::write(&registry[0], &garbage).unwrap();
+
+    eventually("health is degraded", SOON, || proxy.health().status == 503);
+    let health = proxy.health().json();
+    assert_eq!(health["status"], "degraded");
+    assert_eq!(health["checks"]["registry_accessible"], false);
+    let reply = proxy.get("http://plain.example.com/echo", &[]);
+    reply.assert_denied(503, "registry_unavailable", "Registry unavailable");
+    let (reply, _) = proxy.connect("api.example.com:443");
+    reply.assert_connect_denied(503, "registry_unavailable", "Registry unavailable");
+    write!(tunnel, "GET /echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
+    let reply = read_reply(&mut tunnel).unwrap();
+    reply.assert_denied(503, "registry_unavailable", "Registry unavailable");
+    let answer = proxy.dig(Ipv4Addr::LOCALHOST, &[HOST]);
+    assert!(answer.contains("status: SERVFAIL"), "{answer}");
+    assert!(origin.seen().is_empty());
+    assert_eq!(
+        std::fs::read(&registry[0]).unwrap(),
+        garbage,
+        "the corrupt file was touched"
+    );
+
+    for path in &registry {
+        let _ = std::fs::remove_file(path);
+    }
+    for path in registry.iter().filter(|path| aside(path).exists()) {
+        std::fs::rename(aside(path), path).unwrap();
+    }
+    eventually("health is back", SOON, || proxy.health().status == 200);
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let origin = Origin::start();
+    let setup = Setup::new(&origin);
+    let _taken = TcpListener::bind(setup.address).unwrap();
+    setup.write();
+    let (code, output) = setup.run("serve");
+    assert_eq!(code, 69, "{output}");
+    assert!(output.contains(&setup.address.to_string()), "{output}");
+}
+
+#[test]
+fn bad_yaml_is_named_with_its_place_and_ends_with_78() {
+    let origin = Origin::start();
+    let setup = Setup::new(&origin);
+    setup.write();
+    let file = setup.dir().join("config/allowlist.yaml");
+    let bad = "version: 1\ndomains:\n  - a.example.com\n  - \"*.com\"\nbogus: 1\n";
+    std::fs::write(file, bad).unwrap();
+    for command in ["serve", "check"] {
+        let (code, output) = setup.run(command);
+        assert_eq!(code, 78, "{command}: {output}");
+        for place in ["allowlist.yaml:4", "allowlist.yaml:5", "bogus"] {
+            assert!(output.contains(place), "{command}: {place} in {output}");
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_set_is_named_and_values_never_are() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup
+        .env
+        .push(("SET_SECRET".into(), "sk-live-value".into()));
+    setup.credential(json!({
+        "name": "a", "hosts": [HOST], "set_headers": { "x-a": "${SET_SECRET}", "x-b": "${NOT_SET}" },
+    }));
+    setup.write();
+    let (code, output) = setup.run("check");
+    assert_eq!(code, 78, "{output}");
+    assert!(
+        output.contains("credentials.yaml:") && output.contains("NOT_SET"),
+        "{output}"
+    );
+    assert!(!output.contains("sk-live-value"), "{output}");
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_used_is_named() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    let file = setup.dir().join("not-a-directory");
+    std::fs::write(&file, "").unwrap();
+    setup.proxy["data_dir"] = json!(file);
+    setup.write();
+    let (code, output) = setup.run("serve");
+    assert!([70, 78].contains(&code), "{code}: {output}");
+    assert!(output.contains("not-a-directory"), "{output}");
+}
+
+#[test]
+fn half_a_ca_is_an_error_and_never_replaced() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    let key = std::fs::read_dir(proxy.path("data"))
+        .unwrap()
+        .flatten()
+        .map(|file| file.path());
+    let key = key.filter(|path| path.is_file()).find(|path| {
+        let content = std::fs::read(path).unwrap();
+        String::from_utf8_lossy(&content).contains("PRIVATE KEY")
+    });
+    let key = key.unwrap();
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\nhalf").unwrap();
+    let config = proxy.path("config");
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let ran = proxy.run(binary, &["serve", "--config", config.to_str().unwrap()]);
+    assert!(ran.code.is_some_and(|code| code != 0), "{ran:?}");
+    let name = key.file_name().unwrap().to_str().unwrap();
+    assert!(ran.stderr.contains(name), "{ran:?}");
+    assert_eq!(
+        std::fs::read(&key).unwrap(),
+        b"-----BEGIN PRIVATE KEY-----\nhalf"
+    );
+}
+
+#[test]
+fn sigterm_lets_flows_finish_and_exits_0() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    let mut stream = proxy.tls(HOST);
+    write!(stream, "GET /slow/1000 HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
+    eventually("the request is under way", SOON, || {
+        origin.seen().len() == 1
+    });
+    proxy.signal(Signal::TERM);
+    assert_eq!(read_reply(&mut stream).unwrap().status, 200);
+    assert_eq!(proxy.wait(SOON).code(), Some(0));
+    assert!(TcpStream::connect(proxy.address).is_err());
+}
+
+#[test]
+fn sigterm_does_not_wait_for_ever() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    let mut stream = proxy.tls(HOST);
+    write!(
+        stream,
+        "GET /events/10000/100 HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
+    )
+    .unwrap();
+    eventually("the request is under way", SOON, || {
+        origin.seen().len() == 1
+    });
+    proxy.signal(Signal::TERM);
+    // shutdown_timeout is 2s here.
+    assert_eq!(proxy.wait(Duration::from_secs(6)).code(), Some(0));
+}
+
+#[test]
+fn a_container_over_its_connections_is_told_so_and_others_keep_their_share() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["max_connections_per_container"] = json!(3);
+    setup.containers.push(("127.0.0.2".into(), "second".into()));
+    let proxy = setup.start();
+    let held: Vec<_> = (0..3)
+        .map(|_| proxy.tunnel("api.example.com:443"))
+        .collect();
+    let (reply, _) = proxy.connect("api.example.com:443");
+    reply.assert_connect_denied(429, "too_many_connections", "");
+    let (reply, _) = proxy.connect_from(SECOND, "api.example.com:443");
+    assert_eq!(reply.status, 200);
+    drop(held);
+    eventually("the share is free again", SOON, || {
+        proxy.connect("api.example.com:443").0.status == 200
+    });
+}
+
+#[test]
+fn connections_are_capped_overall() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["max_connections"] = json!(3);
+    let proxy = setup.start();
+    let held: Vec<_> = (0..3)
+        .map(|_| proxy.tunnel("api.example.com:443"))
+        .collect();
+    let (reply, _) = proxy.connect("api.example.com:443");
+    reply.assert_connect_denied(429, "too_many_connections", "");
+    drop(held);
+    eventually("there is room again", SOON, || {
+        proxy.connect("api.example.com:443").0.status == 200
+    });
+}
+
+#[test]
+fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["header_read_timeout"] = json!("1s");
+    setup.proxy["upstream"]["idle_timeout"] = json!("1s");
+    let proxy = setup.start();
+
+    let mut head = proxy.dial();
+    head.write_all(b"GET http://plain.example.com/ HTTP/1.1\r\nHost:")
+        .unwrap();
+    let mut silent = proxy.dial();
+    silent.set_nodelay(true).unwrap();
+    let mut hello = proxy.tunnel("api.example.com:443");
+    hello.write_all(b"\x16\x03\x01").unwrap();
+    let mut undecided = proxy.tunnel("api.example.com:443");
+    let mut idle = proxy.tls(HOST);
+    let since = Instant::now();
+    for stream in [&mut silent, &mut hello] {
+        assert_closes(stream);
+    }
+    // What has a way to say so may say 408 first.
+    for stream in [&mut head, &mut undecided] {
+        let _ = read_reply(stream);
+        assert_closes(stream);
+    }
+    let _ = std::io::Read::read_to_end(&mut idle, &mut Vec::new());
+    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    eventually("no connection is left", SOON, || {
+        proxy.metric("proxy_active_connections", &[]) == 0.0
+    });
+}
+
+#[test]
+fn a_slow_body_under_way_is_not_a_slow_head() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["header_read_timeout"] = json!("1s");
+    let proxy = setup.start();
+    let mut stream = proxy.tls(HOST);
+    write!(
+        stream,
+        "POST /echo HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 3\r\n\r\n"
+    )
+    .unwrap();
+    for byte in ["a", "b", "c"] {
+        std::thread::sleep(Duration::from_millis(700));
+        write!(stream, "{byte}").unwrap();
+    }
+    assert_eq!(read_reply(&mut stream).unwrap().json()["body"], "abc");
+}
+
+#[test]
+fn running_out_of_file_descriptors_mends_by_itself() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let pid = Pid::from_raw(proxy.pid().cast_signed());
+    let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid()))
+        .unwrap()
+        .count() as u64;
+    let few = Rlimit {
+        current: Some(open + 8),
+        maximum: Some(open + 8),
+    };
+    prlimit(pid, Resource::Nofile, few).unwrap();
+    let crowd: Vec<_> = (0..100).map(|_| proxy.dial()).collect();
+    std::thread::sleep(Duration::from_secs(2));
+    drop(crowd);
+    eventually("it serves again", Duration::from_secs(15), || {
+        proxy
+            .curl(&["--max-time", "5", "http://plain.example.com/echo"])
+            .status
+            == 200
+    });
+    eventually("it is healthy again", SOON, || proxy.health().status == 200);
+    let (reply, _) = proxy.connect_from(Ipv4Addr::new(127, 0, 0, 9), "api.example.com:443");
+    reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
+}
+
+#[test]
+fn an_audit_log_on_a_full_disk_degrades_a_check_and_stops_nobody() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["audit"]["path"] = json!("/dev/full");
+    let proxy = setup.start();
+    for _ in 0..5 {
+        assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    }
+    eventually("a check says so", SOON, || {
+        let checks = proxy.health().json()["checks"].clone();
+        checks
+            .as_object()
+            .unwrap()
+            .values()
+            .any(|check| check != &json!(true))
+    });
+    assert_eq!(proxy.health().status, 200);
+}
+
+#[test]
+fn a_changed_allowlist_applies_within_five_seconds_and_a_broken_one_changes_nothing() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let file = proxy.path("config/allowlist.yaml");
+    let status = || proxy.get("http://plain.example.com/echo", &[]).status;
+    std::fs::write(
+        &file,
+        "version: 1\ndomains: [plain.example.com, \"*.com\"]\n",
+    )
+    .unwrap();
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 422, "{}", reply.text());
+    assert!(reply.text().contains("allowlist.yaml"), "{}", reply.text());
+    assert_eq!([status(), proxy.fetch(HOST, "/echo").status], [200, 200]);
+    std::fs::write(&file, "version: 1\ndomains: [api.example.com]\n").unwrap();
+    eventually("the new list is in force", Duration::from_secs(6), || {
+        status() == 403
+    });
+    assert_eq!(proxy.fetch(HOST, "/echo").status, 200);
+}

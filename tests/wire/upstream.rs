@@ -1,0 +1,155 @@
+//! When the far side is away, slow, broken or up to something.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use serde_json::json;
+
+use crate::support::{Origin, Proxy, RawOrigin, Setup, read_reply};
+
+#[test]
+fn an_upstream_that_nobody_serves_is_unreachable() {
+    let origin = Origin::start();
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut setup = Setup::new(&origin);
+    setup.host("closed.example.com", closed);
+    setup.allow("unknown.example.com");
+    let proxy = setup.start();
+    for host in ["closed.example.com", "unknown.example.com"] {
+        let reply = proxy.get(&format!("http://{host}/"), &[]);
+        reply.assert_denied(502, "upstream_unreachable", "");
+        assert!(reply.text().contains(host), "{}", reply.text());
+        proxy
+            .fetch(host, "/")
+            .assert_denied(502, "upstream_unreachable", "");
+    }
+}
+
+#[test]
+fn an_upstream_that_takes_too_long_is_a_timeout() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["upstream"]["response_timeout"] = json!("1s");
+    let proxy = setup.start();
+    proxy
+        .fetch("api.example.com", "/slow/5000")
+        .assert_denied(504, "upstream_timeout", "");
+    let reply = proxy.get("http://plain.example.com/slow/5000", &[]);
+    reply.assert_denied(504, "upstream_timeout", "");
+    assert_eq!(proxy.fetch("api.example.com", "/slow/100").status, 200);
+}
+
+#[test]
+fn an_upstream_whose_certificate_is_not_in_order_gets_nothing() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for host in [
+        "wrong-name.example.com",
+        "expired.example.com",
+        "self-signed.example.com",
+    ] {
+        let reply = proxy.fetch(host, "/echo");
+        reply.assert_denied(502, "upstream_tls", "");
+        assert!(reply.text().contains(host), "{}", reply.text());
+    }
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn an_upstream_that_speaks_no_tls_is_a_tls_fault() {
+    let origin = Origin::start();
+    let raw = RawOrigin::start(|mut stream| stream.write_all(b"SSH-2.0-server\r\n"));
+    let mut setup = Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    proxy
+        .fetch("raw.example.com", "/")
+        .assert_denied(502, "upstream_tls", "");
+}
+
+#[test]
+fn a_101_that_nobody_asked_for_ends_the_exchange() {
+    let origin = Origin::start();
+    let raw = RawOrigin::start(|mut stream| {
+        let _ = stream.read(&mut [0; 4096])?;
+        let switch =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+        stream.write_all(switch.as_bytes())?;
+        stream.write_all(b"smuggled")?;
+        stream.read(&mut [0; 4096]).map(drop)
+    });
+    let mut setup = Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    let mut stream = proxy.dial();
+    let request = "GET http://raw.example.com/ HTTP/1.1\r\nHost: raw.example.com\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    if let Ok(reply) = read_reply(&mut stream) {
+        assert_eq!(reply.status, 502, "{reply:?}");
+        assert!(!reply.text().contains("smuggled"));
+    }
+}
+
+#[test]
+fn a_body_that_is_cut_short_is_never_passed_off_as_whole() {
+    let origin = Origin::start();
+    let raw = RawOrigin::start(|mut stream| {
+        let read = stream.read(&mut [0; 4096])?;
+        assert!(read > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+    });
+    let mut setup = Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    let curl = proxy.curl(&["http://raw.example.com/"]);
+    assert_ne!(curl.exit, 0, "{curl:?}");
+}
+
+#[test]
+fn alternative_services_are_not_advertised() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let reply = proxy.fetch("api.example.com", "/alt-svc");
+    assert_eq!((reply.status, reply.header("alt-svc")), (200, None));
+    assert_eq!(
+        proxy
+            .get("http://plain.example.com/alt-svc", &[])
+            .header("alt-svc"),
+        None
+    );
+}
+
+#[test]
+fn an_upstreams_own_refusals_pass_unchanged() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for status in [204, 301, 401, 404, 500, 503] {
+        let reply = proxy.fetch("api.example.com", &format!("/status/{status}"));
+        assert_eq!(
+            (reply.status, reply.header("x-proxy-denied")),
+            (status, None)
+        );
+    }
+}
+
+#[test]
+fn paths_and_queries_arrive_byte_for_byte() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for target in [
+        "/echo/a%20b?x=%2F&y=%zz",
+        "/echo/a+b",
+        "/echo/%E2%82%AC",
+        "/echo/?a=b?c",
+    ] {
+        assert_eq!(
+            proxy.fetch("api.example.com", target).status,
+            200,
+            "{target}"
+        );
+        assert_eq!(origin.seen().last().unwrap().target, target);
+    }
+}
