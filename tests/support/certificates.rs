@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -22,6 +22,9 @@ impl Certificates {
     pub fn new() -> Self {
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Its own name: OpenSSL takes a leaf with its issuer's name for a self-signed one.
+        ca.distinguished_name
+            .push(DnType::CommonName, "The origin's CA");
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
         let signed = |names: &[&str], change: fn(&mut CertificateParams)| {
             let key = KeyPair::generate().unwrap();
