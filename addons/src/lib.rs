@@ -8,6 +8,7 @@
 extern crate self as addons;
 
 pub mod contract;
+pub mod credentials;
 pub mod identity;
 pub mod policy;
 pub mod rate_limit;

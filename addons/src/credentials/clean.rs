@@ -1,0 +1,124 @@
+//! Removing what a client brings of its own, wherever the host would take it for a credential.
+
+use http::HeaderValue;
+use http::header::COOKIE;
+use percent_encoding::percent_decode_str;
+
+use super::Credential;
+use crate::contract::Request;
+use crate::fold::{folds_to, remove_fields};
+
+/// The fields in which services take keys, whatever an entry says.
+const USUAL: [&str; 16] = [
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "x-apikey",
+    "api-key",
+    "apikey",
+    "x-goog-api-key",
+    "x-auth-token",
+    "x-auth-key",
+    "x-access-token",
+    "access-token",
+    "private-token",
+    "job-token",
+    "deploy-token",
+    "x-github-token",
+    "x-amz-security-token",
+];
+
+/// What never leaves for one host.
+#[derive(Default)]
+pub(super) struct Unwanted {
+    /// Lower case, with hyphens.
+    headers: Vec<Box<str>>,
+    query: Vec<Box<str>>,
+    cookies: Vec<Box<str>>,
+}
+
+impl Unwanted {
+    /// All that any credential of a host sets or says to remove.
+    pub(super) fn add(&mut self, credential: &Credential) {
+        let set = credential.kind.sources().map(|(name, _)| name);
+        for name in set.chain(&credential.remove_headers) {
+            self.headers.push(name.as_str().replace('_', "-").into());
+        }
+        let boxed = |name: &String| Box::from(name.as_str());
+        self.query.extend(credential.remove_query.iter().map(boxed));
+        self.cookies
+            .extend(credential.remove_cookies.iter().map(boxed));
+    }
+
+    /// Removes it from a request.
+    pub(super) fn remove_from(&self, request: &mut Request) {
+        remove_fields(&mut request.headers, |name| {
+            let mut unwanted = USUAL
+                .iter()
+                .copied()
+                .chain(self.headers.iter().map(|n| &**n));
+            unwanted.any(|unwanted| folds_to(name, unwanted))
+        });
+        if !self.query.is_empty() {
+            self.clean_query(request);
+        }
+        if !self.cookies.is_empty() {
+            self.clean_cookies(request);
+        }
+    }
+
+    fn clean_query(&self, request: &mut Request) {
+        let Some(query) = request.query.as_deref() else {
+            return;
+        };
+        // Some servers also part parameters at semicolons.
+        let kept: String = query
+            .split_inclusive(['&', ';'])
+            .filter(|parameter| {
+                let name = parameter.split(['=', '&', ';']).next();
+                !is_one_of(&self.query, name.unwrap_or_default())
+            })
+            .collect();
+        if kept.len() < query.len() {
+            let kept = kept.trim_end_matches(['&', ';']);
+            request.query = (!kept.is_empty()).then(|| kept.into());
+        }
+    }
+
+    fn clean_cookies(&self, request: &mut Request) {
+        let clean = |value: &HeaderValue| {
+            // What is not text cannot be judged, and no browser sends it.
+            let text = value.to_str().ok()?;
+            let kept: Vec<_> = text
+                .split(';')
+                .map(str::trim)
+                .filter(|cookie| {
+                    let name = cookie.split('=').next().unwrap_or_default();
+                    !is_one_of(&self.cookies, name.trim())
+                })
+                .collect();
+            HeaderValue::from_str(&kept.join("; "))
+                .ok()
+                .filter(|value| !value.is_empty())
+        };
+        let values: Vec<_> = request
+            .headers
+            .get_all(COOKIE)
+            .iter()
+            .filter_map(clean)
+            .collect();
+        request.headers.remove(COOKIE);
+        for value in values {
+            request.headers.append(COOKIE, value);
+        }
+    }
+}
+
+/// Servers decode names, and some do not mind their case.
+fn is_one_of(unwanted: &[Box<str>], name: &str) -> bool {
+    let name = name.replace('+', " ");
+    let name = percent_decode_str(&name).decode_utf8_lossy();
+    unwanted
+        .iter()
+        .any(|other| other.eq_ignore_ascii_case(&name))
+}

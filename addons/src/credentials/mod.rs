@@ -1,0 +1,150 @@
+//! Secrets that sandboxes use and never see: added last, scrubbed first.
+
+mod clean;
+mod decode;
+mod forms;
+mod inject;
+mod placeholder;
+mod scrub;
+mod secret;
+mod zstd;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+
+use crate::contract::{
+    Addon, ContainerId, Flow, Host, Order, Request, Response, SecretSource, Step, Verdict,
+};
+use decode::Decoder;
+use inject::HostCredentials;
+use scrub::{ScrubBody, Scrubber};
+
+/// One secret, and where it belongs. It has no `Debug` on purpose.
+pub struct Credential {
+    /// What stands in the place of an echo, in the audit and in metrics.
+    pub name: Arc<str>,
+    /// The hosts and ports it is for.
+    pub hosts: Vec<(Host, u16)>,
+    /// How it is put into a request.
+    pub kind: CredentialKind,
+    /// Fields that a client could bring a key of its own in.
+    pub remove_headers: Vec<HeaderName>,
+    /// The same for query parameters.
+    pub remove_query: Vec<String>,
+    /// The same for cookies.
+    pub remove_cookies: Vec<String>,
+    /// The containers it is for; `None` for all.
+    pub containers: Option<Vec<ContainerId>>,
+    /// The repositories it is for: requests whose path names one of them, and that the container
+    /// has registered. `None` for all requests.
+    pub repos: Option<Vec<String>>,
+}
+
+/// How a secret is put into a request.
+pub enum CredentialKind {
+    /// As the whole value of fields.
+    SetHeaders(Vec<(HeaderName, Arc<dyn SecretSource>)>),
+    /// As `Authorization: Basic`.
+    Basic {
+        /// Not a secret.
+        username: String,
+        /// The secret.
+        password: Arc<dyn SecretSource>,
+    },
+    /// As `Authorization: Bearer`.
+    Bearer(Arc<dyn SecretSource>),
+}
+
+/// Adds secrets to requests and removes their echoes from responses.
+pub struct Credentials {
+    hosts: HashMap<Host, HostCredentials>,
+}
+
+/// What the response to a request must be scrubbed with.
+struct Guarded {
+    scrubber: Arc<Scrubber>,
+    is_head: bool,
+}
+
+impl Credentials {
+    /// Of several entries that set the same field, the first that is for a request counts.
+    #[must_use]
+    pub fn new(credentials: Vec<Credential>) -> Self {
+        let mut hosts: HashMap<Host, HostCredentials> = HashMap::new();
+        for credential in credentials.into_iter().map(Arc::new) {
+            for (host, _) in &credential.hosts {
+                hosts.entry(host.clone()).or_default().add(&credential);
+            }
+        }
+        Self { hosts }
+    }
+
+    fn guard_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
+        let Some(host) = self.hosts.get(&flow.host) else {
+            return placeholder::refuse(flow, request);
+        };
+        let scrubber = host.apply(flow, request)?;
+        let is_head = request.method == Method::HEAD;
+        flow.slots.put(Guarded { scrubber, is_head });
+        Ok(())
+    }
+}
+
+impl Addon for Credentials {
+    fn name(&self) -> &'static str {
+        "credentials"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            after: &["identity", "rate_limit", "policy"],
+            ..Order::default()
+        }
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        self.guard_request(flow, request).into()
+    }
+
+    fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
+        match flow.slots.find::<Guarded>() {
+            Some(guarded) => guarded.guard_response(response).into(),
+            None => Step::PASS,
+        }
+    }
+}
+
+impl Guarded {
+    fn guard_response(&self, response: &mut Response) -> Verdict {
+        self.scrubber.scrub_headers(&mut response.headers);
+        if self.is_head || has_no_body(response.status) {
+            return Ok(());
+        }
+        let decoder = Decoder::of(&response.headers)?;
+        if decoder.is_none() && self.is_too_short(&response.headers) {
+            return Ok(());
+        }
+        response.headers.remove(http::header::CONTENT_ENCODING);
+        response.push_filter(ScrubBody::new(Arc::clone(&self.scrubber), decoder));
+        Ok(())
+    }
+
+    /// Whether no secret fits into the body, so that it may keep its length.
+    fn is_too_short(&self, headers: &HeaderMap) -> bool {
+        let length = headers
+            .get(CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok());
+        let length = length.and_then(|text| text.parse::<usize>().ok());
+        length.is_some_and(|length| length < self.scrubber.shortest())
+    }
+}
+
+fn has_no_body(status: StatusCode) -> bool {
+    status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+#[cfg(test)]
+mod tests;

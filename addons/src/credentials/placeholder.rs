@@ -1,0 +1,70 @@
+//! The stand-ins that sandboxes see in the place of secrets.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
+use memchr::memmem;
+use percent_encoding::percent_decode;
+
+use crate::contract::{Code, Denial, Flow, Request, Verdict};
+
+const PREFIX: &[u8] = b"up-placeholder-";
+const DIGITS: usize = 32;
+
+/// Denies a request that carries a placeholder: nothing will take its place here, and it tells
+/// an upstream what it should not know.
+pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
+    if !carries_one(request) {
+        return Ok(());
+    }
+    let sentence = format!(
+        "Credential misuse: a placeholder was sent to {}:{} over {}, where no credential is for this container",
+        flow.host,
+        flow.port,
+        flow.scheme.as_str()
+    );
+    Err(Denial::new(Code::CredentialMisuse, sentence)
+        .rule("placeholder")
+        .hint(format!(
+            "add {} to the hosts of an entry in credentials.yaml",
+            flow.host
+        )))
+}
+
+fn carries_one(request: &Request) -> bool {
+    let query = request.query.as_deref().unwrap_or_default();
+    let decoded: Cow<'_, [u8]> = percent_decode(query.as_bytes()).into();
+    is_in(&decoded)
+        || is_in(request.path.normal().as_bytes())
+        || request
+            .headers
+            .values()
+            .any(|value| is_in(value.as_bytes()))
+        || is_a_basic_password(&request.headers)
+}
+
+fn is_in(mut text: &[u8]) -> bool {
+    while let Some(at) = memmem::find(text, PREFIX) {
+        text = text.get(at + PREFIX.len()..).unwrap_or_default();
+        let digits = text.get(..DIGITS);
+        if digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+            return true;
+        }
+    }
+    false
+}
+
+fn is_a_basic_password(headers: &HeaderMap) -> bool {
+    [AUTHORIZATION, PROXY_AUTHORIZATION]
+        .iter()
+        .flat_map(|name| headers.get_all(name))
+        .filter_map(|value| {
+            let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+            let encoded = scheme.eq_ignore_ascii_case("basic").then_some(encoded)?;
+            STANDARD.decode(encoded.trim()).ok()
+        })
+        .any(|decoded| is_in(&decoded))
+}

@@ -1,0 +1,177 @@
+//! Replacing every echo of a secret while a response streams.
+
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use zeroize::Zeroizing;
+
+use super::decode::Decoder;
+use super::forms::Forms;
+use crate::contract::{BodyFilter, BodyOut, Verdict};
+
+/// Finds every form of a set of secrets. It has no `Debug` on purpose.
+pub(super) struct Scrubber {
+    automaton: AhoCorasick,
+    /// The forms in order, to tell whether a text may still become one.
+    forms: Vec<Zeroizing<Vec<u8>>>,
+    /// What stands in the place of each.
+    replacements: Vec<Bytes>,
+    begins: [bool; 256],
+    longest: usize,
+    shortest: usize,
+}
+
+impl Scrubber {
+    pub(super) fn new(forms: Forms) -> Result<Self, String> {
+        let (forms, names): (Vec<_>, Vec<_>) = forms.0.into_iter().unzip();
+        // Leftmost-longest, so that what is found does not depend on the order of forms. Not the
+        // DFA: a few hundred kilobytes a host, for a speed that its prefilter has already.
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(forms.iter().map(|form| form.as_slice()))
+            .map_err(|_| "an echo of it could not be recognised".to_owned())?;
+        let mut begins = [false; 256];
+        for form in &forms {
+            if let Some(slot) = form.first().and_then(|b| begins.get_mut(usize::from(*b))) {
+                *slot = true;
+            }
+        }
+        let in_place = names.iter().map(|name| format!("[REDACTED:{name}]").into());
+        Ok(Self {
+            automaton,
+            replacements: in_place.collect(),
+            begins,
+            longest: forms.iter().map(|form| form.len()).max().unwrap_or(0),
+            shortest: forms
+                .iter()
+                .map(|form| form.len())
+                .min()
+                .unwrap_or(usize::MAX),
+            forms,
+        })
+    }
+
+    /// The length below which a text holds no secret.
+    pub(super) fn shortest(&self) -> usize {
+        self.shortest
+    }
+
+    /// Replaces echoes in every value.
+    pub(super) fn scrub_headers(&self, headers: &mut HeaderMap) {
+        for value in headers.values_mut() {
+            if value.len() < self.shortest || !self.automaton.is_match(value.as_bytes()) {
+                continue;
+            }
+            let mut clean = BodyOut::default();
+            let rest = self.scrub(Bytes::copy_from_slice(value.as_bytes()), true, &mut clean);
+            debug_assert!(rest.is_empty());
+            let clean: Vec<u8> = clean.drain().flatten().collect();
+            // A name that no header may hold still hides the secret.
+            *value = HeaderValue::from_bytes(&clean)
+                .unwrap_or_else(|_| HeaderValue::from_static("[REDACTED]"));
+        }
+    }
+
+    /// Lets through what holds no secret and cannot become one; answers what must wait for more.
+    fn scrub(&self, mut data: Bytes, ended: bool, out: &mut BodyOut) -> Bytes {
+        let waits_from = |data: &Bytes| match ended {
+            true => data.len(),
+            false => self.first_beginning(data),
+        };
+        let mut waiting = waits_from(&data);
+        while let Some(found) = self.automaton.find(&data) {
+            // A longer form, or one that began earlier, may still come.
+            if found.start() >= waiting {
+                break;
+            }
+            out.push(data.split_to(found.start()));
+            drop(data.split_to(found.len()));
+            let replacement = self.replacements.get(found.pattern().as_usize());
+            out.push(replacement.cloned().unwrap_or_default());
+            waiting = match waiting.checked_sub(found.end()) {
+                Some(waiting) => waiting,
+                None => waits_from(&data),
+            };
+        }
+        out.push(data.split_to(waiting));
+        data
+    }
+
+    /// The first place from which the rest of the data is the beginning of some form.
+    fn first_beginning(&self, data: &[u8]) -> usize {
+        let from = data.len().saturating_sub(self.longest.saturating_sub(1));
+        let tail = data.get(from..).unwrap_or_default();
+        let may_begin = |byte: &u8| self.begins.get(usize::from(*byte)).is_some_and(|b| *b);
+        let is_beginning = |(at, byte): (usize, &u8)| {
+            may_begin(byte) && tail.get(at..).is_some_and(|rest| self.begins_a_form(rest))
+        };
+        let found = tail.iter().enumerate().position(is_beginning);
+        found.map_or(data.len(), |at| from + at)
+    }
+
+    /// Whether some form begins with the text and is longer.
+    fn begins_a_form(&self, text: &[u8]) -> bool {
+        let at = self.forms.partition_point(|form| form.as_slice() <= text);
+        self.forms
+            .get(at)
+            .is_some_and(|form| form.starts_with(text))
+    }
+}
+
+/// Scrubs a body, decoding it first where the upstream encoded it.
+pub(super) struct ScrubBody {
+    scrubber: Arc<Scrubber>,
+    decoder: Option<Decoder>,
+    held: Bytes,
+}
+
+impl ScrubBody {
+    pub(super) fn new(scrubber: Arc<Scrubber>, decoder: Option<Decoder>) -> Self {
+        Self {
+            scrubber,
+            decoder,
+            held: Bytes::new(),
+        }
+    }
+
+    fn pass(&mut self, data: Bytes, ended: bool, out: &mut BodyOut) {
+        let data = if self.held.is_empty() {
+            data
+        } else {
+            [&*self.held, &*data].concat().into()
+        };
+        let rest = self.scrubber.scrub(data, ended, out);
+        // A copy, so that a few bytes do not keep a whole buffer alive.
+        self.held = Bytes::copy_from_slice(&rest);
+    }
+}
+
+impl BodyFilter for ScrubBody {
+    fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
+        let data = match &mut self.decoder {
+            Some(decoder) => decoder.feed(&chunk)?,
+            None => chunk,
+        };
+        self.pass(data, false, out);
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict {
+        let data = match &mut self.decoder {
+            Some(decoder) => decoder.finish()?,
+            None => Bytes::new(),
+        };
+        self.pass(data, true, out);
+        if let Some(trailers) = trailers {
+            self.scrubber.scrub_headers(trailers);
+        }
+        Ok(())
+    }
+
+    fn keeps_length(&self) -> bool {
+        false
+    }
+}

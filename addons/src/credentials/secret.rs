@@ -1,0 +1,156 @@
+//! Secrets, ready to be sent: read, checked and put into header values.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{HeaderName, HeaderValue};
+use zeroize::Zeroizing;
+
+use super::forms::Forms;
+use super::scrub::Scrubber;
+use super::{Credential, CredentialKind};
+use crate::contract::SecretSource;
+
+/// Longer than any key or token, and short enough for what is held back of a body.
+const MAX_SECRET: usize = 16 * 1024;
+
+type Reading = Result<Arc<Zeroizing<String>>, String>;
+
+/// What the credentials of one host are at the moment. It has no `Debug` on purpose.
+pub(super) struct Prepared {
+    readings: Vec<Reading>,
+    /// For each credential, what it adds to a request; an error says what is wrong with it.
+    pub(super) headers: Vec<Result<Vec<(HeaderName, HeaderValue)>, String>>,
+    /// Knows every secret that could be read.
+    pub(super) scrubber: Arc<Scrubber>,
+}
+
+impl Prepared {
+    /// Reads every secret. What cannot be read spoils its own credential only.
+    pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
+        let mut readings = Vec::new();
+        let mut headers = Vec::new();
+        let mut forms = Forms::default();
+        for credential in credentials {
+            let mut made = Ok(Vec::new());
+            for (name, source) in credential.kind.sources() {
+                let reading = source.read();
+                let header = reading.clone().and_then(|secret| {
+                    let secret = checked(&secret)?;
+                    credential
+                        .kind
+                        .add_forms(secret, &credential.name, &mut forms);
+                    Ok((name.clone(), credential.kind.header_value(secret)?))
+                });
+                match (header, &mut made) {
+                    (Ok(header), Ok(made)) => made.push(header),
+                    (Err(why), Ok(_)) => made = Err(why),
+                    (_, Err(_)) => {}
+                }
+                readings.push(reading);
+            }
+            headers.push(made);
+        }
+        Ok(Self {
+            readings,
+            headers,
+            scrubber: Arc::new(Scrubber::new(forms)?),
+        })
+    }
+
+    /// Whether the sources still say the same.
+    pub(super) fn is_current(&self, credentials: &[Arc<Credential>]) -> bool {
+        let sources = credentials.iter().flat_map(|c| c.kind.sources());
+        sources
+            .zip(&self.readings)
+            .all(|((_, source), seen)| match (source.read(), seen) {
+                (Ok(now), Ok(seen)) => Arc::ptr_eq(&now, seen) || now == *seen,
+                (Err(_), Err(_)) => true,
+                _ => false,
+            })
+    }
+}
+
+impl CredentialKind {
+    /// The fields it sets, and where their values come from.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (&HeaderName, &Arc<dyn SecretSource>)> {
+        let (list, one) = match self {
+            Self::SetHeaders(headers) => (headers.as_slice(), None),
+            Self::Basic { password, .. } => (&[][..], Some((&AUTHORIZATION, password))),
+            Self::Bearer(token) => (&[][..], Some((&AUTHORIZATION, token))),
+        };
+        list.iter().map(|(name, source)| (name, source)).chain(one)
+    }
+
+    fn header_value(&self, secret: &str) -> Result<HeaderValue, String> {
+        let mut text = Zeroizing::new(String::new());
+        match self {
+            Self::SetHeaders(_) => {
+                text.reserve_exact(secret.len());
+                text.push_str(secret);
+            }
+            Self::Basic { username, .. } => {
+                let pair = user_and_password(username, secret);
+                text.reserve_exact("Basic ".len() + pair.len().div_ceil(3) * 4);
+                text.push_str("Basic ");
+                STANDARD.encode_string(pair.as_bytes(), &mut text);
+            }
+            Self::Bearer(_) => {
+                text.reserve_exact("Bearer ".len() + secret.len());
+                text.push_str("Bearer ");
+                text.push_str(secret);
+            }
+        }
+        let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Wiped(text)))
+            .map_err(|_| "it has bytes that no header may hold".to_owned())?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+
+    fn add_forms(&self, secret: &str, name: &str, forms: &mut Forms) {
+        forms.add_secret(secret.as_bytes(), name);
+        match self {
+            // `Bearer …` in a header that is set whole: what follows the scheme is the secret.
+            Self::SetHeaders(_) => {
+                if let Some((_scheme, bare)) = secret.split_once(' ') {
+                    forms.add_secret(bare.as_bytes(), name);
+                }
+            }
+            Self::Basic { username, .. } => {
+                let pair = user_and_password(username, secret);
+                forms.add_base64(pair.as_bytes(), name);
+            }
+            Self::Bearer(_) => {}
+        }
+    }
+}
+
+fn user_and_password(username: &str, password: &str) -> Zeroizing<String> {
+    let mut pair = Zeroizing::new(String::with_capacity(username.len() + password.len() + 1));
+    pair.push_str(username);
+    pair.push(':');
+    pair.push_str(password);
+    pair
+}
+
+/// Without the line end that files have.
+fn checked(secret: &str) -> Result<&str, String> {
+    let secret = secret.trim();
+    match secret.len() {
+        0 => Err("it is empty".to_owned()),
+        1..=MAX_SECRET => Ok(secret),
+        _ => Err(format!("it is longer than {MAX_SECRET} bytes")),
+    }
+}
+
+/// Bytes that are wiped when the last header value that shares them is gone.
+struct Wiped(Zeroizing<String>);
+
+impl AsRef<[u8]> for Wiped {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}

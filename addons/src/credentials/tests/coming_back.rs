@@ -1,0 +1,254 @@
+//! What comes back with a response.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
+use http::HeaderValue;
+use proptest::prelude::*;
+
+use super::super::decode::tests::{ENCODINGS, encoded};
+use super::*;
+use crate::contract::{Container, Scheme};
+
+fn percent(text: &str, upper: bool) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        _ if upper => format!("%{byte:02X}"),
+        _ => format!("%{byte:02x}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+/// Every form that an echo of the secret may have.
+fn echoes(secret: &str) -> Vec<String> {
+    let json = serde_json::to_string(secret).unwrap();
+    let json = &json[1..json.len() - 1];
+    let mut forms = vec![
+        secret.to_owned(),
+        percent(secret, true),
+        percent(secret, false),
+        json.replace('/', "\\/"),
+        json.to_owned(),
+        secret.bytes().map(|byte| format!("%{byte:02x}")).collect(),
+    ];
+    for before in ["", "a", "ab", "user:", "x-access-token:"] {
+        let text = format!("{before}{secret}");
+        forms.push(STANDARD.encode(&text));
+        forms.push(URL_SAFE.encode(&text));
+        forms.push(STANDARD_NO_PAD.encode(format!("{text}, and more")));
+    }
+    forms
+}
+
+/// What of an echo would still tell the secret: its text, or most of its base64.
+fn tells(body: &[u8], secret: &str, echo: &str) -> bool {
+    let body = String::from_utf8_lossy(body);
+    let middle = echo.get(4..echo.len() - 4).unwrap_or(echo);
+    body.contains(secret) || body.contains(echo) || (echo.len() > 20 && body.contains(middle))
+}
+
+#[test]
+fn every_echo_becomes_the_credentials_name() {
+    let (addon, mut flow) = guarded(basic(SECRET));
+    for echo in echoes(SECRET) {
+        let body = format!("before {echo} after");
+        let back = respond(&addon, &mut flow, &[], &[body.as_bytes()]).unwrap();
+        let back = String::from_utf8(back).unwrap();
+        assert!(
+            back.starts_with("before ") && back.ends_with(" after"),
+            "{back}"
+        );
+        assert!(
+            back.contains("[REDACTED:git]"),
+            "{echo} came back as {back}"
+        );
+        assert!(!tells(back.as_bytes(), SECRET, &echo), "{back}");
+    }
+    let exact = respond(
+        &addon,
+        &mut flow,
+        &[],
+        &[STANDARD.encode(SECRET).as_bytes()],
+    );
+    assert_eq!(exact.unwrap(), b"[REDACTED:git]");
+    let pair = STANDARD.encode(format!("x-access-token:{SECRET}"));
+    let exact = respond(&addon, &mut flow, &[], &[pair.as_bytes()]);
+    assert_eq!(exact.unwrap(), b"[REDACTED:git]");
+}
+
+#[test]
+fn a_scheme_in_a_field_that_is_set_whole_does_not_hide_its_token() {
+    let (addon, mut flow) = guarded(key("k", "token abcdefgh12345"));
+    let back = respond(&addon, &mut flow, &[], &[b"<abcdefgh12345>"]).unwrap();
+    assert_eq!(back, b"<[REDACTED:k]>");
+}
+
+#[test]
+fn echoes_in_fields_and_trailers_are_scrubbed_too() {
+    let (addon, mut flow) = guarded(key("k", SECRET));
+    let location = format!("https://x.example.com/?k={}", percent(SECRET, true));
+    let fields = headers(&[
+        ("location", &location),
+        ("x-echo", SECRET),
+        ("etag", "plain"),
+    ]);
+    let mut response = Response::new(StatusCode::FOUND, fields);
+    assert_eq!(code(addon.response(&mut flow, &mut response)), None);
+    let scrubbed = [
+        ("location", "https://x.example.com/?k=[REDACTED:k]"),
+        ("x-echo", "[REDACTED:k]"),
+        ("etag", "plain"),
+    ];
+    assert_eq!(response.headers, headers(&scrubbed));
+    let mut trailers = headers(&[("x-sum", SECRET)]);
+    let mut filters = response.take_filters();
+    let filter = filters.first_mut().unwrap();
+    filter
+        .end(&mut BodyOut::default(), Some(&mut trailers))
+        .unwrap();
+    assert_eq!(trailers, headers(&[("x-sum", "[REDACTED:k]")]));
+}
+
+#[test]
+fn an_echo_over_plain_http_or_to_another_port_is_scrubbed_too() {
+    let addon = Credentials::new(vec![key("k", SECRET)]);
+    let mut flow = flow();
+    flow.scheme = Scheme::Http;
+    assert_eq!(code(addon.request(&mut flow, &mut request("/", &[]))), None);
+    let back = respond(&addon, &mut flow, &[], &[SECRET.as_bytes()]).unwrap();
+    assert_eq!(back, b"[REDACTED:k]");
+}
+
+#[test]
+fn an_encoded_echo_is_decoded_and_scrubbed() {
+    let (addon, mut flow) = guarded(key("k", SECRET));
+    let body = format!("{} {SECRET} {}", "x".repeat(500), "y".repeat(500));
+    let clean = body.replace(SECRET, "[REDACTED:k]");
+    for name in ENCODINGS {
+        let encoded = encoded(name, body.as_bytes());
+        let field = name.strip_prefix("raw ").unwrap_or(name);
+        let pieces: Vec<_> = encoded.chunks(11).collect();
+        let back = respond(&addon, &mut flow, &[("content-encoding", field)], &pieces);
+        assert_eq!(back.unwrap(), clean.as_bytes(), "{name}");
+    }
+    let unknown = [("content-encoding", "compress")];
+    let denied = respond(&addon, &mut flow, &unknown, &[b"x"]);
+    assert_eq!(denied, Err(Code::UnsupportedEncoding));
+}
+
+#[test]
+fn a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
+    let (addon, mut flow) = guarded(key("k", SECRET));
+    let filters = |status, fields: &[(&str, &str)], flow: &mut Flow| {
+        let mut response = Response::new(status, headers(fields));
+        assert_eq!(code(addon.response(flow, &mut response)), None);
+        let filters = response.take_filters();
+        filters
+            .iter()
+            .map(|filter| filter.keeps_length())
+            .collect::<Vec<_>>()
+    };
+    let ok = StatusCode::OK;
+    assert_eq!(
+        filters(ok, &[("content-length", "2")], &mut flow),
+        [] as [bool; 0]
+    );
+    assert_eq!(
+        filters(ok, &[("content-length", "2000")], &mut flow),
+        [false]
+    );
+    assert_eq!(filters(ok, &[], &mut flow), [false]);
+    assert!(filters(StatusCode::NO_CONTENT, &[], &mut flow).is_empty());
+    assert!(
+        filters(
+            StatusCode::NOT_MODIFIED,
+            &[("content-encoding", "gzip")],
+            &mut flow
+        )
+        .is_empty()
+    );
+}
+
+#[test]
+fn a_stream_waits_for_a_beginning_of_a_secret_and_for_nothing_else() {
+    let (addon, mut flow) = guarded(key("k", SECRET));
+    let mut response = Response::new(StatusCode::OK, HeaderMap::new());
+    assert_eq!(code(addon.response(&mut flow, &mut response)), None);
+    let mut filters = response.take_filters();
+    let filter = filters.first_mut().unwrap();
+    let mut step = |chunk: &'static str| {
+        let chunk = Bytes::from_static(chunk.as_bytes());
+        let at = chunk.as_ptr();
+        let mut out = BodyOut::default();
+        filter.chunk(chunk, &mut out).unwrap();
+        let passed: Vec<Bytes> = out.drain().collect();
+        let copied = passed.first().is_some_and(|first| first.as_ptr() != at);
+        (String::from_utf8(passed.concat()).unwrap(), copied)
+    };
+    assert_eq!(step("data: one\n\n"), ("data: one\n\n".to_owned(), false));
+    assert_eq!(step("data: sk-ant/Api"), ("data: ".to_owned(), false));
+    assert_eq!(step("03+x9_"), (String::new(), false));
+    assert_eq!(step("nothing\n\n").0, "sk-ant/Api03+x9_nothing\n\n");
+}
+
+fn scrubbed(container: &Arc<Container>, chunks: &[&[u8]]) -> Vec<u8> {
+    let addon = Credentials::new(vec![basic(SECRET), key("k", "aaaaaab")]);
+    let mut flow = flow_of(container, Kind::Http, "api.example.com");
+    assert_eq!(code(addon.request(&mut flow, &mut request("/", &[]))), None);
+    respond(&addon, &mut flow, &[], chunks).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn how_a_body_is_cut_changes_no_byte(
+        parts in proptest::collection::vec((0..20_usize, "[a-c=%+/ ]{0,12}"), 0..12),
+        cuts in proptest::collection::vec(1..40_usize, 1..20),
+    ) {
+        let echoes = echoes(SECRET);
+        let mut body = String::new();
+        for (echo, filler) in &parts {
+            let echo = echoes.get(*echo).map_or("aaaaaab", String::as_str);
+            // Whole, or cut off so that it only begins like one.
+            let length = if filler.len() % 3 == 0 { echo.len() / 2 } else { echo.len() };
+            body.push_str(filler);
+            body.push_str(&echo[..length]);
+        }
+        let mut chunks = Vec::new();
+        let mut rest = body.as_bytes();
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (chunk, after) = rest.split_at((*cut).min(rest.len()));
+            chunks.push(chunk);
+            rest = after;
+        }
+        let web = container("web");
+        prop_assert_eq!(scrubbed(&web, &chunks), scrubbed(&web, &[body.as_bytes()]));
+    }
+
+    #[test]
+    fn no_form_of_a_secret_survives(
+        secret in "[!-~]{12,60}",
+        before in "[ -~]{0,30}",
+        chunk in 1..50_usize,
+    ) {
+        prop_assume!(HeaderValue::from_str(&secret).is_ok());
+        let (addon, mut flow) = guarded(basic(&secret));
+        for echo in echoes(&secret) {
+            let body = format!("{before}\n{echo}\n");
+            let chunks: Vec<_> = body.as_bytes().chunks(chunk).collect();
+            let back = respond(&addon, &mut flow, &[], &chunks).unwrap();
+            prop_assert!(!tells(&back, &secret, &echo), "{} in {:?}", echo, String::from_utf8_lossy(&back));
+        }
+    }
+
+    #[test]
+    fn what_holds_no_secret_is_not_touched(body in proptest::collection::vec(any::<u8>(), 0..2000), chunk in 1..300_usize) {
+        let chunks: Vec<_> = body.chunks(chunk).collect();
+        prop_assert_eq!(scrubbed(&container("web"), &chunks), body);
+    }
+}

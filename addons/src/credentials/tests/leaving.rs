@@ -1,0 +1,242 @@
+//! What leaves with a request.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::*;
+use crate::contract::Scheme;
+
+const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
+
+/// The fields that leave when a credential is for the host.
+fn sent(credential: Credential, flow: &mut Flow, request: &mut Request) -> Result<HeaderMap, Code> {
+    let addon = Credentials::new(vec![credential]);
+    let passed = verdict(addon.request(flow, request));
+    passed.map_err(|denial| denial.code())?;
+    Ok(request.headers.clone())
+}
+
+fn sends_key(credential: Credential, flow: &mut Flow, path: &str) -> bool {
+    let headers = sent(credential, flow, &mut request(path, &[])).unwrap();
+    headers.get("x-key").is_some_and(|value| value == SECRET)
+}
+
+#[test]
+fn the_secret_is_added_in_the_form_that_the_entry_says() {
+    let encoded = STANDARD.encode(format!("x-access-token:{SECRET}"));
+    let bearer = CredentialKind::Bearer(source(SECRET));
+    for (credential, field, value) in [
+        (key("k", SECRET), "x-key", SECRET.to_owned()),
+        (key("k", &format!("{SECRET}\n")), "x-key", SECRET.to_owned()),
+        (basic(SECRET), "authorization", format!("Basic {encoded}")),
+        (
+            credential("b", "api.example.com", bearer),
+            "authorization",
+            format!("Bearer {SECRET}"),
+        ),
+    ] {
+        let mut flow = flow();
+        let name = Arc::clone(&credential.name);
+        let headers = sent(credential, &mut flow, &mut request("/", &[])).unwrap();
+        let added = headers.get(field).unwrap();
+        assert_eq!(added.to_str().unwrap(), value);
+        assert!(added.is_sensitive());
+        assert!(!format!("{headers:?}").contains(&value));
+        assert_eq!(flow.record.credential, Some(name));
+        assert_eq!(headers.get("accept-encoding").unwrap(), "identity");
+    }
+}
+
+#[test]
+fn a_secret_goes_to_its_own_host_and_port_over_tls_and_nowhere_else() {
+    assert!(sends_key(key("k", SECRET), &mut flow(), "/"));
+    let mut clear = flow();
+    clear.scheme = Scheme::Http;
+    assert!(!sends_key(key("k", SECRET), &mut clear, "/"));
+    let mut port = flow();
+    port.port = 8443;
+    assert!(!sends_key(key("k", SECRET), &mut port, "/"));
+    for host in ["example.com", "x.api.example.com", "api.example.org"] {
+        let mut other = flow_of(&container("web"), Kind::Http, host);
+        assert!(!sends_key(key("k", SECRET), &mut other, "/"), "{host}");
+    }
+}
+
+#[test]
+fn an_entry_may_be_for_some_containers_only() {
+    let only = |id| Credential {
+        containers: Some(vec![ContainerId::parse(id).unwrap()]),
+        ..key("k", SECRET)
+    };
+    assert!(sends_key(only("web"), &mut flow(), "/"));
+    assert!(!sends_key(only("db"), &mut flow(), "/"));
+}
+
+#[test]
+fn an_entry_may_be_for_some_repositories_only() {
+    let only = |repo: &str| Credential {
+        repos: Some(vec![repo.to_owned()]),
+        ..key("k", SECRET)
+    };
+    // The container has acme/web.
+    for (repo, path, sends) in [
+        ("acme/web", "/acme/web", true),
+        ("acme/web", "/Acme/Web.git/info/refs", true),
+        ("acme/web", "/repos/acme/web/pulls", true),
+        ("acme/web", "/acme/website", false),
+        ("acme/web", "/acme/other", false),
+        ("acme/web", "/user", false),
+        ("acme/web", "/acme/web/../../evil/x", false),
+        ("acme/other", "/acme/other", false),
+    ] {
+        assert_eq!(
+            sends_key(only(repo), &mut flow(), path),
+            sends,
+            "{repo} {path}"
+        );
+    }
+}
+
+#[test]
+fn a_clients_own_key_never_leaves_in_any_spelling() {
+    for scheme in [Scheme::Https, Scheme::Http] {
+        let mut flow = flow();
+        flow.scheme = scheme;
+        let brought = [
+            ("X-Key", "mine"),
+            ("x_key", "mine"),
+            ("authorization", "Bearer mine"),
+            ("proxy_authorization", "mine"),
+            ("x-api-key", "mine"),
+            ("X_Api_Key", "mine"),
+            ("X-Api-Key", "mine"),
+            ("private-token", "mine"),
+            ("x-custom", "mine"),
+            ("x_custom", "mine"),
+            ("cookie", "session=mine; theme=dark; SESSION=mine"),
+            ("cookie", "session=mine"),
+            ("cookie", "%73ession=mine; lang=en"),
+            ("accept", "*/*"),
+        ];
+        let target = "/?a=1&key=mine&%6bey=mine&KEY=mine;key=mine&b=2&key";
+        let mut request = request(target, &brought);
+        let credential = Credential {
+            remove_headers: vec![HeaderName::from_static("x_custom")],
+            remove_query: vec!["key".to_owned()],
+            remove_cookies: vec!["session".to_owned()],
+            ..key("k", SECRET)
+        };
+        let left = sent(credential, &mut flow, &mut request).unwrap();
+        let mine = left
+            .values()
+            .filter(|value| value.to_str().unwrap().contains("mine"));
+        assert_eq!(mine.count(), 0, "{left:?}");
+        let cookies: Vec<_> = left.get_all("cookie").iter().collect();
+        assert_eq!(cookies, ["theme=dark", "lang=en"]);
+        assert_eq!(request.query.as_deref(), Some("a=1&b=2"));
+        assert_eq!(
+            left.get_all("x-key").iter().count(),
+            usize::from(scheme == Scheme::Https)
+        );
+    }
+}
+
+#[test]
+fn the_first_of_two_entries_for_a_request_counts() {
+    let addon = Credentials::new(vec![key("first", SECRET), key("second", "other-secret")]);
+    let (mut flow, mut request) = (flow(), request("/", &[]));
+    assert_eq!(code(addon.request(&mut flow, &mut request)), None);
+    assert_eq!(request.headers.get("x-key").unwrap(), SECRET);
+    assert_eq!(flow.record.credential.as_deref(), Some("first"));
+}
+
+#[test]
+fn a_secret_that_cannot_be_used_denies_and_is_not_shown() {
+    for (secret, why) in [
+        (
+            Ok("sk-secret\r\nx: y".to_owned()),
+            "bytes that no header may hold",
+        ),
+        (
+            Ok("sk-secret\0".to_owned()),
+            "bytes that no header may hold",
+        ),
+        (Ok("  \n".to_owned()), "it is empty"),
+        (Ok("s".repeat(20_000)), "longer than"),
+        (Err("no such file".to_owned()), "no such file"),
+    ] {
+        let source = Arc::new(Source(Mutex::new(secret)));
+        let field = HeaderName::from_static("x-key");
+        let kind = CredentialKind::SetHeaders(vec![(field, source)]);
+        let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
+        let denial = verdict(addon.request(&mut flow(), &mut request("/", &[]))).unwrap_err();
+        assert_eq!(denial.code(), Code::CredentialUnavailable);
+        assert_eq!(denial.sentence(), "Credential unavailable: k");
+        assert!(denial.edit().unwrap().contains(why), "{:?}", denial.edit());
+        assert!(!denial.edit().unwrap().contains("sk-secret"));
+    }
+}
+
+#[test]
+fn a_secret_that_changes_is_sent_and_scrubbed_as_it_is_now() {
+    let changing = source("first-secret");
+    let kind = CredentialKind::Bearer(Arc::clone(&changing) as Arc<dyn SecretSource>);
+    let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
+    for secret in ["first-secret", "second-secret"] {
+        *changing.0.lock() = Ok(secret.to_owned());
+        let (mut flow, mut request) = (flow(), request("/", &[]));
+        assert_eq!(code(addon.request(&mut flow, &mut request)), None);
+        let sent = request.headers.get("authorization").unwrap();
+        assert_eq!(sent.to_str().unwrap(), format!("Bearer {secret}"));
+        let back = respond(&addon, &mut flow, &[], &[secret.as_bytes()]).unwrap();
+        assert_eq!(back, b"[REDACTED:k]");
+    }
+}
+
+#[test]
+fn a_placeholder_goes_nowhere_but_where_a_secret_takes_its_place() {
+    let basic = format!("Basic {}", STANDARD.encode(format!("u:{PLACEHOLDER}")));
+    let bearer = format!("Bearer {PLACEHOLDER}");
+    let shaped = format!("sk-ant-{PLACEHOLDER}");
+    let query = format!("/?key={PLACEHOLDER}");
+    let escaped = query.replace('-', "%2D");
+    let placed = |path: &str, value: &str| request(path, &[("authorization", value)]);
+    let makers: [&dyn Fn() -> Request; 5] = [
+        &|| placed("/", &bearer),
+        &|| placed("/", &basic),
+        &|| placed("/", &shaped),
+        &|| placed(&query, "none"),
+        &|| placed(&escaped, "none"),
+    ];
+    for make in makers {
+        let other = &mut flow_of(&container("web"), Kind::Http, "other.example.com");
+        let misuse = Err(Code::CredentialMisuse);
+        assert_eq!(sent(key("k", SECRET), other, &mut make()), misuse);
+        let mut clear = flow();
+        clear.scheme = Scheme::Http;
+        assert_eq!(sent(key("k", SECRET), &mut clear, &mut make()), misuse);
+        assert!(sent(key("k", SECRET), &mut flow(), &mut make()).is_ok());
+    }
+    let harmless = "up-placeholder-0123 up-placeholder-xyz";
+    let other = &mut flow_of(&container("web"), Kind::Http, "other.example.com");
+    assert!(sent(key("k", SECRET), other, &mut placed("/", harmless)).is_ok());
+}
+
+#[test]
+fn where_no_credential_is_for_the_host_a_clients_own_key_may_leave() {
+    let other = &mut flow_of(&container("web"), Kind::Http, "other.example.com");
+    let mut request = request("/?key=mine", &[("authorization", "mine")]);
+    let left = sent(key("k", SECRET), other, &mut request).unwrap();
+    assert_eq!(left, headers(&[("authorization", "mine")]));
+}
+
+#[test]
+fn a_rehearsal_names_the_credential_and_does_not_hold_the_secret() {
+    let mut flow = flow().rehearse();
+    let left = sent(key("k", SECRET), &mut flow, &mut request("/", &[])).unwrap();
+    assert!(!left.contains_key("x-key"));
+    assert_eq!(
+        flow.notes().first().unwrap().text,
+        "credential k would be added"
+    );
+}
