@@ -2,9 +2,12 @@
 // The helpers are no `#[test]` functions, for which clippy.toml allows it.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -184,19 +187,61 @@ async fn a_restart_keeps_leases_and_no_number_is_given_twice() {
     assert_eq!(house.at(A).unwrap().level(), Level::Public);
 }
 
-#[tokio::test]
-async fn what_was_answered_survives_a_kill() {
-    let house = House::new();
-    house.register("c1", A).await;
-    // A process that is killed closes nothing: what is on disk now is all there is.
-    let killed = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(house.directory.path()).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), killed.path().join(entry.file_name())).unwrap();
+/// Tells this test program that it is the one to be killed, and where its registry is.
+const VICTIM: &str = "REGISTRY_TEST_VICTIM";
+
+/// Registers one container after the other until it is killed, and says so of each.
+async fn register_until_killed(directory: &Path) {
+    let registry = Registry::open(directory.join(FILE_NAME), directory);
+    for number in 0_u16.. {
+        let [high, low] = number.to_be_bytes();
+        let new = new(&format!("c{number}"), [10, 0, high, low]);
+        let registered = registry.register(new).await.unwrap();
+        println!(
+            "registered {} {}",
+            registered.container.id, registered.container.lease
+        );
     }
-    let reopened = Registry::open(killed.path().join(FILE_NAME), killed.path());
-    assert_eq!(reopened.problem(), None);
-    assert!(reopened.get(&id("c1")).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_kill_in_mid_write() {
+    if let Some(directory) = std::env::var_os(VICTIM) {
+        return register_until_killed(Path::new(&directory)).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let name = "what_was_answered_survives_a_kill_in_mid_write";
+    let mut answered = HashMap::new();
+    for round in 0..3 {
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(VICTIM, directory.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        let mut registered = 0;
+        // What it still said before it died counts too.
+        for line in lines.map_while(Result::ok) {
+            let Some((_, said)) = line.split_once("registered ") else {
+                continue;
+            };
+            let (id, lease) = said.split_once(' ').unwrap();
+            answered.insert(id.to_owned(), lease.to_owned());
+            registered += 1;
+            if registered == 5 + 5 * round {
+                victim.kill().unwrap();
+            }
+        }
+        victim.wait().unwrap();
+        let reopened = Registry::open(directory.path().join(FILE_NAME), directory.path());
+        assert_eq!(reopened.problem(), None);
+        for (name, lease) in &answered {
+            let found = reopened.get(&id(name)).unwrap().expect(name);
+            assert_eq!(found.lease.to_string(), *lease, "{name}");
+        }
+    }
+    assert!(answered.len() >= 15);
 }
 
 #[tokio::test]
