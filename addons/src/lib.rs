@@ -10,6 +10,7 @@ extern crate self as addons;
 pub mod contract;
 pub mod credentials;
 pub mod identity;
+pub mod observe;
 pub mod policy;
 pub mod rate_limit;
 
@@ -17,3 +18,53 @@ pub mod rate_limit;
 #[path = "../tests/fixtures/mod.rs"]
 mod fixtures;
 mod fold;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::{Addon, Chain, Containers, OrderError};
+use credentials::{Credential, Credentials};
+use identity::Identity;
+use observe::{Audit, Metrics};
+use policy::{Policy, PolicySettings};
+use rate_limit::{DnsBudget, RateLimit};
+
+/// What the standard chain is made from.
+pub struct Parts {
+    /// Counts across reloads, so it is made once and handed in.
+    pub metrics: Arc<Metrics>,
+    /// Budgets across reloads, so it is made once and handed in.
+    pub audit: Arc<Audit>,
+    /// Who is at a source.
+    pub containers: Arc<dyn Containers>,
+    /// What a lease may ask the resolver for.
+    pub dns_budget: DnsBudget,
+    /// Where containers may go.
+    pub policy: PolicySettings,
+    /// The secrets to lend.
+    pub credentials: Vec<Credential>,
+    /// How long a phase may take from the moment when an addon waits.
+    pub deadline: Duration,
+}
+
+/// The chain, in its order. A reload builds another one.
+pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
+    let addons: Vec<Arc<dyn Addon>> = vec![
+        // Observers stand in front, so that they are told of a flow whoever denies it. They have
+        // no hook but `finished`, and nothing behind them depends on them.
+        parts.metrics,
+        parts.audit,
+        // Everything behind it asks who the flow is for.
+        Arc::new(Identity::new(parts.containers)),
+        // Before anything that costs more than counting, so that a flood is cheap to turn away;
+        // behind identity, because the budget belongs to the lease.
+        Arc::new(RateLimit::new(parts.dns_budget)),
+        // Says no before a secret is touched. Its cleaning of fields must be done when secrets
+        // are added, lest it remove one.
+        Arc::new(Policy::new(parts.policy)),
+        // Last: a secret is added only after every other addon passed. Responses run backwards,
+        // so it is also the first to see one, and no other addon sees an echo.
+        Arc::new(Credentials::new(parts.credentials)),
+    ];
+    Chain::new(addons, parts.deadline)
+}

@@ -1,0 +1,305 @@
+//! One line for every flow that ended.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use prometheus::{IntCounter, Registry};
+use tokio_util::sync::CancellationToken;
+
+use super::budget::Budget;
+use super::line::AuditLine;
+use crate::contract::{Addon, Flow, Order, Outcome, Principal};
+
+/// Takes audit lines. It must not block: it is called where flows end.
+pub trait AuditSink: Send + Sync {
+    /// Takes a line.
+    fn write(&self, line: AuditLine);
+}
+
+/// What the audit is made from.
+pub struct AuditSettings {
+    /// The log: what is over a container's budget is folded before it gets there.
+    pub log: Arc<dyn AuditSink>,
+    /// Those who watch flows as they end: they see every line by itself.
+    pub live: Vec<Arc<dyn AuditSink>>,
+    /// What one container may write to the log; strangers share as much.
+    pub lines_per_minute_per_container: NonZeroU32,
+}
+
+/// Writes the audit log. Made once: a reload keeps it.
+pub struct Audit {
+    settings: AuditSettings,
+    strangers: Budget,
+    leases: Mutex<Vec<Weak<Budget>>>,
+    folded: IntCounter,
+}
+
+impl Audit {
+    /// Registers `proxy_audit_lines_folded_total` and begins.
+    pub fn new(settings: AuditSettings, registry: &Registry) -> prometheus::Result<Self> {
+        let help = "Audit lines that were folded into an equal one";
+        let folded = IntCounter::new("proxy_audit_lines_folded_total", help)?;
+        registry.register(Box::new(folded.clone()))?;
+        let strangers = Budget::new(
+            settings.lines_per_minute_per_container,
+            Arc::clone(&settings.log),
+            folded.clone(),
+            CancellationToken::new(),
+        );
+        Ok(Self {
+            settings,
+            strangers,
+            leases: Mutex::default(),
+            folded,
+        })
+    }
+
+    /// Writes folded lines that have waited for a minute, and those of leases that are over. To
+    /// be called every second or so.
+    pub fn tick(&self, now: Instant) {
+        self.each_budget(|budget| budget.flush_if_due(now));
+    }
+
+    /// Writes all that is held: the last act before the process ends.
+    pub fn flush(&self) {
+        self.each_budget(Budget::flush);
+    }
+
+    fn each_budget(&self, act: impl Fn(&Budget)) {
+        act(&self.strangers);
+        let mut budgets = Vec::new();
+        self.leases.lock().retain(|lease| {
+            let budget = lease.upgrade();
+            budgets.extend(budget.clone());
+            budget.is_some()
+        });
+        budgets.iter().for_each(|budget| act(budget));
+    }
+
+    fn new_budget(&self, ended: &CancellationToken) -> Budget {
+        Budget::new(
+            self.settings.lines_per_minute_per_container,
+            Arc::clone(&self.settings.log),
+            self.folded.clone(),
+            ended.clone(),
+        )
+    }
+}
+
+/// What a lease owns: told to the audit once, so that what it holds is written in time.
+struct LeaseBudget(Arc<Budget>);
+
+impl Addon for Audit {
+    fn name(&self) -> &'static str {
+        "audit"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            before: &["identity"],
+            ..Order::default()
+        }
+    }
+
+    fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        if flow.is_rehearsal() {
+            return;
+        }
+        let line = AuditLine::of(flow, outcome);
+        for live in &self.settings.live {
+            live.write(line.clone());
+        }
+        match &flow.principal {
+            Some(Principal::Container(container)) => {
+                let owned = container.owned(|| {
+                    let budget = Arc::new(self.new_budget(container.ended()));
+                    self.leases.lock().push(Arc::downgrade(&budget));
+                    LeaseBudget(budget)
+                });
+                owned.0.write(line);
+            }
+            // Its flows are few, and none of them is chosen by a client.
+            Some(Principal::System(_)) => self.settings.log.write(line),
+            None => self.strangers.write(line),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::contract::{Code, Container, Denial, Kind};
+    use crate::fixtures::{container, flow, flow_of};
+
+    #[derive(Default)]
+    struct Lines(Mutex<Vec<AuditLine>>);
+
+    impl AuditSink for Lines {
+        fn write(&self, line: AuditLine) {
+            self.0.lock().push(line);
+        }
+    }
+
+    impl Lines {
+        fn take(&self) -> Vec<AuditLine> {
+            std::mem::take(&mut *self.0.lock())
+        }
+    }
+
+    fn audit(lines_per_minute: u32) -> (Audit, Arc<Lines>, Arc<Lines>) {
+        let (log, live) = (Arc::new(Lines::default()), Arc::new(Lines::default()));
+        let settings = AuditSettings {
+            log: Arc::clone(&log) as Arc<dyn AuditSink>,
+            live: vec![Arc::clone(&live) as Arc<dyn AuditSink>],
+            lines_per_minute_per_container: NonZeroU32::new(lines_per_minute).unwrap(),
+        };
+        let audit = Audit::new(settings, &Registry::new()).unwrap();
+        (audit, log, live)
+    }
+
+    fn ok() -> Outcome {
+        Outcome {
+            status: 200,
+            denial: None,
+            aborted: false,
+            duration: Duration::from_millis(12),
+        }
+    }
+
+    fn finish(audit: &Audit, container: &Arc<Container>, path: &str) {
+        let mut flow = flow_of(container, Kind::Http, "api.example.com");
+        flow.record.path = Some(path.into());
+        audit.finished(&flow, &ok());
+    }
+
+    #[test]
+    fn a_line_has_the_keys_of_the_log_in_their_order() {
+        let (audit, log, _) = audit(10);
+        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+        flow.record.method = Some("GET".into());
+        flow.record.path = Some("/v1?key=secret".into());
+        flow.record.rule = Some("api.example.com".into());
+        flow.record.upstream = Some("93.184.216.34:443".parse().unwrap());
+        flow.record.credential = Some("anthropic".into());
+        flow.at = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+        audit.finished(&flow, &ok());
+        let id = flow.id;
+        let line = serde_json::to_string(&log.take()[0]).unwrap();
+        assert_eq!(
+            line,
+            format!(
+                r#"{{"ts":"2023-11-14T22:13:20.123Z","flow":"{id}","kind":"http","container_id":"web","client":"10.0.0.7","method":"GET","host":"api.example.com","port":443,"path":"/v1","status":200,"outcome":"ok","rule":"api.example.com","bytes_in":0,"bytes_out":0,"duration_ms":12,"upstream_addr":"93.184.216.34:443","credential":"anthropic"}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn a_denial_names_its_code_addon_and_rule_and_leaves_out_what_is_not_there() {
+        let (audit, log, _) = audit(10);
+        let mut flow = flow(Kind::Dns, "evil.example.com");
+        flow.client = crate::contract::Client::default();
+        let denial = Denial::new(Code::DomainNotAllowed, "Domain not allowed: secret")
+            .rule("allowlist")
+            .by("policy");
+        let outcome = Outcome {
+            status: 0,
+            denial: Some(denial),
+            ..ok()
+        };
+        audit.finished(&flow, &outcome);
+        let line = serde_json::to_value(&log.take()[0]).unwrap();
+        let keys: Vec<_> = line.as_object().unwrap().keys().cloned().collect();
+        assert!(
+            !keys
+                .iter()
+                .any(|key| ["container_id", "client", "status"].contains(&&**key))
+        );
+        assert_eq!(line["outcome"], "denied");
+        assert_eq!(line["code"], "domain_not_allowed");
+        assert_eq!(line["addon"], "policy");
+        assert_eq!(line["rule"], "allowlist");
+        assert!(!line.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn over_the_budget_equal_lines_are_folded_into_one_with_a_count() {
+        let (audit, log, live) = audit(2);
+        let web = container("web");
+        for _ in 0..7 {
+            finish(&audit, &web, "/a");
+        }
+        finish(&audit, &web, "/b");
+        assert_eq!(log.take().len(), 2);
+        assert_eq!(live.take().len(), 8);
+        audit.tick(Instant::now() + Duration::from_secs(59));
+        assert_eq!(log.take().len(), 0);
+        audit.tick(Instant::now() + Duration::from_secs(60));
+        let mut counts: Vec<_> = log.take().iter().map(|line| line.count).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [None, Some(5)]);
+        assert_eq!(audit.folded.get(), 4);
+    }
+
+    #[test]
+    fn one_containers_flood_does_not_fold_the_lines_of_another() {
+        let (audit, log, _) = audit(1);
+        let (web, db) = (container("web"), container("db"));
+        for _ in 0..100 {
+            finish(&audit, &web, "/a");
+        }
+        finish(&audit, &db, "/a");
+        assert_eq!(log.take().len(), 2);
+    }
+
+    #[test]
+    fn strangers_share_one_budget() {
+        let (audit, log, _) = audit(1);
+        for last in 1..=9 {
+            let mut flow = flow(Kind::Tunnel, "api.example.com");
+            flow.client.peer = Some(([10, 0, 0, last], 40000).into());
+            audit.finished(&flow, &ok());
+        }
+        assert_eq!(log.take().len(), 1);
+    }
+
+    #[test]
+    fn what_is_folded_is_written_when_the_lease_ends() {
+        let (audit, log, _) = audit(1);
+        let web = container("web");
+        for _ in 0..3 {
+            finish(&audit, &web, "/a");
+        }
+        log.take();
+        web.end();
+        audit.tick(Instant::now());
+        assert_eq!(log.take()[0].count, Some(2));
+        finish(&audit, &web, "/late");
+        drop(web);
+        assert_eq!(log.take().len(), 1);
+    }
+
+    #[test]
+    fn a_flood_of_different_lines_is_counted_and_held_in_bounds() {
+        let (audit, log, _) = audit(1);
+        let web = container("web");
+        for n in 0..5000 {
+            finish(&audit, &web, &format!("/{n}"));
+        }
+        audit.flush();
+        let lines = log.take();
+        assert!(lines.len() < 600, "{}", lines.len());
+        let flows: u64 = lines.iter().map(|line| line.count.unwrap_or(1)).sum();
+        assert_eq!(flows, 5000);
+    }
+
+    #[test]
+    fn what_a_client_chooses_is_cut() {
+        let (audit, log, _) = audit(1);
+        finish(&audit, &container("web"), &"é".repeat(5000));
+        assert!(log.take()[0].path.as_ref().unwrap().len() < 1100);
+    }
+}

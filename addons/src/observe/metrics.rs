@@ -1,0 +1,304 @@
+//! Counting flows as they end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use http::StatusCode;
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+
+use crate::contract::{Addon, Code, Container, ContainerId, Flow, Kind, Order, Outcome};
+
+const METHODS: [&str; 8] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
+];
+
+const RECORD_TYPES: [&str; 13] = [
+    "A", "AAAA", "CNAME", "HTTPS", "SVCB", "MX", "TXT", "NS", "SOA", "PTR", "SRV", "CAA", "ANY",
+];
+
+/// From a cached answer to a long completion, in seconds.
+const BUCKETS: [f64; 12] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0,
+];
+
+/// Counts flows. Made once: a reload keeps it.
+pub struct Metrics {
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    dns_queries: IntCounterVec,
+    denials: IntCounterVec,
+    injected: IntCounterVec,
+    rejected: Rejected,
+}
+
+impl Metrics {
+    /// Registers the metrics.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let durations = HistogramVec::new(
+            HistogramOpts::new(
+                "proxy_request_duration_seconds",
+                "How long requests took, by allowlist entry",
+            )
+            .buckets(BUCKETS.to_vec()),
+            &["upstream"],
+        )?;
+        registry.register(Box::new(durations.clone()))?;
+        let rejected = Rejected::new()?;
+        registry.register(Box::new(rejected.clone()))?;
+        Ok(Self {
+            requests: counter(
+                "proxy_requests_total",
+                "Requests, tunnels and WebSockets that ended, by allowlist entry",
+                &["method", "upstream", "status", "outcome"],
+            )?,
+            durations,
+            dns_queries: counter(
+                "proxy_dns_queries_total",
+                "DNS questions",
+                &["type", "outcome"],
+            )?,
+            denials: counter(
+                "proxy_denials_total",
+                "Flows that were denied or failed, by code",
+                &["code"],
+            )?,
+            injected: counter(
+                "proxy_credentials_injected_total",
+                "Requests that a credential was added to",
+                &["credential"],
+            )?,
+            rejected,
+        })
+    }
+
+    fn count_request(&self, flow: &Flow, outcome: &Outcome) {
+        let method = known(&METHODS, flow.record.method.as_deref());
+        let upstream = flow.upstream();
+        // An upstream chooses the status, so only those that mean something get a series.
+        let status = StatusCode::from_u16(outcome.status).ok();
+        let status = match &status {
+            Some(status) if status.canonical_reason().is_some() => status.as_str(),
+            Some(_) => "other",
+            None => "none",
+        };
+        increment(&self.requests, &[method, upstream, status, outcome.label()]);
+        // How long a tunnel or a WebSocket stood says nothing about an upstream.
+        if flow.kind == Kind::Http
+            && let Ok(durations) = self.durations.get_metric_with_label_values(&[upstream])
+        {
+            durations.observe(outcome.duration.as_secs_f64());
+        }
+        if let Some(credential) = &flow.record.credential {
+            increment(&self.injected, &[&**credential]);
+        }
+    }
+}
+
+impl Addon for Metrics {
+    fn name(&self) -> &'static str {
+        "metrics"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            before: &["identity"],
+            ..Order::default()
+        }
+    }
+
+    fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        if flow.is_rehearsal() {
+            return;
+        }
+        if flow.kind == Kind::Dns {
+            let record_type = known(&RECORD_TYPES, flow.record.method.as_deref());
+            increment(&self.dns_queries, &[record_type, outcome.label()]);
+        } else {
+            self.count_request(flow, outcome);
+        }
+        if let Some(denial) = &outcome.denial {
+            increment(&self.denials, &[denial.code().as_str()]);
+            if denial.code() == Code::RateLimited
+                && let Some(container) = flow.known_container()
+            {
+                self.rejected.count(container, flow.upstream());
+            }
+        }
+    }
+}
+
+/// A label that no client can make up.
+fn known<'a>(labels: &[&'a str], text: Option<&str>) -> &'a str {
+    let found = labels.iter().find(|label| Some(**label) == text);
+    found.copied().unwrap_or("other")
+}
+
+/// Finds the counter without an allocation once it exists.
+fn increment(counters: &IntCounterVec, labels: &[&str]) {
+    if let Ok(counter) = counters.get_metric_with_label_values(labels) {
+        counter.inc();
+    }
+}
+
+/// What the rate limits turned away. Its series bear a container's name, and go with its lease.
+#[derive(Clone)]
+struct Rejected {
+    counters: IntCounterVec,
+    series: Arc<Mutex<HashMap<Series, Weak<Container>>>>,
+}
+
+/// A container, its lease and an upstream.
+type Series = (ContainerId, u64, Box<str>);
+
+impl Rejected {
+    fn new() -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "proxy_rate_limit_rejected_total",
+            "Flows that were over a limit, by container and allowlist entry",
+        );
+        Ok(Self {
+            counters: IntCounterVec::new(opts, &["container", "upstream"])?,
+            series: Arc::default(),
+        })
+    }
+
+    fn count(&self, container: &Arc<Container>, upstream: &str) {
+        let mut series = self.series.lock();
+        series
+            .entry((container.id.clone(), container.lease, upstream.into()))
+            .or_insert_with(|| Arc::downgrade(container));
+        increment(&self.counters, &[container.id.as_str(), upstream]);
+    }
+
+    fn forget_ended(&self) {
+        self.series.lock().retain(|(id, _, upstream), lease| {
+            let lease = lease.upgrade();
+            let lives = lease.is_some_and(|lease| !lease.ended().is_cancelled());
+            if !lives {
+                let labels = [id.as_str(), upstream];
+                let _ = self.counters.remove_label_values(&labels);
+            }
+            lives
+        });
+    }
+}
+
+impl Collector for Rejected {
+    fn desc(&self) -> Vec<&Desc> {
+        self.counters.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.forget_ended();
+        self.counters.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prometheus::TextEncoder;
+
+    use super::*;
+    use crate::contract::Denial;
+    use crate::fixtures::{container, flow, flow_of};
+
+    fn metrics() -> (Metrics, Registry) {
+        let registry = Registry::new();
+        (Metrics::new(&registry).unwrap(), registry)
+    }
+
+    fn outcome(status: u16, code: Option<Code>) -> Outcome {
+        Outcome {
+            status,
+            denial: code.map(|code| Denial::new(code, "no")),
+            aborted: false,
+            duration: Duration::from_millis(30),
+        }
+    }
+
+    fn text(registry: &Registry) -> String {
+        TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap()
+    }
+
+    fn finish(metrics: &Metrics, kind: Kind, method: &str, outcome: &Outcome) {
+        let mut flow = flow(kind, "api.example.com");
+        flow.record.method = Some(method.into());
+        metrics.finished(&flow, outcome);
+    }
+
+    #[test]
+    fn flows_are_counted_by_what_the_configuration_names() {
+        let (metrics, registry) = metrics();
+        finish(&metrics, Kind::Http, "GET", &outcome(200, None));
+        finish(
+            &metrics,
+            Kind::Tunnel,
+            "CONNECT",
+            &outcome(403, Some(Code::DomainNotAllowed)),
+        );
+        finish(&metrics, Kind::Dns, "AAAA", &outcome(0, None));
+        let mut lending = flow(Kind::Http, "api.example.com");
+        lending.record.credential = Some("anthropic".into());
+        metrics.finished(&lending, &outcome(200, None));
+        let text = text(&registry);
+        for line in [
+            r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 1"#,
+            r#"proxy_requests_total{method="CONNECT",outcome="denied",status="403",upstream="api.example.com"} 1"#,
+            r#"proxy_dns_queries_total{outcome="ok",type="AAAA"} 1"#,
+            r#"proxy_denials_total{code="domain_not_allowed"} 1"#,
+            r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 2"#,
+            r#"proxy_credentials_injected_total{credential="anthropic"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn neither_clients_nor_upstreams_make_up_labels() {
+        let (metrics, registry) = metrics();
+        for n in 0..50 {
+            finish(
+                &metrics,
+                Kind::Http,
+                &format!("M{n}"),
+                &outcome(700 + n, None),
+            );
+            finish(&metrics, Kind::Dns, &format!("TYPE{n}"), &outcome(0, None));
+            let mut stray = flow(Kind::Http, &format!("{n}.example.com"));
+            stray.entry = None;
+            metrics.finished(&stray, &outcome(403, None));
+        }
+        let text = text(&registry);
+        let series = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        assert_eq!(series("proxy_requests_total{"), 2, "{text}");
+        assert_eq!(series("proxy_dns_queries_total{"), 1);
+    }
+
+    #[test]
+    fn a_containers_series_go_when_its_lease_ends() {
+        let (metrics, registry) = metrics();
+        let limited = outcome(429, Some(Code::RateLimited));
+        let (ended, dropped) = (container("web"), container("db"));
+        for container in [&ended, &dropped] {
+            metrics.finished(&flow_of(container, Kind::Dns, "api.example.com"), &limited);
+        }
+        let series =
+            r#"proxy_rate_limit_rejected_total{container="web",upstream="api.example.com"} 1"#;
+        assert!(text(&registry).contains(series));
+        ended.end();
+        drop(dropped);
+        assert!(!text(&registry).contains("proxy_rate_limit_rejected_total{"));
+    }
+}
