@@ -1,1 +1,92 @@
-fn main() {}
+//! Arguments, exit codes, and the runtime that everything runs on.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use unified_proxy::app::{self, DevOptions};
+use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code};
+use unified_proxy::config::{self, Config};
+use unified_proxy::telemetry::verify_audit;
+use unified_proxy::tls::CaFiles;
+
+fn main() -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            return Failure::new(code::SOFTWARE, format_args!("cannot start: {error}")).report();
+        }
+    };
+    let ended = match cli::parse() {
+        Command::Serve(dir) => runtime
+            .block_on(app::run(dir.served(), None))
+            .map_err(stopped),
+        Command::Dev { config, repos } => {
+            let dev = DevOptions { repos };
+            runtime
+                .block_on(app::run(config, Some(dev)))
+                .map_err(stopped)
+        }
+        Command::Check(dir) => check(&dir),
+        Command::Ca(command) => ca(&command),
+        Command::Audit(AuditCommand::Verify(dir)) => audit(&dir),
+        Command::Client(command) => return runtime.block_on(cli::run(command)),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn stopped(failure: app::Failure) -> Failure {
+    Failure::new(failure.code(), failure)
+}
+
+fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
+    let (dir, profile) = dir.here();
+    let config =
+        config::load(&dir, profile).map_err(|errors| Failure::new(code::CONFIG, errors))?;
+    Ok((dir, config))
+}
+
+fn check(dir: &ConfigDir) -> Result<(), Failure> {
+    let (dir, config) = load(dir)?;
+    for warning in &config.warnings {
+        eprintln!("warning: {warning}");
+    }
+    println!("{}: no errors", dir.display());
+    Ok(())
+}
+
+fn ca(command: &CaCommand) -> Result<(), Failure> {
+    let (CaCommand::Path(dir) | CaCommand::Show(dir) | CaCommand::Rotate(dir)) = command;
+    let proxy = load(dir)?.1.proxy;
+    let files = CaFiles::new(&proxy.data_dir, &proxy.certs_dir);
+    let failed = |error: &dyn std::fmt::Display| Failure::new(code::CONFIG, error);
+    match command {
+        CaCommand::Path(_) => println!("{}", files.public_path().display()),
+        CaCommand::Show(_) => print!("{}", files.describe().map_err(|error| failed(&error))?),
+        CaCommand::Rotate(_) => {
+            let from = files
+                .rotate(time::OffsetDateTime::now_utc())
+                .map_err(|error| failed(&error))?;
+            println!(
+                "the new CA is published in {}; it signs from {from} on",
+                files.public_path().display()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn audit(dir: &ConfigDir) -> Result<(), Failure> {
+    let path = load(dir)?.1.proxy.audit.path;
+    let lines = verify_audit(&path).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+    println!(
+        "{}: {lines} lines, nothing changed, nothing cut",
+        path.display()
+    );
+    Ok(())
+}

@@ -1,14 +1,16 @@
 //! From a configuration to a world: the chain, the resolver, the roots.
 
 use std::collections::HashSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Chain, Containers, Host, OwnAddresses};
-use addons::credentials::{Credential, CredentialKind, Credentials};
-use addons::identity::Identity;
-use addons::policy::{Policy, PolicySettings};
-use addons::rate_limit::{DnsBudget, RateLimit};
+use addons::credentials::{Credential, CredentialKind};
+use addons::observe::{Audit, Metrics};
+use addons::policy::PolicySettings;
+use addons::rate_limit::DnsBudget;
+use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
@@ -22,19 +24,32 @@ use crate::world::World;
 /// How long a phase may take once an addon waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Counts and budgets that go on over reloads.
+pub struct Observers {
+    pub metrics: Arc<Metrics>,
+    pub audit: Arc<Audit>,
+}
+
 /// What stays the same over reloads.
 pub struct Builder {
     registry: Arc<Registry>,
     own: Arc<OwnListeners>,
     provider: Arc<CryptoProvider>,
+    observers: Observers,
 }
 
 impl Builder {
-    pub fn new(registry: Arc<Registry>, own: OwnListeners, provider: Arc<CryptoProvider>) -> Self {
+    pub fn new(
+        registry: Arc<Registry>,
+        own: OwnListeners,
+        provider: Arc<CryptoProvider>,
+        observers: Observers,
+    ) -> Self {
         Self {
             registry,
             own: Arc::new(own),
             provider,
+            observers,
         }
     }
 
@@ -57,7 +72,6 @@ impl Builder {
     }
 
     fn chain(&self, config: &Config) -> Result<Chain, Failure> {
-        let containers: Arc<dyn Containers> = Arc::clone(&self.registry) as _;
         let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
         let policy = PolicySettings {
             allow_private: config.proxy.upstream.allow_private.clone(),
@@ -68,17 +82,15 @@ impl Builder {
             queries_per_minute: at_least_one(config.proxy.dns.queries_per_minute),
             distinct_names_per_minute: at_least_one(config.proxy.dns.distinct_names_per_minute),
         };
-        let chain = Chain::new(
-            vec![
-                Arc::new(Identity::new(containers)),
-                Arc::new(RateLimit::new(budget)),
-                Arc::new(Policy::new(policy)),
-                Arc::new(Credentials::new(
-                    config.credentials.iter().map(credential).collect(),
-                )),
-            ],
-            PHASE_DEADLINE,
-        );
+        let chain = standard_chain(Parts {
+            metrics: Arc::clone(&self.observers.metrics),
+            audit: Arc::clone(&self.observers.audit),
+            containers: Arc::clone(&self.registry) as _,
+            dns_budget: budget,
+            policy,
+            credentials: config.credentials.iter().map(credential).collect(),
+            deadline: PHASE_DEADLINE,
+        });
         chain.map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Failure::Ours(lines.join("\n"))
@@ -86,12 +98,13 @@ impl Builder {
     }
 }
 
-fn at_least_one(n: u32) -> std::num::NonZeroU32 {
-    std::num::NonZeroU32::new(n).unwrap_or(std::num::NonZeroU32::MIN)
+/// The configuration allows no zero; a budget of one is the closest to none that there is.
+pub fn at_least_one(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)
 }
 
 /// Where paths are judged, so that one with two readings is refused: the git hosts with those of
-/// their APIs, and the hosts that a rule names.
+/// their APIs.
 fn guarded_hosts(config: &Config) -> HashSet<Host> {
     let git = config.policy.git.hosts.iter().flat_map(|git| {
         let others = [&git.api, &git.uploads, &git.raw, &git.codeload];

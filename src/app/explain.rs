@@ -6,9 +6,8 @@ use addons::contract::{
     Authority, Client, ContainerId, Denial, Flow, Kind, Path, Principal, Request, Scheme,
 };
 use http::{HeaderMap, Method, Uri};
-use serde_json::{Value, json};
 
-use crate::admin::ExplainRequest;
+use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
 use crate::registry::Registry;
 use crate::world::World;
 
@@ -18,7 +17,7 @@ pub async fn explain(
     world: &World,
     registry: &Registry,
     question: ExplainRequest,
-) -> Result<Value, String> {
+) -> Result<Explanation, String> {
     let (scheme, authority, uri) = destination(&question.url)?;
     let method: Method = question
         .method
@@ -48,7 +47,7 @@ pub async fn explain(
         HeaderMap::new(),
     );
     let verdict = rehearse(world, &mut flow, &mut request).await;
-    Ok(report(world, &flow, verdict))
+    Ok(report(world, &flow, verdict.err()))
 }
 
 async fn rehearse(world: &World, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {
@@ -63,40 +62,36 @@ async fn rehearse(world: &World, flow: &mut Flow, request: &mut Request) -> Resu
     Ok(())
 }
 
-fn report(world: &World, flow: &Flow, verdict: Result<(), Denial>) -> Value {
-    let denial = verdict.err();
+fn report(world: &World, flow: &Flow, denial: Option<Denial>) -> Explanation {
     let denied_by = denial.as_ref().map(Denial::addon);
+    let mut names = world.chain.names();
+    // The engine's own parts deny too; they come after the chain has cleared the flow.
+    names.extend(denied_by.filter(|name| !names.contains(name)));
     let mut reached = true;
-    let mut steps = Vec::new();
-    for name in world.chain.names() {
-        let notes: Vec<&str> = flow
-            .notes()
-            .iter()
-            .filter(|note| note.addon == name)
-            .map(|note| note.text.as_str())
-            .collect();
-        let verdict = match (reached, denied_by == Some(name)) {
-            (true, true) => "denied",
-            (true, false) => "passed",
-            (false, _) => "not reached",
+    let mut steps = Vec::with_capacity(names.len());
+    for name in names {
+        let denial = denial.as_ref().filter(|_| denied_by == Some(name));
+        let verdict = match (reached, denial) {
+            (false, _) => StepVerdict::NotReached,
+            (true, Some(_)) => StepVerdict::Denies,
+            (true, None) => StepVerdict::Passes,
         };
-        reached &= denied_by != Some(name);
-        steps.push(json!({"addon": name, "verdict": verdict, "notes": notes}));
+        reached &= denial.is_none();
+        let notes = flow.notes().iter().filter(|note| note.addon == name);
+        steps.push(ExplainStep {
+            addon: name.to_owned(),
+            verdict,
+            notes: notes.map(|note| note.text.clone()).collect(),
+            code: denial.map(|denial| denial.code().as_str().to_owned()),
+            sentence: denial.map(|denial| denial.sentence().to_owned()),
+            rule: denial.and_then(Denial::rule_name).map(str::to_owned),
+            edit: denial.and_then(Denial::edit).map(str::to_owned),
+        });
     }
-    json!({
-        "allowed": denial.is_none(),
-        "host": flow.host.to_string(),
-        "port": flow.port,
-        "entry": flow.entry.as_ref().map(|entry| json!({"domain": &*entry.label, "origin": entry.origin.to_string()})),
-        "steps": steps,
-        "denial": denial.as_ref().map(|denial| json!({
-            "status": denial.code().status(),
-            "body": denial.to_json(),
-            "addon": denial.addon(),
-            "rule": denial.rule_name(),
-        })),
-        "edit": denial.as_ref().and_then(Denial::edit),
-    })
+    Explanation {
+        allowed: denial.is_none(),
+        steps,
+    }
 }
 
 fn destination(url: &str) -> Result<(Scheme, Authority, Uri), String> {

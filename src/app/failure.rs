@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use thiserror::Error;
 
+use crate::cli::code;
 use crate::config::ConfigErrors;
 use crate::tls::CaError;
 
@@ -39,13 +39,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The exit code of the contract.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => 78,
-            Self::Listen { .. } | Self::Socket { .. } => 69,
-            Self::Ours(_) => 70,
-        })
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => code::CONFIG,
+            Self::Listen { .. } | Self::Socket { .. } => code::UNAVAILABLE,
+            Self::Ours(_) => code::SOFTWARE,
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What works, for health checks and for metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -11,31 +10,7 @@ use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
 use crate::registry::Registry;
-
-/// Goes down when what it stands for ends, however it ends.
-#[derive(Clone, Default)]
-pub struct Light(Arc<AtomicBool>);
-
-impl Light {
-    /// On until the returned guard is dropped.
-    pub fn on(&self) -> Lit {
-        self.0.store(true, Ordering::Relaxed);
-        Lit(self.clone())
-    }
-
-    pub fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Keeps a light on.
-pub struct Lit(Light);
-
-impl Drop for Lit {
-    fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Relaxed);
-    }
-}
+use crate::telemetry::Light;
 
 /// Everything that is looked at.
 #[derive(Clone)]

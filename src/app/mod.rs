@@ -10,7 +10,9 @@ mod reload;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use addons::observe::{Audit, AuditSettings, Metrics};
 use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,23 +21,24 @@ use tokio_util::task::TaskTracker;
 
 pub use dev::DevOptions;
 pub use failure::Failure;
-pub use health::{Light, Lit};
 
 use crate::admin::{self, AdminState};
-use crate::config::{self, Config, Profile};
+use crate::config::{self, AuditConfig, Config, Profile};
 use crate::net::OwnListeners;
 use crate::proxy::{self, Engine};
 use crate::registry::{FILE_NAME, Registry};
-use crate::telemetry::{FlowLog, init_logging};
+use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::World;
-use build::Builder;
+use build::{Builder, Observers};
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::Reloader;
 
 /// How often a rotated CA is looked for.
-const CA_REFRESH: std::time::Duration = std::time::Duration::from_secs(60);
+const CA_REFRESH: Duration = Duration::from_secs(60);
+/// How often folded audit lines are looked at.
+const AUDIT_TICK: Duration = Duration::from_secs(1);
 
 /// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
@@ -71,6 +74,8 @@ struct App {
     metrics: prometheus::Registry,
     checks: Checks,
     flows: Arc<FlowLog>,
+    audit: Arc<Audit>,
+    log: AuditLog,
     reloader: Arc<Reloader>,
     world: Arc<ArcSwap<World>>,
     admin_uids: Vec<u32>,
@@ -88,7 +93,6 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
-        let flows = Arc::new(FlowLog::default());
         let checks = Checks {
             proxy: Light::default(),
             dns: Light::default(),
@@ -96,39 +100,48 @@ impl App {
             configuration: Light::default(),
             registry: Arc::clone(&registry),
         };
-        let own = proxy
-            .listen
-            .proxy
-            .iter()
-            .chain(&proxy.listen.dns)
-            .chain(&proxy.listen.mcp)
+        let collector = HealthCollector::new(checks.clone()).map_err(ours)?;
+        metrics.register(Box::new(collector)).map_err(ours)?;
+        let flows = Arc::new(FlowLog::default());
+        let log =
+            AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
+        let observers = observers(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
+        let audit = Arc::clone(&observers.audit);
+        let listen = &proxy.listen;
+        let own = [&listen.proxy, &listen.dns, &listen.mcp]
+            .into_iter()
+            .flatten()
             .copied();
-        let builder = Builder::new(Arc::clone(&registry), OwnListeners::new(own), provider);
-        let world = Arc::new(ArcSwap::from_pointee(builder.build(1, config.clone())?));
-        let engine =
-            Arc::new(Engine::new(Arc::clone(&world), Arc::new(authority), &metrics).map_err(ours)?);
-        metrics
-            .register(Box::new(
-                HealthCollector::new(checks.clone()).map_err(ours)?,
-            ))
-            .map_err(ours)?;
+        let builder = Builder::new(
+            Arc::clone(&registry),
+            OwnListeners::new(own),
+            provider,
+            observers,
+        );
         let admin_uids = proxy.admin_uids.clone();
+        let world = Arc::new(ArcSwap::from_pointee(
+            builder.build(1, Arc::clone(&config))?,
+        ));
+        let engine =
+            Engine::new(Arc::clone(&world), Arc::new(authority), &metrics).map_err(ours)?;
+        let light = checks.configuration.clone();
         let reloader = Reloader::new(
             config_dir,
             profile,
             builder,
             Arc::clone(&world),
-            checks.configuration.clone(),
+            light,
             &metrics,
-        )
-        .map_err(ours)?;
+        );
         Ok(Self {
-            engine,
+            engine: Arc::new(engine),
             registry,
             metrics,
             checks,
             flows,
-            reloader: Arc::new(reloader),
+            audit,
+            log,
+            reloader: Arc::new(reloader.map_err(ours)?),
             world,
             admin_uids,
         })
@@ -161,6 +174,7 @@ impl App {
             Arc::clone(&self.registry),
             shutdown.clone(),
         ));
+        tasks.spawn(tick_audit(Arc::clone(&self.audit), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -227,6 +241,37 @@ impl Running {
         self.shutdown.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        self.app.audit.flush();
+        self.app.log.finish();
+    }
+}
+
+/// What watches: metrics, the audit log, and those who follow flows as they end.
+fn observers(
+    config: &AuditConfig,
+    log: &AuditLog,
+    flows: &Arc<FlowLog>,
+    metrics: &prometheus::Registry,
+) -> prometheus::Result<Observers> {
+    let settings = AuditSettings {
+        log: log.sink(),
+        live: vec![Arc::clone(flows) as _],
+        lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
+    };
+    Ok(Observers {
+        metrics: Arc::new(Metrics::new(metrics)?),
+        audit: Arc::new(Audit::new(settings, metrics)?),
+    })
+}
+
+/// Writes folded audit lines when their time has come.
+async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(AUDIT_TICK))
+        .await
+        .is_some()
+    {
+        audit.tick(Instant::now());
     }
 }
 

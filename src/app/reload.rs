@@ -12,8 +12,8 @@ use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
 
 use super::build::Builder;
-use super::health::{Light, Lit};
 use crate::config::{self, Config, FILES, Profile};
+use crate::telemetry::{Light, Lit};
 use crate::world::World;
 
 /// How often the files are looked at; changes are in force within five seconds.

@@ -14,6 +14,8 @@ use std::process::ExitCode;
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::Profile;
+
 pub use exit::{Failure, code};
 
 use client::Client;
@@ -53,6 +55,9 @@ pub enum Command {
     /// The interception CA
     #[command(subcommand)]
     Ca(CaCommand),
+    /// The audit log
+    #[command(subcommand)]
+    Audit(AuditCommand),
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -68,12 +73,39 @@ pub enum CaCommand {
     Rotate(ConfigDir),
 }
 
+/// What to do with the audit log.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Find out whether a line was changed or cut
+    Verify(ConfigDir),
+}
+
 /// Where the configuration is.
 #[derive(Args, Debug)]
 pub struct ConfigDir {
-    /// The directory of the configuration files
-    #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
-    pub config: PathBuf,
+    /// The directory of the configuration files [default: /etc/unified-proxy; ./config where it
+    /// is not there and `dev` has run here]
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigDir {
+    /// The directory that the appliance is served from.
+    pub fn served(self) -> PathBuf {
+        self.config.unwrap_or_else(|| CONFIG_DIR.into())
+    }
+
+    /// The directory and the defaults of whatever runs here: where `dev` keeps its state in the
+    /// working directory, a command about state means that.
+    pub fn here(&self) -> (PathBuf, Profile) {
+        let dev_ran = Path::new(DEV_STATE).is_dir();
+        match &self.config {
+            Some(dir) if dev_ran && dir != Path::new(CONFIG_DIR) => (dir.clone(), Profile::Dev),
+            Some(dir) => (dir.clone(), Profile::Serve),
+            None if dev_ran && !Path::new(CONFIG_DIR).is_dir() => ("./config".into(), Profile::Dev),
+            None => (CONFIG_DIR.into(), Profile::Serve),
+        }
+    }
 }
 
 /// What [`run`] does, without starting a server.

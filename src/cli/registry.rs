@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::DEV_STATE;
 use super::exit::{Failure, code, print};
+use crate::config::{self, Profile};
 use crate::registry::{FILE_NAME, StoreError, offline};
 
 /// Where the appliance has its state.
@@ -42,17 +43,25 @@ pub struct DataDir {
     /// /var/lib/unified-proxy]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// The directory of the configuration files that name the data directory
+    #[arg(long, value_name = "DIR", conflicts_with = "data_dir")]
+    config: Option<PathBuf>,
 }
 
 impl DataDir {
-    fn file(&self) -> PathBuf {
+    fn file(&self) -> Result<PathBuf, Failure> {
+        if let Some(dir) = &self.config {
+            let config = config::load(dir, Profile::Serve)
+                .map_err(|errors| Failure::new(code::CONFIG, errors))?;
+            return Ok(config.proxy.data_dir.join(FILE_NAME));
+        }
         let dev = Path::new(DEV_STATE);
         let directory = match &self.data_dir {
             Some(directory) => directory,
             None if dev.exists() => dev,
             None => Path::new(DATA_DIR),
         };
-        directory.join(FILE_NAME)
+        Ok(directory.join(FILE_NAME))
     }
 }
 
@@ -60,7 +69,7 @@ impl RegistryCommand {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Check { data } => {
-                let path = data.file();
+                let path = data.file()?;
                 let count =
                     offline::check(&path).map_err(|error| failed("check", &path, &error))?;
                 print(format_args!(
@@ -69,7 +78,7 @@ impl RegistryCommand {
                 ))
             }
             Self::Backup { file, data } => {
-                let path = data.file();
+                let path = data.file()?;
                 let count = offline::backup(&path, &file);
                 let count = count.map_err(|error| failed("back up", &path, &error))?;
                 print(format_args!(
@@ -78,7 +87,7 @@ impl RegistryCommand {
                 ))
             }
             Self::Restore { file, data } => {
-                let path = data.file();
+                let path = data.file()?;
                 let restored = offline::restore(&path, &file);
                 let restored = restored.map_err(|error| failed("restore", &path, &error))?;
                 if let Some(moved_to) = &restored.moved_to {

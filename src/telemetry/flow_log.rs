@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use addons::observe::{AuditLine, AuditSink};
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
@@ -50,6 +51,14 @@ impl FlowLog {
     /// The flows that end from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
         self.live.subscribe()
+    }
+}
+
+impl AuditSink for FlowLog {
+    fn write(&self, line: AuditLine) {
+        if let Ok(json) = serde_json::to_string(&line) {
+            self.push(json.into());
+        }
     }
 }
 

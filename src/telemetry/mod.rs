@@ -1,9 +1,13 @@
 //! What operators see: logs, the audit log, the newest flows.
 
 mod audit_file;
+mod audit_log;
 pub mod flow_log;
+mod light;
 mod logging;
 
 pub use audit_file::{AuditBroken, AuditFile, verify as verify_audit};
+pub use audit_log::AuditLog;
 pub use flow_log::FlowLog;
+pub use light::{Light, Lit};
 pub use logging::init as init_logging;

@@ -132,6 +132,23 @@ impl CaFiles {
         Ok(next.not_before)
     }
 
+    /// What is there, for a person.
+    pub fn describe(&self) -> Result<String, CaError> {
+        let mut text = String::new();
+        for (name, what) in [("ca", "signs now"), ("ca-next", "signs next")] {
+            if let Some(ca) = self.load(name)? {
+                text.push_str(&format!(
+                    "{what}: valid from {} to {}\n{}",
+                    ca.not_before, ca.not_after, ca.pem
+                ));
+            }
+        }
+        if text.is_empty() {
+            text.push_str("there is no CA yet; the first start makes one\n");
+        }
+        Ok(text)
+    }
+
     fn path(&self, name: &str, extension: &str) -> PathBuf {
         self.data_dir.join(format!("{name}.{extension}"))
     }

@@ -11,8 +11,10 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::dns::{DnsServer, World};
+use unified_proxy::dns::DnsServer;
 use unified_proxy::net::Resolver;
+use unified_proxy::tls::UpstreamTls;
+use unified_proxy::world::World;
 
 use super::*;
 
@@ -45,11 +47,14 @@ impl House {
         let mut config = config(upstream(nameserver.address, &hosts));
         let more = types.iter().map(|kind| u16::from(*kind));
         config.proxy.dns.types.extend(more);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let world = Arc::new(World {
             chain: chain(&containers, &log),
             resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
             config: Arc::new(config),
             containers: containers.clone(),
+            epoch: 1,
+            upstream_tls: UpstreamTls::load(None, provider).unwrap(),
         });
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = server.local_addresses().unwrap()[0];

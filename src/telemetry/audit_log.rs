@@ -1,0 +1,163 @@
+//! Writing the audit log without making anybody wait for a disk.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use addons::observe::{AuditLine, AuditSink};
+use parking_lot::Mutex;
+use prometheus::IntCounter;
+
+use super::audit_file::AuditFile;
+use super::light::{Light, Lit};
+use crate::config::AuditConfig;
+
+/// Lines that wait for the disk at most; what comes on top is dropped and counted.
+const WAITING: usize = 16 * 1024;
+/// Lines reach the system at the latest after this time.
+const FLUSH: Duration = Duration::from_millis(200);
+/// How long a disk that failed is left alone.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The thread that writes, and the way to it.
+pub struct AuditLog {
+    lines: Arc<Lines>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Lines {
+    sender: Mutex<Option<SyncSender<AuditLine>>>,
+    dropped: IntCounter,
+}
+
+impl AuditLog {
+    /// Begins to write. `light` is on while the disk takes what it is given.
+    pub fn start(
+        config: AuditConfig,
+        light: Light,
+        metrics: &prometheus::Registry,
+    ) -> std::io::Result<Self> {
+        let help = "Audit lines that were lost: the disk failed, or could not keep up.";
+        let dropped = IntCounter::new("proxy_audit_lines_dropped_total", help)
+            .map_err(std::io::Error::other)?;
+        metrics
+            .register(Box::new(dropped.clone()))
+            .map_err(std::io::Error::other)?;
+        let (sender, receiver) = sync_channel(WAITING);
+        let mut writer = Writer {
+            config,
+            light,
+            file: None,
+            failed_at: None,
+            dropped: dropped.clone(),
+        };
+        writer.open();
+        let thread = std::thread::Builder::new().name("audit".to_owned());
+        let handle = thread.spawn(move || writer.run(&receiver))?;
+        Ok(Self {
+            lines: Arc::new(Lines {
+                sender: Mutex::new(Some(sender)),
+                dropped,
+            }),
+            writer: Mutex::new(Some(handle)),
+        })
+    }
+
+    /// Where flows leave their lines.
+    pub fn sink(&self) -> Arc<dyn AuditSink> {
+        Arc::clone(&self.lines) as Arc<dyn AuditSink>
+    }
+
+    /// Writes what waits and ends.
+    pub fn finish(&self) {
+        self.lines.sender.lock().take();
+        if let Some(writer) = self.writer.lock().take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl AuditSink for Lines {
+    fn write(&self, line: AuditLine) {
+        let sent = match &*self.sender.lock() {
+            Some(sender) => sender.try_send(line),
+            None => return,
+        };
+        if let Err(TrySendError::Full(_)) = sent {
+            self.dropped.inc();
+        }
+    }
+}
+
+struct Writer {
+    config: AuditConfig,
+    light: Light,
+    file: Option<(AuditFile, Lit)>,
+    failed_at: Option<Instant>,
+    dropped: IntCounter,
+}
+
+impl Writer {
+    fn run(mut self, lines: &Receiver<AuditLine>) {
+        let mut unflushed: Option<Instant> = None;
+        loop {
+            let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
+            match lines.recv_timeout(patience) {
+                Ok(line) => {
+                    self.take(&line);
+                    unflushed.get_or_insert_with(Instant::now);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.flush();
+                    return;
+                }
+            }
+            if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
+                self.flush();
+                unflushed = None;
+            }
+            if self.failed_at.is_some_and(|at| at.elapsed() >= RETRY) {
+                self.open();
+            }
+        }
+    }
+
+    fn take(&mut self, line: &AuditLine) {
+        let Ok(json) = serde_json::to_string(line) else {
+            return;
+        };
+        let appended = self.file.as_mut().map(|(file, _)| file.append(&json));
+        match appended {
+            Some(Ok(())) => {}
+            Some(Err(error)) => self.fail(&error),
+            None => self.dropped.inc(),
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(Err(error)) = self.file.as_mut().map(|(file, _)| file.flush()) {
+            self.fail(&error);
+        }
+    }
+
+    fn open(&mut self) {
+        match AuditFile::open(self.config.clone()) {
+            Ok(file) => {
+                self.file = Some((file, self.light.on()));
+                self.failed_at = None;
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Flows go on: an audit that blocks the appliance would be a way to stop it.
+    fn fail(&mut self, error: &std::io::Error) {
+        if self.failed_at.is_none() {
+            tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
+        }
+        self.file = None;
+        self.failed_at = Some(Instant::now());
+    }
+}
