@@ -156,5 +156,9 @@ fn note_failure(connection: &Connection, error: &hyper::Error) {
     );
     flow.principal = connection.principal();
     let denial = Denial::malformed("the head cannot be read").by("proxy");
-    LiveFlow::new(flow, Arc::clone(&world.chain)).denied(&denial);
+    let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
+    live.denied(&denial);
+    if error.is_parse_too_large() {
+        live.answered(431);
+    }
 }

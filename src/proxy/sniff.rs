@@ -15,6 +15,8 @@ pub enum Sniffed {
 
 /// The longest method that anybody has registered fits.
 const MAX_METHOD: usize = 20;
+/// The longest request line: a target of 8 KiB, and what stands around it.
+const MAX_LINE: usize = 8 * 1024 + 64;
 
 /// Tells TLS and HTTP from everything else by the bytes so far. More bytes never change an
 /// answer other than [`Sniffed::NeedMore`], so it does not matter how they were cut.
@@ -28,6 +30,8 @@ pub fn sniff(bytes: &[u8]) -> Sniffed {
     }
 }
 
+/// A request line is told by both of its ends: mail servers are greeted with a word in capitals
+/// as well.
 fn sniff_http(bytes: &[u8]) -> Sniffed {
     let method_length = bytes
         .iter()
@@ -35,10 +39,25 @@ fn sniff_http(bytes: &[u8]) -> Sniffed {
         .count();
     let method = bytes.get(..method_length).unwrap_or_default();
     match bytes.get(method_length) {
-        _ if method_length > MAX_METHOD => Sniffed::Refused,
-        None => Sniffed::NeedMore,
-        Some(b' ') if method_length > 0 && method != b"PRI" => Sniffed::Http,
-        Some(_) => Sniffed::Refused,
+        _ if method_length > MAX_METHOD => return Sniffed::Refused,
+        None => return Sniffed::NeedMore,
+        Some(b' ') if method_length > 0 && method != b"PRI" => {}
+        Some(_) => return Sniffed::Refused,
+    }
+    let head = bytes.get(..MAX_LINE.min(bytes.len())).unwrap_or_default();
+    match head.iter().position(|byte| *byte == b'\n') {
+        Some(end) => {
+            let line = head.get(..end).unwrap_or_default();
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let is_http = line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0");
+            if is_http {
+                Sniffed::Http
+            } else {
+                Sniffed::Refused
+            }
+        }
+        None if bytes.len() < MAX_LINE => Sniffed::NeedMore,
+        None => Sniffed::Refused,
     }
 }
 
@@ -52,7 +71,12 @@ mod tests {
         for (bytes, expected) in [
             (&b"\x16\x03\x01\x02\x00"[..], Sniffed::Tls),
             (b"GET / HTTP/1.1\r\n", Sniffed::Http),
-            (b"BREW /pot", Sniffed::Http),
+            (b"GET / HTTP/1.0\n", Sniffed::Http),
+            (b"BREW /pot HTTP/1.1\r\n", Sniffed::Http),
+            (b"BREW /pot", Sniffed::NeedMore),
+            (b"EHLO mail.example.com\r\n", Sniffed::Refused),
+            (b"GET / HTTP/2.0\r\n", Sniffed::Refused),
+            (b"GET /\r\n", Sniffed::Refused),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Sniffed::Refused),
             (b"SSH-2.0-OpenSSH_9.2\r\n", Sniffed::Refused),
             (b"\x16\x02\x00", Sniffed::Refused),
@@ -68,9 +92,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_request_line_without_an_end_is_refused() {
+        let long = [&b"GET /"[..], &vec![b'a'; MAX_LINE]].concat();
+        assert_eq!(sniff(&long), Sniffed::Refused);
+        assert_eq!(sniff(&long[..MAX_LINE - 1]), Sniffed::NeedMore);
+    }
+
     proptest! {
         #[test]
-        fn a_verdict_does_not_depend_on_how_the_bytes_were_cut(bytes: Vec<u8>, prefix in "(GET |PRI |SSH|\u{16}\u{3}\u{1})?") {
+        fn a_verdict_does_not_depend_on_how_the_bytes_were_cut(bytes: Vec<u8>, prefix in "(GET / HTTP/1.1\r|GET |PRI |SSH|\u{16}\u{3}\u{1})?") {
             let all = [prefix.as_bytes(), &bytes].concat();
             let whole = sniff(&all);
             let first = (0..=all.len()).map(|end| sniff(&all[..end])).find(|v| *v != Sniffed::NeedMore);

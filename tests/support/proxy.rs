@@ -210,7 +210,11 @@ impl Proxy {
 
     /// Registers a container with a body of the test's own.
     pub fn register_as(&self, body: Value) {
-        let reply = self.admin("POST", "/internal/containers", Some(body));
+        let mut reply = self.admin("POST", "/internal/containers", Some(body.clone()));
+        while reply.status == 429 {
+            std::thread::sleep(Duration::from_millis(200));
+            reply = self.admin("POST", "/internal/containers", Some(body.clone()));
+        }
         assert_eq!(reply.status, 201, "{}", reply.text());
     }
 

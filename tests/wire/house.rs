@@ -90,7 +90,9 @@ fn every_documented_metric_exists() {
     let names = documented
         .split('`')
         .filter(|text| text.starts_with("proxy_"));
-    let names: Vec<&str> = names.map(|text| text.split('{').next().unwrap()).collect();
+    let names: Vec<&str> = names
+        .map(|text| text.split(['{', ' ']).next().unwrap())
+        .collect();
     assert!(!names.is_empty());
     for name in names {
         assert!(

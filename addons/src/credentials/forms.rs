@@ -63,13 +63,14 @@ impl Forms {
 }
 
 /// What encoders leave as it is besides letters and digits: RFC 3986, a path, JavaScript's
-/// `encodeURIComponent` and `encodeURI`, and HTML forms (which write a space as `+`).
-const KEPT: [&[u8]; 5] = [
+/// `encodeURIComponent` and `encodeURI`, HTML forms (which write a space as `+`), and nothing.
+const KEPT: [&[u8]; 6] = [
     b"-_.~",
     b"-_.~/",
     b"-_.~!*'()",
     b"-_.~!*'();,/?:@&=+$#",
     b"-_.* ",
+    b"",
 ];
 
 fn escape_url(secret: &[u8], hex: &[u8; 16], keeps: impl Fn(u8) -> bool) -> Vec<u8> {
