@@ -17,6 +17,8 @@ fn an_upstream_that_nobody_serves_is_unreachable() {
     let mut setup = Setup::new(&origin);
     setup.host("closed.example.com", closed);
     setup.allow("unknown.example.com");
+    let nameserver = Nameserver::start(&[]);
+    setup.proxy["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
     let proxy = setup.start();
     for host in ["closed.example.com", "unknown.example.com"] {
         let reply = proxy.get(&format!("http://{host}/"), &[]);
