@@ -1,6 +1,7 @@
 //! What is wrong with a configuration, all of it at once.
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -69,8 +70,16 @@ impl Report {
     pub fn error(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
         let same_file = errors.iter().filter(|e| e.file == error.file).count();
-        if same_file < MAX_ERRORS_PER_FILE {
-            errors.push(error);
+        match same_file.cmp(&MAX_ERRORS_PER_FILE) {
+            Ordering::Less => errors.push(error),
+            Ordering::Equal => errors.push(ConfigError {
+                file: error.file,
+                line: 0,
+                column: 0,
+                key: String::new(),
+                message: format!("has more than {MAX_ERRORS_PER_FILE} errors: not all are shown"),
+            }),
+            Ordering::Greater => {}
         }
     }
 

@@ -33,8 +33,19 @@ fn bombs_are_refused_quickly() {
         let errors = load_one("proxy.yaml", &bomb).expect_err("a bomb");
         let start: String = bomb.chars().take(12).collect();
         assert!(began.elapsed() < Duration::from_secs(5), "{start}");
-        assert!(errors.lines().count() <= 100, "{start}");
+        assert!(errors.lines().count() <= 101, "{start}");
     }
+}
+
+#[test]
+fn more_errors_than_anybody_reads_are_cut_and_said_to_be() {
+    let keys: String = (0..200).map(|i| format!("k{i}: 1\n")).collect();
+    let errors = load_one("proxy.yaml", &keys).unwrap_err();
+    let first = "proxy.yaml: has more than 100 errors: not all are shown";
+    assert_eq!(
+        (errors.lines().count(), errors.lines().next()),
+        (101, Some(first))
+    );
 }
 
 proptest! {
