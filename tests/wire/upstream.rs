@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use serde_json::json;
 
-use crate::support::{Origin, Proxy, RawOrigin, Setup, read_reply};
+use crate::support::{Nameserver, Origin, Proxy, RawOrigin, Setup, read_reply};
 
 #[test]
 fn an_upstream_that_nobody_serves_is_unreachable() {
