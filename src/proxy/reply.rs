@@ -10,6 +10,7 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::body::{BodyError, ResponseBody};
+use super::headers::X_PROXY_DENIED;
 
 /// What a client gets: a few bytes of ours, or an upstream's body.
 pub enum Reply {
@@ -66,7 +67,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     *response.status_mut() = status_of(denial);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert("x-proxy-denied", HeaderValue::from_static(code.as_str()));
+    headers.insert(X_PROXY_DENIED, HeaderValue::from_static(code.as_str()));
     if let Some(seconds) = denial.retry_after_seconds() {
         headers.insert(RETRY_AFTER, seconds.into());
     }

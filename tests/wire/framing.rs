@@ -170,6 +170,27 @@ fn a_connect_inside_a_tunnel_is_refused() {
 }
 
 #[test]
+fn a_connect_with_a_body_is_refused() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for body in [
+        "Content-Length: 5\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let head = format!("CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n{body}");
+        proxy
+            .exchange(head)
+            .assert_connect_denied(400, "malformed_request", "");
+    }
+    let empty = format!("CONNECT {HOST}:443 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let mut stream = proxy.dial();
+    stream.write_all(empty.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+}
+
+#[test]
 fn framing_with_two_readings_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
@@ -299,6 +320,8 @@ fn heads_that_cannot_be_parsed_are_a_bare_400_or_431_and_audited() {
     origin.assert_untouched();
     proxy.audited(serde_json::json!({ "status": 431 }));
     proxy.audited(serde_json::json!({ "status": 400 }));
+    assert_eq!(proxy.https(HOST, "NONSENSE\r\n\r\n").status, 400);
+    proxy.audited(serde_json::json!({ "status": 400, "host": HOST, "port": 443 }));
 }
 
 #[test]
