@@ -27,7 +27,7 @@ use credentials::{Credential, Credentials};
 use identity::Identity;
 use observe::{Audit, Metrics};
 use policy::{Policy, PolicySettings};
-use rate_limit::{DnsBudget, RateLimit};
+use rate_limit::{RateLimit, RateLimitSettings};
 
 /// What the standard chain is made from.
 pub struct Parts {
@@ -37,8 +37,8 @@ pub struct Parts {
     pub audit: Arc<Audit>,
     /// Who is at a source.
     pub containers: Arc<dyn Containers>,
-    /// What a lease may ask the resolver for.
-    pub dns_budget: DnsBudget,
+    /// What a lease may ask upstreams and the resolver for.
+    pub rate_limits: RateLimitSettings,
     /// Where containers may go.
     pub policy: PolicySettings,
     /// The secrets to lend.
@@ -58,7 +58,7 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         Arc::new(Identity::new(parts.containers)),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Arc::new(RateLimit::new(parts.dns_budget)),
+        Arc::new(RateLimit::new(parts.rate_limits)),
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::observe::{Audit, AuditSettings, Metrics};
+use addons::rate_limit::RateBuckets;
 use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,7 +31,7 @@ use crate::registry::{FILE_NAME, Registry};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::World;
-use build::{Builder, Observers};
+use build::{Builder, Lasting};
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::Reloader;
@@ -39,6 +40,8 @@ use reload::Reloader;
 const CA_REFRESH: Duration = Duration::from_secs(60);
 /// How often folded audit lines are looked at.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
+/// How often what nobody uses any more is forgotten.
+const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
 /// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
@@ -75,6 +78,7 @@ struct App {
     checks: Checks,
     flows: Arc<FlowLog>,
     audit: Arc<Audit>,
+    buckets: RateBuckets,
     log: AuditLog,
     reloader: Arc<Reloader>,
     world: Arc<ArcSwap<World>>,
@@ -105,8 +109,9 @@ impl App {
         let flows = Arc::new(FlowLog::default());
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let observers = observers(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
-        let audit = Arc::clone(&observers.audit);
+        let lasting = lasting(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
+        let audit = Arc::clone(&lasting.audit);
+        let buckets = lasting.buckets.clone();
         let listen = &proxy.listen;
         let own = [&listen.proxy, &listen.dns, &listen.mcp]
             .into_iter()
@@ -116,7 +121,7 @@ impl App {
             Arc::clone(&registry),
             OwnListeners::new(own),
             provider,
-            observers,
+            lasting,
         );
         let admin_uids = proxy.admin_uids.clone();
         let world = Arc::new(ArcSwap::from_pointee(
@@ -140,6 +145,7 @@ impl App {
             checks,
             flows,
             audit,
+            buckets,
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
             world,
@@ -175,6 +181,7 @@ impl App {
             shutdown.clone(),
         ));
         tasks.spawn(tick_audit(Arc::clone(&self.audit), shutdown.clone()));
+        tasks.spawn(forget(self.buckets.clone(), shutdown.clone()));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -246,21 +253,23 @@ impl Running {
     }
 }
 
-/// What watches: metrics, the audit log, and those who follow flows as they end.
-fn observers(
+/// What goes on over reloads: metrics, the audit log with those who follow flows as they end,
+/// and what limits remember.
+fn lasting(
     config: &AuditConfig,
     log: &AuditLog,
     flows: &Arc<FlowLog>,
     metrics: &prometheus::Registry,
-) -> prometheus::Result<Observers> {
+) -> prometheus::Result<Lasting> {
     let settings = AuditSettings {
         log: log.sink(),
         live: vec![Arc::clone(flows) as _],
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
     };
-    Ok(Observers {
+    Ok(Lasting {
         metrics: Arc::new(Metrics::new(metrics)?),
         audit: Arc::new(Audit::new(settings, metrics)?),
+        buckets: RateBuckets::new(metrics)?,
     })
 }
 
@@ -272,6 +281,17 @@ async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
         .is_some()
     {
         audit.tick(Instant::now());
+    }
+}
+
+/// Frees what limits remember of upstreams that nobody uses any more.
+async fn forget(buckets: RateBuckets, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(FORGET_TICK))
+        .await
+        .is_some()
+    {
+        buckets.free_idle(Instant::now());
     }
 }
 
