@@ -7,6 +7,7 @@
 #[cfg(test)]
 extern crate self as addons;
 
+pub mod circuit_breaker;
 pub mod contract;
 pub mod credentials;
 pub mod identity;
@@ -22,6 +23,7 @@ mod fold;
 use std::sync::Arc;
 use std::time::Duration;
 
+use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
 use contract::{Addon, Chain, Containers, OrderError};
 use credentials::{Credential, Credentials};
 use identity::Identity;
@@ -39,6 +41,8 @@ pub struct Parts {
     pub containers: Arc<dyn Containers>,
     /// What a lease may ask upstreams and the resolver for.
     pub rate_limits: RateLimitSettings,
+    /// When an upstream is left alone.
+    pub circuit_breakers: CircuitBreakerSettings,
     /// Where containers may go.
     pub policy: PolicySettings,
     /// The secrets to lend.
@@ -59,6 +63,8 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
         Arc::new(RateLimit::new(parts.rate_limits)),
+        // Before anybody is asked or anything is looked up in vain.
+        Arc::new(CircuitBreaker::new(parts.circuit_breakers)),
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
@@ -76,6 +77,16 @@ fn chain(lines: &Arc<Lines>) -> Chain {
                 [],
             )),
             buckets: RateBuckets::new(&registry).unwrap(),
+        },
+        circuit_breakers: CircuitBreakerSettings {
+            defaults: Thresholds {
+                failures: number(5),
+                recovery: Duration::from_secs(30),
+                successes: number(2),
+            },
+            upstreams: EntryMap::default(),
+            passthrough: EntryMap::default(),
+            breakers: Breakers::new(&registry).unwrap(),
         },
         policy: PolicySettings {
             allow_private: Vec::new(),
@@ -148,6 +159,7 @@ fn the_standard_chain_is_in_order() {
         "audit",
         "identity",
         "rate_limit",
+        "circuit_breaker",
         "policy",
         "credentials",
     ];

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Chain, Containers, Host, OwnAddresses};
+use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
+use addons::contract::{Chain, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
 use addons::observe::{Audit, Metrics};
 use addons::policy::PolicySettings;
@@ -29,6 +30,7 @@ pub struct Lasting {
     pub metrics: Arc<Metrics>,
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
+    pub breakers: Breakers,
 }
 
 /// What stays the same over reloads.
@@ -62,9 +64,13 @@ impl Builder {
             .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
         let resolver = Resolver::new(&config.proxy.upstream)
             .map_err(|error| setting(format!("proxy.yaml: upstream.nameservers: {error}")))?;
+        let chain = Arc::new(self.chain(&config)?);
+        let entries = config.allowlist.values();
+        let labels = entries.map(|entry| Arc::clone(&entry.label));
+        self.lasting.breakers.name_upstreams(labels);
         Ok(World {
             epoch,
-            chain: Arc::new(self.chain(&config)?),
+            chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             resolver: Arc::new(resolver),
             upstream_tls,
@@ -84,6 +90,7 @@ impl Builder {
             audit: Arc::clone(&self.lasting.audit),
             containers: Arc::clone(&self.registry) as _,
             rate_limits: self.rate_limits(config),
+            circuit_breakers: self.circuit_breakers(config),
             policy,
             credentials: config.credentials.iter().map(credential).collect(),
             deadline: PHASE_DEADLINE,
@@ -92,6 +99,24 @@ impl Builder {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Failure::Ours(lines.join("\n"))
         })
+    }
+
+    fn circuit_breakers(&self, config: &Config) -> CircuitBreakerSettings {
+        let breakers = &config.policy.circuit_breakers;
+        let mut upstreams = EntryMap::default();
+        for (pattern, breaker) in breakers.upstreams.iter() {
+            upstreams.insert(pattern, thresholds(*breaker));
+        }
+        let mut passthrough = EntryMap::default();
+        for (pattern, _) in config.proxy.tls.passthrough.iter() {
+            passthrough.insert(pattern, ());
+        }
+        CircuitBreakerSettings {
+            defaults: thresholds(breakers.defaults),
+            upstreams,
+            passthrough,
+            breakers: self.lasting.breakers.clone(),
+        }
     }
 
     fn rate_limits(&self, config: &Config) -> RateLimitSettings {
@@ -108,6 +133,14 @@ impl Builder {
                 .then(|| RequestLimits::new(rate(limits.defaults), per_upstream)),
             buckets: self.lasting.buckets.clone(),
         }
+    }
+}
+
+fn thresholds(breaker: config::CircuitBreaker) -> Thresholds {
+    Thresholds {
+        failures: at_least_one(breaker.failure_threshold),
+        recovery: breaker.recovery_timeout,
+        successes: at_least_one(breaker.success_threshold),
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use addons::circuit_breaker::Breakers;
 use addons::observe::{Audit, AuditSettings, Metrics};
 use addons::rate_limit::RateBuckets;
 use arc_swap::ArcSwap;
@@ -79,6 +80,7 @@ struct App {
     flows: Arc<FlowLog>,
     audit: Arc<Audit>,
     buckets: RateBuckets,
+    breakers: Breakers,
     log: AuditLog,
     reloader: Arc<Reloader>,
     world: Arc<ArcSwap<World>>,
@@ -97,20 +99,27 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
+        let breakers = Breakers::new(&metrics).map_err(ours)?;
         let checks = Checks {
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
             configuration: Light::default(),
             registry: Arc::clone(&registry),
+            breakers: breakers.clone(),
         };
         let collector = HealthCollector::new(checks.clone()).map_err(ours)?;
         metrics.register(Box::new(collector)).map_err(ours)?;
         let flows = Arc::new(FlowLog::default());
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let lasting = lasting(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
-        let audit = Arc::clone(&lasting.audit);
+        let audit = audit(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
+        let lasting = Lasting {
+            metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
+            audit: Arc::clone(&audit),
+            buckets: RateBuckets::new(&metrics).map_err(ours)?,
+            breakers: breakers.clone(),
+        };
         let buckets = lasting.buckets.clone();
         let listen = &proxy.listen;
         let own = [&listen.proxy, &listen.dns, &listen.mcp]
@@ -146,6 +155,7 @@ impl App {
             flows,
             audit,
             buckets,
+            breakers,
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
             world,
@@ -181,7 +191,11 @@ impl App {
             shutdown.clone(),
         ));
         tasks.spawn(tick_audit(Arc::clone(&self.audit), shutdown.clone()));
-        tasks.spawn(forget(self.buckets.clone(), shutdown.clone()));
+        tasks.spawn(forget(
+            self.buckets.clone(),
+            self.breakers.clone(),
+            shutdown.clone(),
+        ));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -253,24 +267,19 @@ impl Running {
     }
 }
 
-/// What goes on over reloads: metrics, the audit log with those who follow flows as they end,
-/// and what limits remember.
-fn lasting(
+/// The audit log, with those who follow flows as they end.
+fn audit(
     config: &AuditConfig,
     log: &AuditLog,
     flows: &Arc<FlowLog>,
     metrics: &prometheus::Registry,
-) -> prometheus::Result<Lasting> {
+) -> prometheus::Result<Arc<Audit>> {
     let settings = AuditSettings {
         log: log.sink(),
         live: vec![Arc::clone(flows) as _],
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
     };
-    Ok(Lasting {
-        metrics: Arc::new(Metrics::new(metrics)?),
-        audit: Arc::new(Audit::new(settings, metrics)?),
-        buckets: RateBuckets::new(metrics)?,
-    })
+    Audit::new(settings, metrics).map(Arc::new)
 }
 
 /// Writes folded audit lines when their time has come.
@@ -284,14 +293,16 @@ async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
     }
 }
 
-/// Frees what limits remember of upstreams that nobody uses any more.
-async fn forget(buckets: RateBuckets, shutdown: CancellationToken) {
+/// Frees what limits and breakers remember of upstreams that nobody uses any more.
+async fn forget(buckets: RateBuckets, breakers: Breakers, shutdown: CancellationToken) {
     while shutdown
         .run_until_cancelled(tokio::time::sleep(FORGET_TICK))
         .await
         .is_some()
     {
-        buckets.free_idle(Instant::now());
+        let now = Instant::now();
+        buckets.free_idle(now);
+        breakers.forget_idle(now);
     }
 }
 

@@ -296,7 +296,14 @@ impl Exchange {
                     Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response")
                 );
             };
-            let accepted = websocket::accept(&mut response, &target.host)?;
+            let mut accepted = websocket::accept(&mut response, &target.host)?;
+            // The head passes the chain like any other; what follows is no body to filter.
+            let headers = std::mem::take(&mut accepted.headers);
+            let mut head = addons::contract::Response::new(response.status(), headers);
+            let live = self.live()?;
+            let chain = live.chain();
+            chain.response(&mut live.flow, &mut head).await?;
+            accepted.headers = head.headers;
             let live = self.live.take().ok_or_else(Denial::internal)?;
             return Ok(websocket::relay(
                 Arc::clone(&self.connection),

@@ -23,7 +23,7 @@ pub fn ask(headers: &mut HeaderMap) {
 
 /// An upstream that agreed.
 pub struct Accepted {
-    headers: HeaderMap,
+    pub headers: HeaderMap,
     upgrade: OnUpgrade,
 }
 
