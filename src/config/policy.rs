@@ -66,15 +66,7 @@ fn differences(config: &PolicyConfig, defaults: &PolicyConfig) -> Vec<&'static s
     let policy = config.api != defaults.api
         || config.rules != defaults.rules
         || config.allow_branch_deletion != defaults.allow_branch_deletion;
-    let sections = [
-        ("policy", policy),
-        ("git", config.git != defaults.git),
-        (
-            "circuit_breakers",
-            config.circuit_breakers != defaults.circuit_breakers,
-        ),
-        ("rate_limits", config.rate_limits != defaults.rate_limits),
-    ];
+    let sections = [("policy", policy), ("git", config.git != defaults.git)];
     let changed = sections.into_iter().filter(|(_, changed)| *changed);
     changed.map(|(section, _)| section).collect()
 }

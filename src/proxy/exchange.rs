@@ -312,7 +312,14 @@ impl Exchange {
             let Some(opening) = websocket else {
                 return Err(not_answered(&target.host, "switched protocols unasked"));
             };
-            let accepted = opening.accept(&mut response, &target.host)?;
+            let mut accepted = opening.accept(&mut response, &target.host)?;
+            // The head passes the chain like any other; what follows is no body to filter.
+            let headers = std::mem::take(&mut accepted.headers);
+            let mut head = addons::contract::Response::new(response.status(), headers);
+            let live = self.live()?;
+            let chain = live.chain();
+            chain.response(&mut live.flow, &mut head).await?;
+            accepted.headers = head.headers;
             let live = self.live.take().ok_or_else(Denial::internal)?;
             return Ok(accepted.relay(Arc::clone(&self.connection), live));
         }

@@ -97,7 +97,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> 
 
 /// An upstream that agreed.
 pub struct Accepted {
-    headers: HeaderMap,
+    pub headers: HeaderMap,
     client: OnUpgrade,
     upstream: OnUpgrade,
 }

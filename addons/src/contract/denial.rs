@@ -228,6 +228,11 @@ impl Denial {
         self.0.hint.as_deref()
     }
 
+    /// A text among the details.
+    pub fn detail(&self, key: &str) -> Option<&str> {
+        self.0.details.get(key)?.as_str()
+    }
+
     /// Whole seconds until it is worth trying again.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.0.retry_after.map(|wait| wait.as_secs())
