@@ -16,6 +16,8 @@ mod credentials;
 mod destinations;
 mod dns;
 mod framing;
+mod git;
+mod git_limits;
 mod house;
 mod identity;
 mod observability;
