@@ -8,6 +8,7 @@ use std::time::Duration;
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::{Chain, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
+use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -19,6 +20,7 @@ use crate::config::{self, Config, CredentialConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
+use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::world::World;
 
@@ -92,6 +94,7 @@ impl Builder {
             rate_limits: self.rate_limits(config),
             circuit_breakers: self.circuit_breakers(config),
             policy,
+            git: git(config),
             credentials: config.credentials.iter().map(credential).collect(),
             deadline: PHASE_DEADLINE,
         });
@@ -164,6 +167,20 @@ fn guarded_hosts(config: &Config) -> HashSet<Host> {
         others.into_iter().flatten().chain([&git.host]).cloned()
     });
     git.collect()
+}
+
+fn git(config: &Config) -> GitSettings {
+    let git = &config.policy.git;
+    GitSettings {
+        hosts: git.hosts.iter().map(|git| git.host.clone()).collect(),
+        bot_branch_prefixes: git.bot_branch_prefixes.clone(),
+        allow_branch_deletion: config.policy.allow_branch_deletion,
+        public_reads: git.public_reads,
+        report_push_denials: git.report_push_denials,
+        warning_bytes: git.warning_bytes,
+        hard_limit_bytes: git.hard_limit_bytes,
+        watch: Arc::new(PushLog),
+    }
 }
 
 fn credential(config: &CredentialConfig) -> Credential {

@@ -1,7 +1,6 @@
 //! One request and its response, through the chain and back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use addons::contract::{
     Authority, Cleared, Code, Denial, Flow, Host, Kind, Request as Head, Scheme,
@@ -10,12 +9,11 @@ use http::header::{CONTENT_LENGTH, EXPECT, HOST};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::timeout;
 
 use super::body::{DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
+use super::drain::drain;
 use super::headers::{Upgrade, read_head, read_response_head};
 use super::live::LiveFlow;
 use super::outgoing::{
@@ -25,11 +23,6 @@ use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
 use super::{upstream, websocket};
 use crate::world::World;
-
-/// How much of a body is read after it was denied, so that a client that is still writing
-/// sees the answer rather than a reset.
-const DRAIN_BYTES: usize = 1 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// How requests on a connection say where they go.
 #[derive(Clone, Debug)]
@@ -161,7 +154,7 @@ impl Exchange {
             Ok(judged) => judged,
             Err(denial) if unasked => return Err(denial),
             Err(denial) => {
-                drain(body);
+                drain(body, &denial);
                 return Err(denial);
             }
         };
@@ -169,12 +162,9 @@ impl Exchange {
         let live = self.live()?;
         let counters = Arc::clone(&live.flow.counters);
         let mut body = RequestBody::new(body, head.take_filters(), counters, activity);
-        if let Err(error) = body.prime().await {
-            if let Some(rest) = body.into_rest() {
-                drain(rest);
-            }
-            return Err(request_broke_off(&error));
-        }
+        body.prime()
+            .await
+            .map_err(|error| request_broke_off(&error))?;
         if !body.keeps_length() {
             head.headers.remove(CONTENT_LENGTH);
         }
@@ -445,20 +435,4 @@ fn absolute(uri: &Uri) -> Result<Authority, Denial> {
 
 fn take_denial(slot: &DenialSlot) -> Option<Denial> {
     slot.lock().take()
-}
-
-/// Reads on for a bounded while without keeping anyone waiting.
-fn drain(mut body: Incoming) {
-    if body.is_end_stream() {
-        return;
-    }
-    tokio::spawn(timeout(DRAIN_TIME, async move {
-        let mut left = DRAIN_BYTES;
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, bytes::Bytes::len));
-            if left == 0 {
-                return;
-            }
-        }
-    }));
 }

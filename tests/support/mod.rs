@@ -12,6 +12,7 @@ mod proxy;
 mod routes;
 mod tunnel;
 
+pub use clients::Ran;
 pub use exchange::{Reply, read_reply};
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin};

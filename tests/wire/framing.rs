@@ -1,6 +1,6 @@
 //! TLS in tunnels, and messages that two readers would read in two ways.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use crate::support::{Origin, Proxy, Reply, Setup, assert_closes, frames, handshake, read_reply};

@@ -17,6 +17,8 @@ mod destinations;
 mod dns;
 mod floods;
 mod framing;
+mod git;
+mod git_limits;
 mod house;
 mod identity;
 mod observability;
