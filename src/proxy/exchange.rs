@@ -22,7 +22,7 @@ use super::headers::{Upgrade, read_head, strip_hop_by_hop};
 use super::live::LiveFlow;
 use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
-use super::{upstream, websocket};
+use super::{upstream, websocket, whole};
 use crate::world::World;
 
 /// How much of a body is read after it was denied, so that a client that is still writing
@@ -157,7 +157,14 @@ impl Exchange {
         let activity = Arc::clone(&self.connection.activity);
         let live = self.live()?;
         let counters = Arc::clone(&live.flow.counters);
-        let mut body = RequestBody::new(body, head.take_filters(), counters, activity);
+        let chain = live.chain();
+        let body = whole::body_of(&mut head, body, &chain, counters, activity).await;
+        let mut body = body.map_err(|(denial, rest)| {
+            if !unasked {
+                drain(rest);
+            }
+            denial
+        })?;
         if let Err(error) = body.prime().await {
             if let Some(rest) = body.into_rest() {
                 drain(rest);

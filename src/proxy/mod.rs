@@ -16,6 +16,7 @@ mod sniff;
 mod tunnel;
 mod upstream;
 mod websocket;
+mod whole;
 
 use std::sync::Arc;
 
