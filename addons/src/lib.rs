@@ -10,11 +10,13 @@ extern crate self as addons;
 pub mod circuit_breaker;
 pub mod contract;
 pub mod credentials;
+pub mod decode;
 pub mod git;
 pub mod identity;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;
+pub mod strict_json;
 
 #[cfg(test)]
 #[path = "../tests/fixtures/mod.rs"]

@@ -21,7 +21,7 @@ use super::outgoing::{
 };
 use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
-use super::{upstream, websocket};
+use super::{upstream, websocket, whole};
 use crate::world::World;
 
 /// How requests on a connection say where they go.
@@ -161,7 +161,14 @@ impl Exchange {
         let activity = Arc::clone(&self.connection.activity);
         let live = self.live()?;
         let counters = Arc::clone(&live.flow.counters);
-        let mut body = RequestBody::new(body, head.take_filters(), counters, activity);
+        let chain = live.chain();
+        let body = whole::body_of(&mut head, body, &chain, counters, activity).await;
+        let mut body = body.map_err(|(denial, rest)| {
+            if !unasked {
+                drain(rest, &denial);
+            }
+            denial
+        })?;
         body.prime()
             .await
             .map_err(|error| request_broke_off(&error))?;

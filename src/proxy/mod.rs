@@ -18,6 +18,7 @@ mod sniff;
 mod tunnel;
 mod upstream;
 mod websocket;
+mod whole;
 
 use std::sync::Arc;
 
