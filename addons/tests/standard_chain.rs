@@ -92,6 +92,7 @@ fn chain(lines: &Arc<Lines>) -> Chain {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
             guarded_hosts: HashSet::new(),
+            rules: Vec::new(),
         },
         credentials: vec![credential],
         deadline: Duration::from_secs(10),
