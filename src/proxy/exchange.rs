@@ -20,6 +20,7 @@ use super::body::{BodyError, DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::headers::{Upgrade, read_head, strip_hop_by_hop};
 use super::live::LiveFlow;
+use super::permission::Permitted;
 use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
 use super::{upstream, websocket};
@@ -110,6 +111,9 @@ impl Exchange {
         );
         flow.principal = connection.principal();
         flow.record.method = Some(parts.method.as_str().into());
+        if matches!(door, Door::Plain) {
+            *connection.in_hand.lock() = Some(Permitted::of(&flow, &world));
+        }
         let live = LiveFlow::new(flow, Arc::clone(&world.chain));
         Self {
             connection,
@@ -305,11 +309,10 @@ impl Exchange {
             chain.response(&mut live.flow, &mut head).await?;
             accepted.headers = head.headers;
             let live = self.live.take().ok_or_else(Denial::internal)?;
+            let permitted = Permitted::of(&live.flow, &self.world);
+            let connection = Arc::clone(&self.connection);
             return Ok(websocket::relay(
-                Arc::clone(&self.connection),
-                live,
-                accepted,
-                client,
+                connection, live, permitted, accepted, client,
             ));
         }
         let (mut parts, body) = response.into_parts();

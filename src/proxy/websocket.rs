@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use super::connection::Connection;
 use super::headers::strip_hop_by_hop;
 use super::live::LiveFlow;
+use super::permission::Permitted;
 use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
 
@@ -42,10 +43,11 @@ pub fn accept(response: &mut Response<Incoming>, host: &Host) -> Result<Accepted
 }
 
 /// Answers the client and relays from then on, until a side ends, nothing moves any more, the
-/// lease ends or we do.
+/// lease ends, a reload forbids it, or we end.
 pub fn relay(
     connection: Arc<Connection>,
     mut live: Box<LiveFlow>,
+    permitted: Permitted,
     accepted: Accepted,
     client: OnUpgrade,
 ) -> Response<Reply> {
@@ -58,7 +60,10 @@ pub fn relay(
             return;
         };
         let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-        relay_bytes(&connection, &mut live, client, upstream).await;
+        tokio::select! {
+            () = relay_bytes(&connection, &mut live, client, upstream) => {}
+            () = connection.revoked(&permitted) => {}
+        }
         connection.activity.end();
     });
     let mut response = reply::empty(status);
