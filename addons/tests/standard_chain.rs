@@ -101,6 +101,7 @@ fn chain(lines: &Arc<Lines>) -> Chain {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
             guarded_hosts: HashSet::new(),
+            rules: Vec::new(),
         },
         git: GitSettings {
             hosts: HashSet::from([Host::parse("github.com").unwrap()]),

@@ -10,13 +10,13 @@ use addons::contract::{Chain, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
-use addons::policy::PolicySettings;
+use addons::policy::{Effect, PolicySettings, Rule};
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
-use crate::config::{self, Config, CredentialConfig};
+use crate::config::{self, Config, CredentialConfig, RuleConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
@@ -58,14 +58,28 @@ impl Builder {
         }
     }
 
-    /// Builds a world, or says why the configuration cannot be used.
-    pub fn build(&self, epoch: u64, config: Arc<Config>) -> Result<World, Failure> {
+    /// Builds a world, or says why the configuration cannot be used. The resolver stays, with all
+    /// that it knows, unless `upstream` is another than in the world before.
+    pub fn build(
+        &self,
+        epoch: u64,
+        config: Arc<Config>,
+        before: Option<&World>,
+    ) -> Result<World, Failure> {
         let setting = |error: String| Failure::Setting(error);
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
         let upstream_tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
             .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
-        let resolver = Resolver::new(&config.proxy.upstream)
-            .map_err(|error| setting(format!("proxy.yaml: upstream.nameservers: {error}")))?;
+        let upstream = &config.proxy.upstream;
+        let resolver =
+            match before {
+                Some(before) if before.config.proxy.upstream == *upstream => {
+                    Arc::clone(&before.resolver)
+                }
+                _ => Arc::new(Resolver::new(upstream).map_err(|error| {
+                    setting(format!("proxy.yaml: upstream.nameservers: {error}"))
+                })?),
+            };
         let chain = Arc::new(self.chain(&config)?);
         let entries = config.allowlist.values();
         let labels = entries.map(|entry| Arc::clone(&entry.label));
@@ -74,7 +88,7 @@ impl Builder {
             epoch,
             chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
-            resolver: Arc::new(resolver),
+            resolver,
             upstream_tls,
             config,
         })
@@ -86,6 +100,12 @@ impl Builder {
             allow_private: config.proxy.upstream.allow_private.clone(),
             own,
             guarded_hosts: guarded_hosts(config),
+            rules: config
+                .policy
+                .rules
+                .iter()
+                .map(rule)
+                .collect::<Result<_, _>>()?,
         };
         let chain = standard_chain(Parts {
             metrics: Arc::clone(&self.lasting.metrics),
@@ -137,6 +157,19 @@ impl Builder {
             buckets: self.lasting.buckets.clone(),
         }
     }
+}
+
+fn rule(config: &RuleConfig) -> Result<Rule, Failure> {
+    let effect = match config.effect {
+        config::Effect::Allow => Effect::Allow,
+        config::Effect::Deny => Effect::Deny,
+        config::Effect::Ask => Effect::Ask,
+    };
+    Rule::new(&config.name, effect, config.origin.clone())
+        .for_hosts(config.hosts.clone())
+        .for_methods(config.methods.clone())
+        .for_paths(&config.paths)
+        .map_err(|error| Failure::Setting(format!("{}: paths: {error}", config.origin)))
 }
 
 fn thresholds(breaker: config::CircuitBreaker) -> Thresholds {

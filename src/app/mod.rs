@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use addons::circuit_breaker::Breakers;
 use addons::observe::{Audit, AuditSettings, Metrics};
 use addons::rate_limit::RateBuckets;
-use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +30,7 @@ use crate::proxy::{self, Engine};
 use crate::registry::{FILE_NAME, Registry};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
-use crate::world::World;
+use crate::world::Worlds;
 use build::{Builder, Lasting};
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
@@ -83,7 +82,7 @@ struct App {
     breakers: Breakers,
     log: AuditLog,
     reloader: Arc<Reloader>,
-    world: Arc<ArcSwap<World>>,
+    worlds: Arc<Worlds>,
     admin_uids: Vec<u32>,
 }
 
@@ -133,17 +132,15 @@ impl App {
             lasting,
         );
         let admin_uids = proxy.admin_uids.clone();
-        let world = Arc::new(ArcSwap::from_pointee(
-            builder.build(1, Arc::clone(&config))?,
-        ));
+        let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
         let engine =
-            Engine::new(Arc::clone(&world), Arc::new(authority), &metrics).map_err(ours)?;
+            Engine::new(Arc::clone(&worlds), Arc::new(authority), &metrics).map_err(ours)?;
         let light = checks.configuration.clone();
         let reloader = Reloader::new(
             config_dir,
             profile,
             builder,
-            Arc::clone(&world),
+            Arc::clone(&worlds),
             light,
             &metrics,
         );
@@ -158,7 +155,7 @@ impl App {
             breakers,
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
-            world,
+            worlds,
             admin_uids,
         })
     }
@@ -176,10 +173,10 @@ impl App {
             });
         }
         drop(proxy_lit);
-        let world = Arc::clone(&self.world);
+        let worlds = Arc::clone(&self.worlds);
         let dns = listeners
             .dns
-            .serve(Arc::new(move || world.load_full()), shutdown.clone());
+            .serve(Arc::new(move || worlds.current()), shutdown.clone());
         tasks.spawn(async move {
             dns.await;
             drop(dns_lit);
@@ -212,7 +209,7 @@ impl App {
 
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
-        let (world, registry) = (Arc::clone(&self.world), Arc::clone(&self.registry));
+        let (worlds, registry) = (Arc::clone(&self.worlds), Arc::clone(&self.registry));
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -224,7 +221,7 @@ impl App {
                 Box::pin(async move { reloader.reload() })
             }),
             explain: Arc::new(move |question| {
-                let (world, registry) = (world.load_full(), Arc::clone(&registry));
+                let (world, registry) = (worlds.current(), Arc::clone(&registry));
                 Box::pin(async move { explain::explain(&world, &registry, question).await })
             }),
         }

@@ -9,6 +9,7 @@ use prometheus::IntGauge;
 
 use super::Engine;
 use super::activity::{Activity, Patience};
+use super::permission::Permitted;
 use super::upstream::{Http1, LeasePool, Target};
 use crate::world::World;
 
@@ -32,6 +33,8 @@ pub struct Connection {
     pub refusal: Option<Denial>,
     pub activity: Arc<Activity>,
     pub patience: Patience,
+    /// What the request in hand was permitted, where each may go elsewhere.
+    pub in_hand: Mutex<Option<Permitted>>,
     kept: Mutex<Vec<Kept>>,
     _counted: Counted,
 }
@@ -76,6 +79,7 @@ impl Connection {
             refusal,
             activity: Arc::new(Activity::new()),
             patience,
+            in_hand: Mutex::default(),
             kept: Mutex::default(),
             _counted: counted,
             engine,

@@ -19,6 +19,7 @@ use super::live::LiveFlow;
 use super::outgoing::{
     not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
 };
+use super::permission::Permitted;
 use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
 use super::{upstream, websocket, whole};
@@ -114,6 +115,9 @@ impl Exchange {
         );
         flow.principal = connection.principal();
         flow.record.method = Some(parts.method.as_str().into());
+        if matches!(door, Door::Plain) {
+            *connection.in_hand.lock() = Some(Permitted::of(&flow, &world));
+        }
         let live = LiveFlow::new(flow, Arc::clone(&world.chain));
         Self {
             connection,
@@ -318,7 +322,8 @@ impl Exchange {
             chain.response(&mut live.flow, &mut head).await?;
             accepted.headers = head.headers;
             let live = self.live.take().ok_or_else(Denial::internal)?;
-            return Ok(accepted.relay(Arc::clone(&self.connection), live));
+            let permitted = Permitted::of(&live.flow, &self.world);
+            return Ok(accepted.relay(Arc::clone(&self.connection), live, permitted));
         }
         let (mut parts, body) = response.into_parts();
         read_response_head(&mut parts).map_err(|why| not_answered(&target.host, why))?;

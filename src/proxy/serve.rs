@@ -27,13 +27,16 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Serves HTTP/1.1 until the client, the lease, the idle timeout or the process ends it.
+/// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
+/// under way, or the process ends it.
 /// `S` is the socket below `io`, which a CONNECT gets back.
 pub async fn serve_http1<S, I>(connection: &Arc<Connection>, door: Door, io: I)
 where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    // What is inside a tunnel ends with the tunnel.
+    let goes_anywhere = matches!(door, Door::Plain);
     let door = Arc::new(door);
     let service = service_fn(|request: Request<Incoming>| {
         let connection = Arc::clone(connection);
@@ -74,6 +77,7 @@ where
             }
             () = quiet(connection) => return,
             () = connection.lease_ended() => return,
+            () = connection.request_revoked(), if goes_anywhere => return,
             () = connection.engine.killed.cancelled() => return,
             () = connection.engine.stopping.cancelled(), if !stopping => {
                 stopping = true;

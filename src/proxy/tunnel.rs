@@ -21,6 +21,7 @@ use super::exchange::Door;
 use super::headers::has_body;
 use super::io::{ClientIo, Socket};
 use super::live::LiveFlow;
+use super::permission::Permitted;
 use super::relay::relay;
 use super::reply::{self, Reply};
 use super::serve::{serve_http1, serve_http2};
@@ -143,7 +144,7 @@ async fn permit(
 }
 
 impl Tunnel {
-    /// Runs until the tunnel ends by itself, with its lease, or with us.
+    /// Runs until the tunnel ends by itself, with its lease, with its permission, or with us.
     async fn run<S: Socket>(self, upgrade: OnUpgrade) {
         let Ok(upgraded) = upgrade.await else {
             return;
@@ -154,8 +155,10 @@ impl Tunnel {
         let mut io = parts.io.into_inner();
         io.unread(parts.read_buf);
         let connection = Arc::clone(&self.connection);
+        let permitted = Permitted::of(&self.live.flow, &self.world);
         tokio::select! {
             () = self.inside(io) => {}
+            () = connection.revoked(&permitted) => {}
             () = connection.lease_ended() => {}
             () = connection.engine.killed.cancelled() => {}
         }

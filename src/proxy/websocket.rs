@@ -21,6 +21,7 @@ use super::connection::Connection;
 use super::headers::strip_hop_by_hop;
 use super::live::LiveFlow;
 use super::outgoing::not_answered;
+use super::permission::Permitted;
 use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
 
@@ -104,8 +105,13 @@ pub struct Accepted {
 
 impl Accepted {
     /// Answers the client and relays from then on, until a side ends, nothing moves any more,
-    /// the lease ends or we do.
-    pub fn relay(self, connection: Arc<Connection>, mut live: Box<LiveFlow>) -> Response<Reply> {
+    /// the lease ends, a reload forbids it, or we end.
+    pub fn relay(
+        self,
+        connection: Arc<Connection>,
+        mut live: Box<LiveFlow>,
+        permitted: Permitted,
+    ) -> Response<Reply> {
         let status = StatusCode::SWITCHING_PROTOCOLS;
         live.answered(status.as_u16());
         let tasks = connection.engine.tasks.clone();
@@ -113,7 +119,10 @@ impl Accepted {
         tasks.spawn(async move {
             if let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) {
                 let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-                relay_bytes(&connection, &mut live, client, upstream).await;
+                tokio::select! {
+                    () = relay_bytes(&connection, &mut live, client, upstream) => {}
+                    () = connection.revoked(&permitted) => {}
+                }
             }
             connection.activity.end();
         });
