@@ -461,10 +461,14 @@ fn refused(proxy: &Proxy, first: &[u8], step: usize) -> Reply {
 }
 
 /// `GET https://api.example.com/echo` in HPACK, without Huffman coding and the dynamic table.
-fn request_fields() -> Vec<u8> {
+pub fn request_fields() -> Vec<u8> {
+    request_fields_for("/echo")
+}
+
+pub fn request_fields_for(path: &str) -> Vec<u8> {
     let mut fields = vec![0x82, 0x87];
     fields.extend(literal(":authority", HOST));
-    fields.extend(literal(":path", "/echo"));
+    fields.extend(literal(":path", path));
     fields
 }
 
@@ -477,7 +481,7 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
     field
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
     frame.extend([kind, flags]);
@@ -487,7 +491,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The preface, empty settings, and one request that ends at once.
-fn h2_request(fields: &[u8]) -> Vec<u8> {
+pub fn h2_request(fields: &[u8]) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[]));
     bytes.extend(frame(1, 5, 1, fields));
