@@ -1,11 +1,12 @@
 //! When the far side is away, slow, broken or up to something.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{Nameserver, Origin, Proxy, RawOrigin, Setup, read_reply};
+use crate::support::{Nameserver, Origin, Proxy, RawOrigin, Setup, eventually, frames, read_reply};
 
 #[test]
 fn an_upstream_that_nobody_serves_is_unreachable() {
@@ -154,6 +155,38 @@ fn paths_and_queries_arrive_byte_for_byte() {
         );
         assert_eq!(origin.seen().last().unwrap().target, target);
     }
+}
+
+#[test]
+fn streams_that_wait_for_one_dial_share_its_failure() {
+    let origin = Origin::start();
+    let silent = RawOrigin::start(|mut stream| io::copy(&mut stream, &mut io::sink()).map(drop));
+    let mut setup = Setup::new(&origin);
+    setup.proxy["upstream"]["hosts"]["api.example.com"] = silent.address.to_string().into();
+    setup.proxy["upstream"]["connect_timeout"] = json!("1s");
+    let proxy = setup.start();
+    let host = "api.example.com";
+    let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
+    let get = frames::get("api.example.com", "/echo");
+    let mut requests = [frames::opening(), frames::request(1, &get)].concat();
+    for id in [3, 5, 7, 9] {
+        requests.extend(frames::request(id, &get));
+    }
+    let since = Instant::now();
+    stream.write_all(&requests).unwrap();
+    let timeouts = || {
+        let timed_out = |line: &serde_json::Value| line["code"] == "upstream_timeout";
+        proxy.audit().into_iter().filter(timed_out).count()
+    };
+    eventually("all of them are answered", Duration::from_secs(8), || {
+        timeouts() == 5
+    });
+    assert!(
+        since.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        since.elapsed()
+    );
+    assert_eq!(silent.connections(), 1);
 }
 
 /// Answers every request on a connection with the bytes that belong to its path.
