@@ -7,6 +7,7 @@
 #[cfg(test)]
 extern crate self as addons;
 
+pub mod circuit_breaker;
 pub mod contract;
 pub mod credentials;
 pub mod git;
@@ -23,13 +24,14 @@ mod fold;
 use std::sync::Arc;
 use std::time::Duration;
 
+use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
 use contract::{Addon, Chain, Containers, OrderError};
 use credentials::{Credential, Credentials};
 use git::{Git, GitSettings};
 use identity::Identity;
 use observe::{Audit, Metrics};
 use policy::{Policy, PolicySettings};
-use rate_limit::{DnsBudget, RateLimit};
+use rate_limit::{RateLimit, RateLimitSettings};
 
 /// What the standard chain is made from.
 pub struct Parts {
@@ -39,8 +41,10 @@ pub struct Parts {
     pub audit: Arc<Audit>,
     /// Who is at a source.
     pub containers: Arc<dyn Containers>,
-    /// What a lease may ask the resolver for.
-    pub dns_budget: DnsBudget,
+    /// What a lease may ask upstreams and the resolver for.
+    pub rate_limits: RateLimitSettings,
+    /// When an upstream is left alone.
+    pub circuit_breakers: CircuitBreakerSettings,
     /// Where containers may go.
     pub policy: PolicySettings,
     /// Which repositories, and what may be pushed to them.
@@ -62,7 +66,9 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         Arc::new(Identity::new(parts.containers)),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Arc::new(RateLimit::new(parts.dns_budget)),
+        Arc::new(RateLimit::new(parts.rate_limits)),
+        // Before anybody is asked or anything is looked up in vain.
+        Arc::new(CircuitBreaker::new(parts.circuit_breakers)),
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),

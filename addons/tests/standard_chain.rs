@@ -8,12 +8,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
-use addons::rate_limit::DnsBudget;
+use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
 use bytes::Bytes;
 use fixtures::{Nowhere, OneContainer, container, flow, headers, query, request};
@@ -72,9 +73,29 @@ fn chain(lines: &Arc<Lines>) -> Chain {
         metrics: Arc::new(Metrics::new(&registry).unwrap()),
         audit: Arc::new(Audit::new(audit, &registry).unwrap()),
         containers: OneContainer::new(container("web")),
-        dns_budget: DnsBudget {
-            queries_per_minute: number(3000),
-            distinct_names_per_minute: number(300),
+        rate_limits: RateLimitSettings {
+            dns: DnsBudget {
+                queries_per_minute: number(3000),
+                distinct_names_per_minute: number(300),
+            },
+            requests: Some(RequestLimits::new(
+                Rate {
+                    per_second: number(1_000_000),
+                    burst: number(1_000_000),
+                },
+                [],
+            )),
+            buckets: RateBuckets::new(&registry).unwrap(),
+        },
+        circuit_breakers: CircuitBreakerSettings {
+            defaults: Thresholds {
+                failures: number(5),
+                recovery: Duration::from_secs(30),
+                successes: number(2),
+            },
+            upstreams: EntryMap::default(),
+            passthrough: EntryMap::default(),
+            breakers: Breakers::new(&registry).unwrap(),
         },
         policy: PolicySettings {
             allow_private: Vec::new(),
@@ -159,6 +180,7 @@ fn the_standard_chain_is_in_order() {
         "audit",
         "identity",
         "rate_limit",
+        "circuit_breaker",
         "policy",
         "git",
         "credentials",

@@ -5,12 +5,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Chain, Container, Containers, Host, OwnAddresses};
+use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
+use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
 use addons::policy::PolicySettings;
-use addons::rate_limit::DnsBudget;
+use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
@@ -27,9 +28,11 @@ use crate::world::World;
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Counts and budgets that go on over reloads.
-pub struct Observers {
+pub struct Lasting {
     pub metrics: Arc<Metrics>,
     pub audit: Arc<Audit>,
+    pub buckets: RateBuckets,
+    pub breakers: Breakers,
 }
 
 /// What stays the same over reloads.
@@ -37,7 +40,7 @@ pub struct Builder {
     registry: Arc<Registry>,
     own: Arc<OwnListeners>,
     provider: Arc<CryptoProvider>,
-    observers: Observers,
+    lasting: Lasting,
 }
 
 impl Builder {
@@ -45,13 +48,13 @@ impl Builder {
         registry: Arc<Registry>,
         own: OwnListeners,
         provider: Arc<CryptoProvider>,
-        observers: Observers,
+        lasting: Lasting,
     ) -> Self {
         Self {
             registry,
             own: Arc::new(own),
             provider,
-            observers,
+            lasting,
         }
     }
 
@@ -63,9 +66,13 @@ impl Builder {
             .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
         let resolver = Resolver::new(&config.proxy.upstream)
             .map_err(|error| setting(format!("proxy.yaml: upstream.nameservers: {error}")))?;
+        let chain = Arc::new(self.chain(&config)?);
+        let entries = config.allowlist.values();
+        let labels = entries.map(|entry| Arc::clone(&entry.label));
+        self.lasting.breakers.name_upstreams(labels);
         Ok(World {
             epoch,
-            chain: Arc::new(self.chain(&config)?),
+            chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             resolver: Arc::new(resolver),
             upstream_tls,
@@ -80,15 +87,12 @@ impl Builder {
             own,
             guarded_hosts: guarded_hosts(config),
         };
-        let budget = DnsBudget {
-            queries_per_minute: at_least_one(config.proxy.dns.queries_per_minute),
-            distinct_names_per_minute: at_least_one(config.proxy.dns.distinct_names_per_minute),
-        };
         let chain = standard_chain(Parts {
-            metrics: Arc::clone(&self.observers.metrics),
-            audit: Arc::clone(&self.observers.audit),
+            metrics: Arc::clone(&self.lasting.metrics),
+            audit: Arc::clone(&self.lasting.audit),
             containers: Arc::clone(&self.registry) as _,
-            dns_budget: budget,
+            rate_limits: self.rate_limits(config),
+            circuit_breakers: self.circuit_breakers(config),
             policy,
             git: git(config),
             credentials: config.credentials.iter().map(credential).collect(),
@@ -98,6 +102,55 @@ impl Builder {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Failure::Ours(lines.join("\n"))
         })
+    }
+
+    fn circuit_breakers(&self, config: &Config) -> CircuitBreakerSettings {
+        let breakers = &config.policy.circuit_breakers;
+        let mut upstreams = EntryMap::default();
+        for (pattern, breaker) in breakers.upstreams.iter() {
+            upstreams.insert(pattern, thresholds(*breaker));
+        }
+        let mut passthrough = EntryMap::default();
+        for (pattern, _) in config.proxy.tls.passthrough.iter() {
+            passthrough.insert(pattern, ());
+        }
+        CircuitBreakerSettings {
+            defaults: thresholds(breakers.defaults),
+            upstreams,
+            passthrough,
+            breakers: self.lasting.breakers.clone(),
+        }
+    }
+
+    fn rate_limits(&self, config: &Config) -> RateLimitSettings {
+        let (dns, limits) = (&config.proxy.dns, &config.policy.rate_limits);
+        let per_upstream = limits.per_upstream.iter();
+        let per_upstream = per_upstream.map(|(pattern, limit)| (pattern, rate(*limit)));
+        RateLimitSettings {
+            dns: DnsBudget {
+                queries_per_minute: at_least_one(dns.queries_per_minute),
+                distinct_names_per_minute: at_least_one(dns.distinct_names_per_minute),
+            },
+            requests: limits
+                .enabled
+                .then(|| RequestLimits::new(rate(limits.defaults), per_upstream)),
+            buckets: self.lasting.buckets.clone(),
+        }
+    }
+}
+
+fn thresholds(breaker: config::CircuitBreaker) -> Thresholds {
+    Thresholds {
+        failures: at_least_one(breaker.failure_threshold),
+        recovery: breaker.recovery_timeout,
+        successes: at_least_one(breaker.success_threshold),
+    }
+}
+
+fn rate(limit: config::RateLimit) -> Rate {
+    Rate {
+        per_second: at_least_one(limit.requests_per_second),
+        burst: at_least_one(limit.burst_size),
     }
 }
 

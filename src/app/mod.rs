@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use addons::circuit_breaker::Breakers;
 use addons::observe::{Audit, AuditSettings, Metrics};
+use addons::rate_limit::RateBuckets;
 use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,7 +32,7 @@ use crate::registry::{FILE_NAME, Registry};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::World;
-use build::{Builder, Observers};
+use build::{Builder, Lasting};
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::Reloader;
@@ -39,6 +41,8 @@ use reload::Reloader;
 const CA_REFRESH: Duration = Duration::from_secs(60);
 /// How often folded audit lines are looked at.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
+/// How often what nobody uses any more is forgotten.
+const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
 /// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
@@ -75,6 +79,8 @@ struct App {
     checks: Checks,
     flows: Arc<FlowLog>,
     audit: Arc<Audit>,
+    buckets: RateBuckets,
+    breakers: Breakers,
     log: AuditLog,
     reloader: Arc<Reloader>,
     world: Arc<ArcSwap<World>>,
@@ -93,20 +99,28 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
+        let breakers = Breakers::new(&metrics).map_err(ours)?;
         let checks = Checks {
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
             configuration: Light::default(),
             registry: Arc::clone(&registry),
+            breakers: breakers.clone(),
         };
         let collector = HealthCollector::new(checks.clone()).map_err(ours)?;
         metrics.register(Box::new(collector)).map_err(ours)?;
         let flows = Arc::new(FlowLog::default());
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let observers = observers(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
-        let audit = Arc::clone(&observers.audit);
+        let audit = audit(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
+        let lasting = Lasting {
+            metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
+            audit: Arc::clone(&audit),
+            buckets: RateBuckets::new(&metrics).map_err(ours)?,
+            breakers: breakers.clone(),
+        };
+        let buckets = lasting.buckets.clone();
         let listen = &proxy.listen;
         let own = [&listen.proxy, &listen.dns, &listen.mcp]
             .into_iter()
@@ -116,7 +130,7 @@ impl App {
             Arc::clone(&registry),
             OwnListeners::new(own),
             provider,
-            observers,
+            lasting,
         );
         let admin_uids = proxy.admin_uids.clone();
         let world = Arc::new(ArcSwap::from_pointee(
@@ -140,6 +154,8 @@ impl App {
             checks,
             flows,
             audit,
+            buckets,
+            breakers,
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
             world,
@@ -175,6 +191,11 @@ impl App {
             shutdown.clone(),
         ));
         tasks.spawn(tick_audit(Arc::clone(&self.audit), shutdown.clone()));
+        tasks.spawn(forget(
+            self.buckets.clone(),
+            self.breakers.clone(),
+            shutdown.clone(),
+        ));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -246,22 +267,19 @@ impl Running {
     }
 }
 
-/// What watches: metrics, the audit log, and those who follow flows as they end.
-fn observers(
+/// The audit log, with those who follow flows as they end.
+fn audit(
     config: &AuditConfig,
     log: &AuditLog,
     flows: &Arc<FlowLog>,
     metrics: &prometheus::Registry,
-) -> prometheus::Result<Observers> {
+) -> prometheus::Result<Arc<Audit>> {
     let settings = AuditSettings {
         log: log.sink(),
         live: vec![Arc::clone(flows) as _],
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
     };
-    Ok(Observers {
-        metrics: Arc::new(Metrics::new(metrics)?),
-        audit: Arc::new(Audit::new(settings, metrics)?),
-    })
+    Audit::new(settings, metrics).map(Arc::new)
 }
 
 /// Writes folded audit lines when their time has come.
@@ -272,6 +290,19 @@ async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
         .is_some()
     {
         audit.tick(Instant::now());
+    }
+}
+
+/// Frees what limits and breakers remember of upstreams that nobody uses any more.
+async fn forget(buckets: RateBuckets, breakers: Breakers, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(FORGET_TICK))
+        .await
+        .is_some()
+    {
+        let now = Instant::now();
+        buckets.free_idle(now);
+        breakers.forget_idle(now);
     }
 }
 

@@ -64,14 +64,7 @@ fn policy_yaml(fields: &mut Fields<'_>, document: &Document<'_>) -> PolicyConfig
 /// The sections that say something else than the defaults.
 fn differences(config: &PolicyConfig, defaults: &PolicyConfig) -> Vec<&'static str> {
     let policy = config.api != defaults.api || config.rules != defaults.rules;
-    let sections = [
-        ("policy", policy),
-        (
-            "circuit_breakers",
-            config.circuit_breakers != defaults.circuit_breakers,
-        ),
-        ("rate_limits", config.rate_limits != defaults.rate_limits),
-    ];
+    let sections = [("policy", policy)];
     let changed = sections.into_iter().filter(|(_, changed)| *changed);
     changed.map(|(section, _)| section).collect()
 }

@@ -345,7 +345,8 @@ impl Body for ResponseBody {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
                 this.count(length);
-                if this.inner.as_ref().is_some_and(Body::is_end_stream) {
+                // Nobody asks for more after the trailers.
+                if frame.is_trailers() || this.inner.as_ref().is_some_and(Body::is_end_stream) {
                     this.finish();
                 }
             }

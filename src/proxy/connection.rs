@@ -92,6 +92,16 @@ impl Connection {
         Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
     }
 
+    /// Whether the lease still holds: what broke off with it is nobody's fault.
+    pub fn is_live(&self) -> Verdict {
+        match &self.container {
+            Some(container) if container.ended().is_cancelled() => {
+                Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The principal of every flow on this connection.
     pub fn principal(&self) -> Option<Principal> {
         self.container.clone().map(Principal::Container)

@@ -10,6 +10,7 @@ mod headers;
 mod io;
 mod leaf;
 mod live;
+mod outgoing;
 mod relay;
 mod reply;
 mod serve;

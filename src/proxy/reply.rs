@@ -5,13 +5,12 @@ use std::task::{Context, Poll};
 
 use addons::contract::{Denial, FlowId};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::body::{BodyError, ResponseBody};
-
-const DENIED: HeaderName = HeaderName::from_static("x-proxy-denied");
+use super::headers::X_PROXY_DENIED;
 
 /// What a client gets: a few bytes of ours, or an upstream's body.
 pub enum Reply {
@@ -66,7 +65,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(DENIED, denied);
+        headers.insert(X_PROXY_DENIED, denied);
         return response;
     }
     let mut body = denial.to_json();
@@ -79,7 +78,7 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     *response.status_mut() = status(code.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(DENIED, denied);
+    headers.insert(X_PROXY_DENIED, denied);
     if let Some(seconds) = denial.retry_after_seconds() {
         headers.insert(RETRY_AFTER, seconds.into());
     }

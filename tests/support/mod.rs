@@ -5,6 +5,7 @@ mod certificates;
 mod cgi;
 mod clients;
 mod exchange;
+pub mod frames;
 mod nameserver;
 mod origin;
 mod proxy;

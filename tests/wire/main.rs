@@ -15,6 +15,7 @@ mod control_plane;
 mod credentials;
 mod destinations;
 mod dns;
+mod floods;
 mod framing;
 mod git;
 mod git_limits;

@@ -253,6 +253,11 @@ impl Denial {
         self.0.hint.as_deref()
     }
 
+    /// A text among the details.
+    pub fn detail(&self, key: &str) -> Option<&str> {
+        self.0.details.get(key)?.as_str()
+    }
+
     /// What is answered over HTTP in the place of status and JSON.
     pub fn answer(&self) -> Option<&Answer> {
         self.0.answer.as_ref()

@@ -111,7 +111,8 @@ async fn handshake(
         Ok(Err(error)) => Err(tls_failure(host, &error)),
         Err(_elapsed) => {
             let sentence = format!("TLS handshake with {host} timed out");
-            Err(Denial::new(Code::UpstreamTimeout, sentence).into())
+            let denial = Denial::new(Code::UpstreamTimeout, sentence);
+            Err(denial.with("step", "tls").into())
         }
     }
 }
