@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
-use addons::contract::{Chain, Containers, EntryMap, Host, OwnAddresses};
+use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
@@ -94,7 +94,7 @@ impl Builder {
         })
     }
 
-    fn chain(&self, config: &Config) -> Result<Chain, Failure> {
+    fn chain(&self, config: &Arc<Config>) -> Result<Chain, Failure> {
         let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
         let policy = PolicySettings {
             allow_private: config.proxy.upstream.allow_private.clone(),
@@ -202,8 +202,13 @@ fn guarded_hosts(config: &Config) -> HashSet<Host> {
     git.collect()
 }
 
-fn git(config: &Config) -> GitSettings {
+fn git(config: &Arc<Config>) -> GitSettings {
     let git = &config.policy.git;
+    let listed = Arc::clone(config);
+    let reachable = move |container: &Container, host: &Host, port: u16| {
+        let entry = listed.allowlist.find(host);
+        entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
+    };
     GitSettings {
         hosts: git.hosts.iter().map(|git| git.host.clone()).collect(),
         bot_branch_prefixes: git.bot_branch_prefixes.clone(),
@@ -212,6 +217,8 @@ fn git(config: &Config) -> GitSettings {
         report_push_denials: git.report_push_denials,
         warning_bytes: git.warning_bytes,
         hard_limit_bytes: git.hard_limit_bytes,
+        inspect_bytes: config.proxy.limits.inspect_body_bytes,
+        reachable: Arc::new(reachable),
         watch: Arc::new(PushLog),
     }
 }

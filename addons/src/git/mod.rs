@@ -1,6 +1,7 @@
 //! Git over HTTP: which repositories, which refs, how much.
 
 mod commands;
+mod lfs;
 mod paths;
 mod pkt_line;
 mod push;
@@ -17,9 +18,11 @@ use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
     Addon, Anonymous, AuthMode, Code, Container, Denial, Flow, GitOperation, Host, Order, Outcome,
-    Request, Slot, Step, Verdict,
+    Request, Response, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
+use lfs::BatchRules;
+pub use lfs::Reachable;
 use paths::{Call, Named};
 use push::{PushBody, PushRules};
 
@@ -45,6 +48,10 @@ pub struct GitSettings {
     pub warning_bytes: u64,
     /// What a push may not be larger than; a repository may have a limit of its own.
     pub hard_limit_bytes: u64,
+    /// The most that may be held of a body that must be judged whole.
+    pub inspect_bytes: usize,
+    /// Where large files may lie.
+    pub reachable: Arc<Reachable>,
     /// Told of large pushes.
     pub watch: Arc<dyn PushWatch>,
 }
@@ -57,6 +64,13 @@ pub struct Git {
 
 /// A push under way: where to.
 struct Pushing(String);
+
+/// What a push may not be larger than, and who says so.
+#[derive(Default)]
+struct Limit {
+    bytes: u64,
+    rule: String,
+}
 
 impl Git {
     /// Makes the rules from their settings.
@@ -79,21 +93,45 @@ impl Git {
         }
         let container = Arc::clone(flow.container()?);
         if !container.repos.iter().any(|own| own.is(&named.repo)) {
-            let public = self.settings.public_reads;
-            let reads = wanted.as_ref().is_ok_and(|call| call.only_reads());
-            if !(public && reads) {
-                return Err(not_authorized(&named, &container));
-            }
-            flow.note(|| format!("{} is read without a credential", named.repo));
-            flow.slots.put(Anonymous);
-            remove_credentials(&mut request.headers);
-            return Ok(());
+            return match wanted {
+                Ok(call) if self.settings.public_reads && call.may_read() => {
+                    self.read_as_anybody(flow, request, &named, call)
+                }
+                _ => Err(not_authorized(&named, &container)),
+            };
         }
         let limit = self.limit(&container, &named.repo);
         match wanted? {
             Call::Git(GitOperation::Push) => self.push(flow, request, &container, named, limit),
-            Call::LfsUpload => upload(request, limit.0),
-            Call::Git(_) | Call::LfsBatch => Ok(()),
+            Call::Git(_) => Ok(()),
+            Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
+            Call::LfsUpload => upload(request, limit),
+        }
+    }
+
+    /// A repository that is not the container's own.
+    fn read_as_anybody(
+        &self,
+        flow: &mut Flow,
+        request: &mut Request,
+        named: &Named<'_>,
+        call: Call,
+    ) -> Verdict {
+        flow.note(|| format!("{} is read without a credential", named.repo));
+        flow.slots.put(Anonymous);
+        remove_credentials(&mut request.headers);
+        match call {
+            Call::LfsBatch => lfs::call(flow, request, self.batch(Limit::default(), true)),
+            _ => Ok(()),
+        }
+    }
+
+    fn batch(&self, limit: Limit, only_downloads: bool) -> BatchRules {
+        BatchRules {
+            only_downloads,
+            limit: limit.bytes,
+            limit_rule: limit.rule,
+            inspect_bytes: self.settings.inspect_bytes,
         }
     }
 
@@ -103,7 +141,7 @@ impl Git {
         request: &mut Request,
         container: &Container,
         named: Named<'_>,
-        (limit, limit_rule): (u64, String),
+        limit: Limit,
     ) -> Verdict {
         let encoded =
             |value: &http::HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
@@ -119,18 +157,18 @@ impl Git {
         let rules = PushRules {
             only_below: (container.auth_mode == AuthMode::Bot).then(|| Arc::clone(&self.prefixes)),
             allow_deletion: self.settings.allow_branch_deletion,
-            limit,
-            limit_rule,
+            limit: limit.bytes,
+            limit_rule: limit.rule,
             report: self.settings.report_push_denials,
         };
         let announced = request.content_length;
         // Where git is to be told, its commands must be read first: they say how.
         let at_once = !rules.report;
-        if let Some(size) = announced.filter(|size| at_once && *size > limit) {
+        if let Some(size) = announced.filter(|size| at_once && *size > rules.limit) {
             return Err(rules.too_large(size));
         }
         flow.note(|| {
-            let most = size::human(limit);
+            let most = size::human(rules.limit);
             format!(
                 "push to {}, at most {most}: each ref is judged as it arrives",
                 named.repo
@@ -141,24 +179,26 @@ impl Git {
         Ok(())
     }
 
-    /// What a push may not be larger than, and who says so.
-    fn limit(&self, container: &Container, repo: &str) -> (u64, String) {
+    fn limit(&self, container: &Container, repo: &str) -> Limit {
         let registered = container.repos.iter().find(|own| own.is(repo));
         match registered.and_then(|own| own.max_receive_pack_bytes) {
-            Some(limit) => (limit, format!("max_receive_pack_bytes of {repo}")),
-            None => (
-                self.settings.hard_limit_bytes,
-                "git.push_limits.hard_limit_bytes".to_owned(),
-            ),
+            Some(bytes) => Limit {
+                bytes,
+                rule: format!("max_receive_pack_bytes of {repo}"),
+            },
+            None => Limit {
+                bytes: self.settings.hard_limit_bytes,
+                rule: "git.push_limits.hard_limit_bytes".to_owned(),
+            },
         }
     }
 }
 
 /// A large file that the git host takes itself.
-fn upload(request: &Request, limit: u64) -> Verdict {
+fn upload(request: &Request, limit: Limit) -> Verdict {
     match request.content_length {
-        Some(size) if size <= limit => Ok(()),
-        Some(size) => Err(size::too_large(size, limit).rule("git.push_limits.hard_limit_bytes")),
+        Some(size) if size <= limit.bytes => Ok(()),
+        Some(size) => Err(size::too_large(size, limit.bytes).rule(limit.rule)),
         None => Err(Denial::malformed("an LFS upload needs a Content-Length")),
     }
 }
@@ -199,10 +239,16 @@ impl Addon for Git {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        // Large files may lie on any host.
+        lfs::redeem(flow, request);
         if !self.settings.hosts.contains(&flow.host) {
             return Step::PASS;
         }
         self.judge(flow, request).into()
+    }
+
+    fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
+        lfs::answer(flow, response, &self.settings.reachable).into()
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {

@@ -36,14 +36,11 @@ impl Call {
         }
     }
 
-    /// Whether it changes nothing, whatever its body says.
-    pub fn only_reads(self) -> bool {
-        matches!(
-            self,
-            Self::Git(
-                GitOperation::Refs { push: false } | GitOperation::Fetch | GitOperation::Page
-            )
-        )
+    /// Whether it reads; what a batch is for, its body says.
+    pub fn may_read(self) -> bool {
+        use GitOperation::{Fetch, Page, Refs};
+        let reads = Self::Git(Refs { push: false });
+        self == reads || matches!(self, Self::Git(Fetch | Page) | Self::LfsBatch)
     }
 }
 

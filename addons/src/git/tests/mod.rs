@@ -20,7 +20,7 @@ impl PushWatch for Watched {
     }
 }
 
-fn settings() -> GitSettings {
+pub(super) fn settings() -> GitSettings {
     GitSettings {
         hosts: HashSet::from([Host::parse("github.com").unwrap()]),
         bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
@@ -29,6 +29,8 @@ fn settings() -> GitSettings {
         report_push_denials: true,
         warning_bytes: 500,
         hard_limit_bytes: 1000,
+        inspect_bytes: 10_000,
+        reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
         watch: Arc::new(Watched::default()),
     }
 }
