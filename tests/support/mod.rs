@@ -4,6 +4,7 @@
 mod certificates;
 mod cgi;
 mod clients;
+mod dev;
 mod exchange;
 pub mod frames;
 mod nameserver;
@@ -12,6 +13,7 @@ mod proxy;
 mod routes;
 mod tunnel;
 
+pub use dev::Dev;
 pub use exchange::{Reply, read_reply};
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin};
@@ -19,6 +21,9 @@ pub use proxy::{Proxy, SANDBOX, Setup};
 pub use tunnel::{Tls, assert_closes, handshake};
 
 use std::time::{Duration, Instant};
+
+/// Within which what happens beside a test has happened, on a busy machine too.
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until something holds, and says what when it never does.
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {

@@ -11,15 +11,21 @@
 mod support;
 
 mod clients;
+mod commands;
 mod control_plane;
 mod credentials;
+mod denials;
 mod destinations;
+mod dialling;
 mod dns;
 mod floods;
 mod framing;
+mod guarded;
 mod house;
 mod identity;
 mod observability;
+mod readme;
+mod reload;
 mod streaming;
 mod survival;
 mod upstream;
