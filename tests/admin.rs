@@ -194,8 +194,16 @@ async fn a_container_is_registered_shown_and_unregistered() {
 }
 
 #[tokio::test]
-async fn a_listener_of_its_own_is_named_in_the_answer() {
+async fn a_listener_of_its_own_is_named_in_the_answer_once_it_is_open() {
     let server = Server::start();
+    let mut wanted = server.registry.subscribe_listeners();
+    tokio::spawn(async move {
+        for opens in [true, false] {
+            wanted.changed().await.unwrap();
+            let newest = wanted.borrow_and_update().values().last().cloned();
+            newest.unwrap().opened.set(opens).unwrap();
+        }
+    });
     let body = json!({"listener": "unix", "container_id": "c1", "repos": []});
     let answer = server.register(&body).await;
     assert_eq!(answer.status, StatusCode::CREATED);
@@ -208,6 +216,9 @@ async fn a_listener_of_its_own_is_named_in_the_answer() {
     let shown = server.get("/internal/containers/c1").await.body;
     assert_eq!(shown["listener"], "unix");
     assert_eq!(shown.get("container_ip"), None);
+    let body = json!({"listener": "unix", "container_id": "c2", "repos": []});
+    let answer = server.register(&body).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[tokio::test]

@@ -469,7 +469,7 @@ async fn a_listener_of_its_own_is_announced_until_its_lease_ends() {
     let registered = house.registry.register(own).await.unwrap();
     let lease = registered.container.lease;
     let socket = house.directory.path().join(format!("sandbox-{lease}.sock"));
-    assert_eq!(registered.socket.as_ref(), Some(&socket));
+    assert_eq!(registered.listener.unwrap().socket, socket);
     let source = Source::Listener(id("c1"));
     assert!(house.registry.find(&source).unwrap().is_some());
     assert_eq!(listeners.borrow_and_update()[&lease].socket, socket);

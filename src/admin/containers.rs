@@ -1,7 +1,7 @@
 //! The registry, over the admin API.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use addons::contract::ContainerId;
 use axum::Json;
@@ -17,6 +17,10 @@ use super::Api;
 use super::error::{ApiError, ErrorBody};
 use super::registration::{ContainerEntry, RegistrationBody, parse_registration};
 use super::socket::Peer;
+use crate::registry::OwnListener;
+
+/// How long a listener may take to open; it takes a moment.
+const LISTENER_WAIT: Duration = Duration::from_secs(5);
 
 /// What was done to a container.
 #[derive(Debug, Serialize, ToSchema)]
@@ -75,11 +79,24 @@ pub(super) async fn register(
         extended = registered.extended,
         "container registered"
     );
+    let socket = match &registered.listener {
+        Some(listener) => Some(announced(listener).await?),
+        None => None,
+    };
     let done = Done {
-        socket: registered.socket.map(|path| path.display().to_string()),
+        socket,
         ..Done::new("registered", &container.id)
     };
     Ok((StatusCode::CREATED, Json(done)))
+}
+
+/// The path of a listener that can be connected to.
+async fn announced(listener: &OwnListener) -> Result<String, ApiError> {
+    match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
+        Ok(true) => Ok(listener.socket.display().to_string()),
+        // Why is in the log.
+        Ok(false) | Err(_) => Err(ApiError::Broken),
+    }
 }
 
 /// List the registered containers.

@@ -96,7 +96,10 @@ pub async fn follow_own_listeners(
             if !open.insert(lease) {
                 continue;
             }
-            match bind_own(&own.socket) {
+            let bound = bind_own(&own.socket);
+            // Tried once for each lease, so nobody has said so before.
+            let _ = own.opened.set(bound.is_ok());
+            match bound {
                 Ok(listener) => {
                     let path = own.socket.clone();
                     let serving = serve_unix(

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use crate::world::World;
 
+pub use hickory_resolver::net::xfer::Protocol;
+pub use question::read_question;
 pub use server::DnsServer;
 
 /// Answers the world in force now; called for every packet.

@@ -31,13 +31,9 @@ pub(super) struct Question {
 impl Question {
     /// Judges the question and answers it, in the form of its protocol.
     pub async fn answer(self) -> Vec<u8> {
-        let request = match Request::from_bytes(self.packet.clone(), self.peer, self.protocol) {
-            Ok(request) => request,
-            Err(_malformed) => return reflect(&self.packet, ResponseCode::FormErr),
-        };
-        let query = match read(&request) {
-            Ok(query) => query,
-            Err(code) => return encode(&request, code, &[]),
+        let (request, query) = match read_question(&self.packet, self.peer, self.protocol) {
+            Ok(read) => read,
+            Err(answer) => return answer,
         };
         let mut flight = Flight::begin(&self.world, self.peer, &query);
         let bytes = match self.judge(&mut flight.flow, query).await {
@@ -149,6 +145,20 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.outcome.duration = self.flow.started.elapsed();
         self.chain.finished(&self.flow, &self.outcome);
+    }
+}
+
+/// Reads a packet: the message and what it asks, or the answer for what cannot be judged.
+pub fn read_question(
+    packet: &[u8],
+    peer: SocketAddr,
+    protocol: Protocol,
+) -> Result<(Request, DnsQuery), Vec<u8>> {
+    let request = Request::from_bytes(packet.to_vec(), peer, protocol)
+        .map_err(|_malformed| reflect(packet, ResponseCode::FormErr))?;
+    match read(&request) {
+        Ok(query) => Ok((request, query)),
+        Err(code) => Err(encode(&request, code, &[])),
     }
 }
 

@@ -77,6 +77,9 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client) {
     let connection = Arc::new(connection);
     engine.tasks.spawn(async move {
         let io = ClientIo::new(socket, Arc::clone(&connection.activity));
-        serve_http1::<S, _>(&connection, Door::Plain, io).await;
+        tokio::select! {
+            () = serve_http1::<S, _>(&connection, Door::Plain, io) => {}
+            () = connection.stopped_idle() => {}
+        }
     });
 }

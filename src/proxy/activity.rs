@@ -52,6 +52,8 @@ pub struct Activity {
     waiting: AtomicUsize,
     /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
     frames: AtomicBool,
+    /// The client does not read what is written to it.
+    output_waits: AtomicBool,
     keeps_upstream: AtomicBool,
     wake: Notify,
 }
@@ -65,6 +67,7 @@ impl Activity {
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             frames: AtomicBool::new(false),
+            output_waits: AtomicBool::new(false),
             keeps_upstream: AtomicBool::new(false),
             wake: Notify::new(),
         }
@@ -84,6 +87,16 @@ impl Activity {
             self.head_since.store(self.now().max(1), Ordering::Relaxed);
             self.wake.notify_one();
         }
+    }
+
+    /// Bytes were offered to the client, which took them or has to be waited for.
+    pub fn wrote(&self, waits: bool) {
+        self.output_waits.store(waits, Ordering::Relaxed);
+    }
+
+    /// Whether no request is under way and nothing waits to be read by the client.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0 && !self.output_waits.load(Ordering::Relaxed)
     }
 
     /// A body moved, in either direction.
@@ -248,6 +261,20 @@ mod tests {
         advance(Duration::from_millis(200)).await;
         assert_eq!(activity.due(PATIENCE), Due::HandBack);
         assert!(matches!(activity.due(PATIENCE), Due::At(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_without_a_request_and_without_an_answer_that_waits() {
+        let activity = Activity::new();
+        activity.read();
+        assert!(activity.is_idle());
+        activity.begin();
+        assert!(!activity.is_idle());
+        activity.wrote(true);
+        activity.end();
+        assert!(!activity.is_idle());
+        activity.wrote(false);
+        assert!(activity.is_idle());
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict};
 use parking_lot::Mutex;
@@ -17,6 +18,8 @@ use crate::world::World;
 /// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
 /// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.
 const MAX_KEPT: usize = 8;
+/// How often a connection is looked at once the process stops.
+const STOP_LOOK: Duration = Duration::from_millis(200);
 /// Connections of addresses that nobody registered, all together. They get one answer each.
 const MAX_STRANGERS: usize = 256;
 /// Connections over a cap that are still told why; those over that are closed unread.
@@ -150,6 +153,18 @@ impl Connection {
         let pool = LeasePool::of(container, &world);
         for one in self.kept.lock().drain(..) {
             pool.hand_back(container, one.epoch, one.target, one.connection);
+        }
+    }
+
+    /// Ends once the process stops and nothing is under way here. A client that asked for nothing
+    /// is not waited for; what arrived together with the signal still has its look at.
+    pub async fn stopped_idle(&self) {
+        self.engine.stopping.cancelled().await;
+        loop {
+            tokio::time::sleep(STOP_LOOK).await;
+            if self.activity.is_idle() {
+                return;
+            }
         }
     }
 

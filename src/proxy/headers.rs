@@ -3,7 +3,7 @@
 use addons::contract::{Denial, Path, Request};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::response;
@@ -54,6 +54,8 @@ pub fn read_head(parts: Parts) -> Result<(Request, Upgrade), Denial> {
     let wants_trailers = headers.get(TE).is_some_and(|te| has_token(te, "trailers"));
     strip_hop_by_hop(&mut headers);
     headers.remove(HOST);
+    // What it announces is dropped.
+    headers.remove(TRAILER);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }

@@ -72,7 +72,9 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.activity.wrote(written.is_pending());
+        written
     }
 
     fn poll_write_vectored(
@@ -80,7 +82,9 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.activity.wrote(written.is_pending());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

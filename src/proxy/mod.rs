@@ -7,6 +7,7 @@ mod connection;
 mod drain;
 mod exchange;
 mod headers;
+mod hello;
 mod io;
 mod leaf;
 mod live;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use accept::{serve_tcp, serve_unix};
+pub use hello::{HelloReader, NoHello};
 pub use sniff::{Sniffed, sniff};
 
 use crate::tls::Authority;

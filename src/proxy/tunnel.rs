@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use rustls::server::{Accepted, Acceptor};
+use rustls::server::Accepted;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,6 +19,7 @@ use tokio_rustls::StartHandshake;
 use super::connection::Connection;
 use super::exchange::Door;
 use super::headers::has_body;
+use super::hello::HelloReader;
 use super::io::{ClientIo, Socket};
 use super::live::LiveFlow;
 use super::permission::Permitted;
@@ -160,6 +161,7 @@ impl Tunnel {
             () = self.inside(io) => {}
             () = connection.revoked(&permitted) => {}
             () = connection.lease_ended() => {}
+            () = connection.stopped_idle() => {}
             () = connection.engine.killed.cancelled() => {}
         }
     }
@@ -289,23 +291,17 @@ async fn read_hello<S: Socket>(
     io: &mut ClientIo<S>,
     bytes: &mut BytesMut,
 ) -> io::Result<(Accepted, Bytes)> {
-    let mut acceptor = Acceptor::default();
-    let mut seen = 0;
+    let mut reader = HelloReader::default();
     loop {
-        let mut rest = bytes.get(seen..).unwrap_or_default();
-        while !rest.is_empty() {
-            let count = acceptor.read_tls(&mut rest)?;
-            seen += count;
-            match acceptor.accept() {
-                Ok(Some(accepted)) => return Ok((accepted, Bytes::copy_from_slice(rest))),
-                Ok(None) if count > 0 => {}
-                Ok(None) => return Err(io::ErrorKind::InvalidData.into()),
-                Err((error, mut alert)) => {
-                    let mut record = Vec::new();
-                    alert.write_all(&mut record)?;
-                    io.write_all(&record).await?;
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-                }
+        match reader.read(bytes) {
+            Ok(Some(accepted)) => {
+                let rest = bytes.get(reader.length()..).unwrap_or_default();
+                return Ok((accepted, Bytes::copy_from_slice(rest)));
+            }
+            Ok(None) => {}
+            Err(error) => {
+                io.write_all(&error.alert).await?;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
         }
         if io.read_buf(bytes).await? == 0 {

@@ -45,8 +45,8 @@ pub struct Registered {
     pub container: Arc<Container>,
     /// Whether the body was the same, so that the lease only got a later end.
     pub extended: bool,
-    /// The socket that is opened for it, if it asked for a listener of its own.
-    pub socket: Option<PathBuf>,
+    /// What is opened for it, if it asked for a listener of its own.
+    pub listener: Option<OwnListener>,
 }
 
 /// The registry. While its file cannot be read nothing is answered but [`Unavailable`].
@@ -100,11 +100,11 @@ impl Registry {
                 }
                 None => registry.view.insert(store.insert(&new)?),
             };
-            let socket = registry.view.socket(&container);
+            let listener = registry.view.listener(&container);
             Ok(Registered {
                 container,
                 extended,
-                socket,
+                listener,
             })
         })
         .await

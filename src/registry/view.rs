@@ -7,7 +7,7 @@ use std::sync::Arc;
 use addons::contract::{Container, ContainerId, Registration, Source};
 use dashmap::DashMap;
 use time::OffsetDateTime;
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
 use super::NewRegistration;
 
@@ -18,6 +18,8 @@ pub struct OwnListener {
     pub container: Arc<Container>,
     /// Where it listens.
     pub socket: PathBuf,
+    /// Whether it could be opened, once that has been tried.
+    pub opened: Arc<SetOnce<bool>>,
 }
 
 /// The listeners that should be open, by lease.
@@ -62,7 +64,12 @@ impl View {
         self.listeners.subscribe()
     }
 
-    pub(super) fn socket(&self, container: &Container) -> Option<PathBuf> {
+    /// The listener that a lease has for its own.
+    pub(super) fn listener(&self, container: &Container) -> Option<OwnListener> {
+        self.listeners.borrow().get(&container.lease).cloned()
+    }
+
+    fn socket(&self, container: &Container) -> Option<PathBuf> {
         match container.source {
             Source::Address(_) => None,
             // A number, not the id: a socket's path holds 107 bytes.
@@ -89,6 +96,7 @@ impl View {
             let listener = OwnListener {
                 container: Arc::clone(&container),
                 socket,
+                opened: Arc::default(),
             };
             self.listeners.send_modify(|listeners| {
                 listeners.insert(container.lease, listener);

@@ -45,7 +45,22 @@ pub struct Authority {
     signing_key: Arc<dyn SigningKey>,
     ticketer: Arc<dyn ProducesTickets>,
     provider: Arc<CryptoProvider>,
-    cache: Cache<Host, Arc<ServerConfig>>,
+    cache: Cache<Host, Minted>,
+}
+
+/// A leaf ready to serve, and when it was made.
+#[derive(Clone)]
+struct Minted {
+    config: Arc<ServerConfig>,
+    at: OffsetDateTime,
+}
+
+impl Minted {
+    /// Whether clients take it now. The cache counts the time that passes; a clock that was set
+    /// makes a leaf too old or too young without any.
+    fn serves(&self, now: OffsetDateTime) -> bool {
+        self.at - LEAF_SKEW <= now && now < self.at + CACHE_LIFETIME
+    }
 }
 
 impl Authority {
@@ -86,20 +101,39 @@ impl Authority {
 
     /// The server configuration for a host, if one is at hand.
     pub fn cached(&self, host: &Host) -> Option<Arc<ServerConfig>> {
-        self.cache.get(host)
+        self.cached_at(host, OffsetDateTime::now_utc())
     }
 
     /// Mints a leaf for a host. Concurrent calls for one host mint once.
     pub fn mint(&self, host: &Host) -> Result<Arc<ServerConfig>, MintError> {
-        let minted = self
-            .cache
-            .try_get_with_by_ref(host, || self.server_config(host));
-        minted.map_err(|error: Arc<MintError>| (*error).clone())
+        self.mint_at(host, OffsetDateTime::now_utc())
     }
 
-    fn server_config(&self, host: &Host) -> Result<Arc<ServerConfig>, MintError> {
+    fn cached_at(&self, host: &Host, now: OffsetDateTime) -> Option<Arc<ServerConfig>> {
+        let minted = self.cache.get(host).filter(|minted| minted.serves(now));
+        minted.map(|minted| minted.config)
+    }
+
+    fn mint_at(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<ServerConfig>, MintError> {
+        if self.cache.get(host).is_some_and(|old| !old.serves(now)) {
+            self.cache.invalidate(host);
+        }
+        let mint = || {
+            let config = self.server_config(host, now)?;
+            Ok(Minted { config, at: now })
+        };
+        let minted = self.cache.try_get_with_by_ref(host, mint);
+        let minted = minted.map_err(|error: Arc<MintError>| (*error).clone())?;
+        Ok(minted.config)
+    }
+
+    fn server_config(
+        &self,
+        host: &Host,
+        now: OffsetDateTime,
+    ) -> Result<Arc<ServerConfig>, MintError> {
         let failed = |error: &dyn std::fmt::Display| MintError(error.to_string());
-        let leaf = self.leaf(host).map_err(|error| failed(&error))?;
+        let leaf = self.leaf(host, now).map_err(|error| failed(&error))?;
         let certified = CertifiedKey::new(vec![leaf], Arc::clone(&self.signing_key));
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
@@ -117,9 +151,9 @@ impl Authority {
     fn leaf(
         &self,
         host: &Host,
+        now: OffsetDateTime,
     ) -> Result<rustls::pki_types::CertificateDer<'static>, rcgen::Error> {
         let ca = self.ca.load();
-        let now = OffsetDateTime::now_utc();
         let mut params = CertificateParams::default();
         params.not_before = (now - LEAF_SKEW).max(ca.not_before);
         params.not_after = (now + LEAF_LIFETIME).min(ca.not_after);
@@ -166,7 +200,8 @@ mod tests {
     fn leaves_are_short_lived_and_have_random_serials_and_a_key_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let authority = authority(dir.path());
-        let der = |name| authority.leaf(&Host::parse(name).unwrap()).unwrap();
+        let now = OffsetDateTime::now_utc();
+        let der = |name| authority.leaf(&Host::parse(name).unwrap(), now).unwrap();
         let (one, two) = (der("a.example.com"), der("a.example.com"));
         let (_, first) = x509_parser::parse_x509_certificate(&one).unwrap();
         let (_, second) = x509_parser::parse_x509_certificate(&two).unwrap();
@@ -190,5 +225,22 @@ mod tests {
         let second = authority.mint(&host).unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         assert!(authority.cached(&host).is_some());
+    }
+
+    #[test]
+    fn a_leaf_that_a_set_clock_made_too_old_or_too_young_is_minted_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = authority(dir.path());
+        let host = Host::parse("a.example.com").unwrap();
+        let now = OffsetDateTime::now_utc();
+        let mut last = authority.mint_at(&host, now).unwrap();
+        for jump in [Duration::days(2), Duration::hours(-2)] {
+            let then = now + jump;
+            assert!(authority.cached_at(&host, then).is_none(), "{jump}");
+            let minted = authority.mint_at(&host, then).unwrap();
+            assert!(!Arc::ptr_eq(&last, &minted), "{jump}");
+            assert!(authority.cached_at(&host, then).is_some(), "{jump}");
+            last = minted;
+        }
     }
 }

@@ -250,18 +250,23 @@ impl CaFiles {
             public.push_str(&next.pem);
         }
         write_if_changed(&self.public_path(), public.as_bytes())?;
-        let mut bundle = system_roots_pem();
+        let mut bundle = system_roots_pem(&public);
         bundle.push_str(&public);
         write_if_changed(&self.certs_dir.join("ca-bundle.pem"), bundle.as_bytes())
     }
 }
 
-/// The system's roots, for tools that take one bundle in place of their own.
-fn system_roots_pem() -> String {
+/// The system's roots, for tools that take one bundle in place of their own. Without `ours`: a
+/// shell whose `SSL_CERT_FILE` names our bundle has them among its roots.
+fn system_roots_pem(ours: &str) -> String {
     use base64::Engine as _;
+    let ours: String = ours.lines().collect();
     let mut pem = String::new();
     for root in rustls_native_certs::load_native_certs().certs {
         let text = base64::engine::general_purpose::STANDARD.encode(&root);
+        if ours.contains(&text) {
+            continue;
+        }
         pem.push_str("-----BEGIN CERTIFICATE-----\n");
         let mut rest = text.as_str();
         while let Some((line, tail)) = rest.split_at_checked(64) {

@@ -37,6 +37,7 @@ impl Certificates {
             "*.example.org",
             "github.com",
             "api.github.com",
+            "api.anthropic.com",
         ];
         let key = KeyPair::generate().unwrap();
         Self {

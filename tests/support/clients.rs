@@ -89,6 +89,26 @@ impl Proxy {
         }
     }
 
+    /// Runs one of our own commands on this proxy's configuration and socket.
+    pub fn cli(&self, arguments: &[&str]) -> Ran {
+        let mut command = self.own_command(arguments);
+        let output = command.output().unwrap();
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// One of our own commands, not running yet.
+    pub fn own_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_unified-proxy"));
+        command
+            .args(arguments)
+            .env("UNIFIED_PROXY_SOCKET", self.path("api.sock"));
+        command
+    }
+
     pub fn curl(&self, arguments: &[&str]) -> Curl {
         self.curl_from(Ipv4Addr::LOCALHOST, arguments)
     }

@@ -4,6 +4,7 @@
 mod certificates;
 mod cgi;
 mod clients;
+mod dev;
 mod exchange;
 pub mod frames;
 mod nameserver;
@@ -13,6 +14,7 @@ mod routes;
 mod tunnel;
 
 pub use clients::Ran;
+pub use dev::Dev;
 pub use exchange::{Reply, read_reply};
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin};
@@ -20,6 +22,9 @@ pub use proxy::{Proxy, SANDBOX, Setup};
 pub use tunnel::{Tls, assert_closes, handshake};
 
 use std::time::{Duration, Instant};
+
+/// Within which what happens beside a test has happened, on a busy machine too.
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until something holds, and says what when it never does.
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {

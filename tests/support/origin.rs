@@ -32,6 +32,7 @@ pub struct Seen {
     /// Which of the origin's connections it came on.
     pub connection: usize,
     pub(super) received: Arc<AtomicU64>,
+    pub(super) trailers: Arc<Mutex<Vec<String>>>,
 }
 
 impl Seen {
@@ -46,6 +47,11 @@ impl Seen {
         let all = self.all(name);
         assert!(all.len() < 2, "{name} was sent {} times", all.len());
         all.first().copied()
+    }
+
+    /// The names of the trailers that have arrived by now.
+    pub fn trailers(&self) -> Vec<String> {
+        self.trailers.lock().clone()
     }
 
     /// How much of the body has arrived by now.

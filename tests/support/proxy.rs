@@ -190,7 +190,13 @@ impl Proxy {
         self.try_admin(method, path, body).unwrap()
     }
 
-    fn try_admin(&self, method: &str, path: &str, body: Option<Value>) -> std::io::Result<Reply> {
+    /// The same, where nobody may answer yet.
+    pub fn try_admin(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> std::io::Result<Reply> {
         let mut stream = UnixStream::connect(self.path("api.sock"))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         let body = body.map(|body| body.to_string()).unwrap_or_default();
@@ -290,8 +296,13 @@ impl Proxy {
 
     /// Starts it again after it ended.
     pub fn restart(&mut self) {
-        self.child = serve(self.dir.path(), &self.env);
+        self.start_again();
         self.wait_until_healthy();
+    }
+
+    /// The same without waiting for anything.
+    pub fn start_again(&mut self) {
+        self.child = serve(self.dir.path(), &self.env);
     }
 
     fn wait_until_healthy(&mut self) {

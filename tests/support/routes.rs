@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
@@ -47,12 +47,12 @@ pub async fn answer(
         return Ok(websocket(Request::from_parts(parts, body)));
     }
     if is_git(&path) {
-        return Ok(match collect(body, &seen.received, usize::MAX).await {
+        return Ok(match collect(body, &seen, usize::MAX).await {
             Some(body) => cgi::git(origin.repositories.path(), &parts, body).await,
             None => text(StatusCode::BAD_REQUEST, "the body broke off"),
         });
     }
-    let body = collect(body, &seen.received, KEPT).await;
+    let body = collect(body, &seen, KEPT).await;
     let body = body.unwrap_or_default();
     Ok(match segments.as_slice() {
         ["echo", ..] => echo(&seen, &body),
@@ -70,6 +70,11 @@ pub async fn answer(
             "alt-svc",
             "h3=\":443\"; ma=86400",
         ),
+        ["zen"] => text(
+            StatusCode::OK,
+            "Half measures are as bad as nothing at all.",
+        ),
+        ["v1", "models"] => text(StatusCode::OK, "{\"data\":[]}"),
         ["reflect", how] => reflect(how, &parts.headers),
         _ => text(StatusCode::NOT_FOUND, "no such route"),
     })
@@ -90,6 +95,7 @@ fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Se
             .collect(),
         connection,
         received: Arc::default(),
+        trailers: Arc::default(),
     };
     origin.seen.lock().push(seen.clone());
     seen
@@ -102,13 +108,18 @@ fn is_git(path: &str) -> bool {
 }
 
 /// Reads a body, keeping `most` bytes of it; nothing where it broke off.
-async fn collect(mut body: Incoming, received: &AtomicU64, most: usize) -> Option<Bytes> {
+async fn collect(mut body: Incoming, seen: &Seen, most: usize) -> Option<Bytes> {
     let mut kept = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        if let Some(data) = frame.ok()?.data_ref() {
-            received.fetch_add(data.len() as u64, Ordering::AcqRel);
+        let frame = frame.ok()?;
+        if let Some(data) = frame.data_ref() {
+            seen.received.fetch_add(data.len() as u64, Ordering::AcqRel);
             let room = most.saturating_sub(kept.len()).min(data.len());
             kept.extend_from_slice(&data[..room]);
+        }
+        if let Some(trailers) = frame.trailers_ref() {
+            let names = trailers.keys().map(ToString::to_string);
+            seen.trailers.lock().extend(names);
         }
     }
     Some(kept.freeze())
@@ -210,9 +221,10 @@ fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
         "gzip" => {
             let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             gzip.write_all(body.as_bytes()).unwrap();
-            let response = Response::new(full(gzip.finish().unwrap()));
-            with_header(response, "content-encoding", "gzip")
+            encoded("gzip", gzip.finish().unwrap())
         }
+        "br" => encoded("br", stored_brotli(body.as_bytes())),
+        "zstd" => encoded("zstd", stored_zstd(body.as_bytes())),
         "split" => {
             let pieces: Vec<Bytes> = body
                 .as_bytes()
@@ -238,6 +250,28 @@ fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
         }
         _ => text(StatusCode::OK, &body),
     }
+}
+
+fn encoded(how: &str, body: Vec<u8>) -> Response<Body> {
+    with_header(Response::new(full(body)), "content-encoding", how)
+}
+
+/// A brotli stream of one stored meta-block and an empty last one (RFC 7932, section 9.2).
+fn stored_brotli(bytes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(bytes.len() - 1).unwrap();
+    let mut stream = (length << 4 | 1 << 20).to_le_bytes()[..3].to_vec();
+    stream.extend(bytes);
+    stream.push(3);
+    stream
+}
+
+/// A zstd frame of one raw block (RFC 8878, section 3.1.1), its size in one byte.
+fn stored_zstd(bytes: &[u8]) -> Vec<u8> {
+    let size = u8::try_from(bytes.len()).unwrap();
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x20, size];
+    frame.extend_from_slice(&(u32::from(size) << 3 | 1).to_le_bytes()[..3]);
+    frame.extend(bytes);
+    frame
 }
 
 fn percent_encode(text: &str) -> String {

@@ -11,18 +11,24 @@
 mod support;
 
 mod clients;
+mod commands;
 mod control_plane;
 mod credentials;
+mod denials;
 mod destinations;
+mod dialling;
 mod dns;
 mod floods;
 mod framing;
 mod git;
 mod git_limits;
+mod guarded;
 mod house;
 mod identity;
 mod limits;
 mod observability;
+mod readme;
+mod reload;
 mod rules;
 mod streaming;
 mod survival;

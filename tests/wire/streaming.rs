@@ -274,17 +274,6 @@ fn grpc_gets_its_trailers_over_http2() {
     assert_eq!(origin.only().header("te"), Some("trailers"));
 }
 
-#[test]
-fn trailers_from_the_client_are_dropped() {
-    let origin = Origin::start();
-    let proxy = Proxy::start(&origin);
-    let head = format!("POST /echo HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked");
-    let body = "5\r\nhello\r\n0\r\nX-Late: yes\r\n\r\n";
-    let reply = proxy.https(HOST, format!("{head}\r\nTrailer: x-late\r\n\r\n{body}"));
-    assert_eq!(reply.json()["body"], "hello");
-    assert!(!reply.text().contains("x-late\",\"yes"));
-}
-
 fn websocket(host: &str, target: &str) -> String {
     format!(
         "GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

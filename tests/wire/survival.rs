@@ -89,6 +89,51 @@ fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
 }
 
 #[test]
+fn a_start_on_a_corrupt_registry_denies_and_recovers_with_a_restored_backup() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    let config = ["--config", "config"];
+    let registry = |proxy: &Proxy, arguments: &[&str]| {
+        proxy.cli(&[&["registry"][..], arguments, &config].concat())
+    };
+    registry(&proxy, &["backup", "backup.db"]).ok();
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    let file = proxy.path("data/registry.db");
+    for suffix in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(file.with_extension(format!("db{suffix}")));
+    }
+    let garbage = b"this is no database".repeat(500);
+    std::fs::write(&file, &garbage).unwrap();
+
+    proxy.start_again();
+    eventually("it says that it is degraded", SOON, || {
+        let health = proxy.try_admin("GET", "/internal/health", None);
+        health.is_ok_and(|health| health.status == 503)
+    });
+    assert_eq!(proxy.health().json()["status"], "degraded");
+    let reply = proxy.get("http://plain.example.com/echo", &[]);
+    reply.assert_denied(503, "registry_unavailable", "Registry unavailable");
+    let (reply, _) = proxy.connect("api.example.com:443");
+    reply.assert_connect_denied(503, "registry_unavailable", "Registry unavailable");
+    let body = json!({ "container_ip": "127.0.0.5", "container_id": "new", "repos": [] });
+    let reply = proxy.admin("POST", "/internal/containers", Some(body));
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert_ne!(registry(&proxy, &["check"]).code, Some(0));
+    assert_eq!(
+        std::fs::read(&file).unwrap(),
+        garbage,
+        "the file was touched"
+    );
+    origin.assert_untouched();
+
+    registry(&proxy, &["restore", "backup.db"]).ok();
+    eventually("health is back", SOON, || proxy.health().status == 200);
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    registry(&proxy, &["check"]).ok();
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let origin = Origin::start();
     let setup = Setup::new(&origin);
@@ -190,6 +235,38 @@ fn sigterm_lets_flows_finish_and_exits_0() {
     assert_eq!(read_reply(&mut stream).unwrap().status, 200);
     assert_eq!(proxy.wait(SOON).code(), Some(0));
     assert!(TcpStream::connect(proxy.address).is_err());
+}
+
+#[test]
+fn sigterm_ends_what_is_idle_and_waits_for_what_is_running_alone() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["shutdown_timeout"] = json!("60s");
+    let mut proxy = setup.start();
+    let mut idle = proxy.tls(HOST);
+    let mut idle_frames = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
+    let mut waiting = proxy.tunnel("api.example.com:443");
+    let mut kept = proxy.dial();
+    write!(
+        kept,
+        "GET http://plain.example.com/echo HTTP/1.1\r\nHost: plain.example.com\r\n\r\n"
+    )
+    .unwrap();
+    assert_eq!(read_reply(&mut kept).unwrap().status, 200);
+    let mut running = proxy.tls(HOST);
+    write!(running, "GET /slow/2000 HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
+    eventually("the request is under way", SOON, || {
+        origin.seen().len() == 2
+    });
+    proxy.signal(Signal::TERM);
+    for stream in [&mut idle, &mut idle_frames] {
+        let _ = std::io::Read::read_to_end(stream, &mut Vec::new());
+    }
+    assert_closes(&mut kept);
+    assert_eq!(read_reply(&mut running).unwrap().status, 200);
+    let _ = std::io::Read::read_to_end(&mut waiting, &mut Vec::new());
+    // Nobody waited for the 60 seconds.
+    assert_eq!(proxy.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
 #[test]
@@ -370,26 +447,4 @@ fn an_audit_log_on_a_full_disk_degrades_a_check_and_stops_nobody() {
             .any(|check| check != &json!(true))
     });
     assert_eq!(proxy.health().status, 200);
-}
-
-#[test]
-fn a_changed_allowlist_applies_within_five_seconds_and_a_broken_one_changes_nothing() {
-    let origin = Origin::start();
-    let proxy = Proxy::start(&origin);
-    let file = proxy.path("config/allowlist.yaml");
-    let status = || proxy.get("http://plain.example.com/echo", &[]).status;
-    std::fs::write(
-        &file,
-        "version: 1\ndomains: [plain.example.com, \"*.com\"]\n",
-    )
-    .unwrap();
-    let reply = proxy.admin("POST", "/internal/reload", None);
-    assert_eq!(reply.status, 422, "{}", reply.text());
-    assert!(reply.text().contains("allowlist.yaml"), "{}", reply.text());
-    assert_eq!([status(), proxy.fetch(HOST, "/echo").status], [200, 200]);
-    std::fs::write(&file, "version: 1\ndomains: [api.example.com]\n").unwrap();
-    eventually("the new list is in force", Duration::from_secs(6), || {
-        status() == 403
-    });
-    assert_eq!(proxy.fetch(HOST, "/echo").status, 200);
 }

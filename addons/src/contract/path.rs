@@ -29,7 +29,7 @@ pub enum Ambiguity {
     Semicolon,
     /// `//`.
     EmptySegment,
-    /// A control character or space, plain or encoded.
+    /// A control character, plain or encoded, or a plain space.
     Control,
     /// A byte over 0x7f, plain or encoded.
     NonAscii,

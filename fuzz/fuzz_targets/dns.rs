@@ -1,0 +1,27 @@
+//! DNS packets of known containers: a question in normal form, or an answer that fits.
+#![no_main]
+
+use addons::contract::Host;
+use libfuzzer_sys::fuzz_target;
+use unified_proxy::dns::{Protocol, read_question};
+
+fuzz_target!(|packet: &[u8]| {
+    let peer = ([127, 0, 0, 1], 4711).into();
+    for protocol in [Protocol::Udp, Protocol::Tcp] {
+        match read_question(packet, peer, protocol) {
+            Ok((_, query)) => assert_eq!(Host::parse(&query.name.to_string()), Ok(query.name)),
+            Err(answer) => {
+                // Nothing, or an answer to this packet.
+                assert!(answer.is_empty() || answer.len() >= 12);
+                assert_eq!(
+                    answer.get(..2).unwrap_or_default(),
+                    packet
+                        .get(..2)
+                        .filter(|_| !answer.is_empty())
+                        .unwrap_or_default()
+                );
+                assert!(answer.get(2).is_none_or(|flags| flags & 0x80 != 0));
+            }
+        }
+    }
+});

@@ -1,0 +1,104 @@
+//! Echoes of a secret: none survives, and how a body is cut changes no byte.
+#![no_main]
+
+use std::sync::Arc;
+
+use addons::contract::{
+    Addon, AuthMode, BodyOut, Client, Container, ContainerId, Flow, Host, Kind, Level, Path,
+    Principal, Registration, Request, Response, Scheme, SecretSource, Source,
+};
+use addons::credentials::{Credential, CredentialKind, Credentials};
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use libfuzzer_sys::fuzz_target;
+use time::macros::datetime;
+use zeroize::Zeroizing;
+
+const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
+
+struct Fixed;
+
+impl SecretSource for Fixed {
+    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
+        Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
+    }
+}
+
+/// The body as a sandbox gets it; `None` where it is refused.
+fn scrubbed(encoding: Option<&'static str>, body: &[u8], size: usize) -> Option<Vec<u8>> {
+    let host = Host::parse("api.example.com").ok()?;
+    let addon = Credentials::new(vec![Credential {
+        name: "vendor".into(),
+        hosts: vec![(host.clone(), 443)],
+        kind: CredentialKind::Bearer(Arc::new(Fixed)),
+        remove_headers: Vec::new(),
+        remove_query: Vec::new(),
+        remove_cookies: Vec::new(),
+        containers: None,
+        repos: None,
+    }]);
+    let mut flow = flow(host)?;
+    let path = Path::parse("/");
+    let mut request = Request::new(Method::GET, path, None, HeaderMap::new());
+    addon.request(&mut flow, &mut request).ready()?.ok()?;
+    let mut response = Response::new(StatusCode::OK, HeaderMap::new());
+    if let Some(encoding) = encoding {
+        let encoding = http::HeaderValue::from_static(encoding);
+        response.headers.insert("content-encoding", encoding);
+    }
+    addon.response(&mut flow, &mut response).ready()?.ok()?;
+    let mut passed = body.to_vec();
+    for mut filter in response.take_filters() {
+        let mut out = BodyOut::default();
+        for chunk in passed.chunks(size) {
+            filter.chunk(Bytes::copy_from_slice(chunk), &mut out).ok()?;
+        }
+        filter.end(&mut out, None).ok()?;
+        passed = out.drain().flatten().collect();
+    }
+    Some(passed)
+}
+
+fn flow(host: Host) -> Option<Flow> {
+    let id = ContainerId::parse("web")?;
+    let source = Source::Listener(id.clone());
+    let container = Container::new(Registration {
+        id,
+        lease: 1,
+        source: source.clone(),
+        repos: Vec::new(),
+        auth_mode: AuthMode::User,
+        created_at: datetime!(2030-01-01 00:00 UTC),
+        expires_at: datetime!(9999-01-01 00:00 UTC),
+        allowed_domains: None,
+        level: Level::default(),
+    });
+    let client = Client {
+        source: Some(source),
+        peer: None,
+    };
+    let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, None);
+    flow.principal = Some(Principal::Container(Arc::new(container)));
+    Some(flow)
+}
+
+fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
+    let (encoding, size, before, after) = input;
+    let encoding = [None, Some("gzip"), Some("br"), Some("zstd")][usize::from(encoding % 4)];
+    let size = usize::from(size).max(1);
+    if encoding.is_none() {
+        let body = [before, SECRET.as_bytes(), after].concat();
+        let whole = scrubbed(None, &body, body.len()).expect("nothing to refuse");
+        let holds = whole.windows(SECRET.len()).any(|w| w == SECRET.as_bytes());
+        assert!(!holds, "an echo survived");
+        assert_eq!(scrubbed(None, &body, size), Some(whole));
+    } else {
+        // Whatever the encoding makes of it: bounded, and the same however it is cut.
+        let body = [before, after].concat();
+        let whole = scrubbed(encoding, &body, body.len().max(1));
+        let cut = scrubbed(encoding, &body, size);
+        if let (Some(whole), Some(cut)) = (whole, cut) {
+            assert_eq!(whole, cut);
+        }
+    }
+});

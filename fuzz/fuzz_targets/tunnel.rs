@@ -1,0 +1,42 @@
+//! The first bytes inside a tunnel: what they are does not depend on how they were cut.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use unified_proxy::proxy::{HelloReader, Sniffed, sniff};
+
+/// What a reader makes of bytes that arrive in pieces: the server name, a refusal, or nothing yet.
+fn hello(bytes: &[u8], size: usize) -> Option<Result<(Option<String>, usize), ()>> {
+    let mut reader = HelloReader::default();
+    let ends = (size..bytes.len()).step_by(size).chain([bytes.len()]);
+    for end in ends {
+        match reader.read(bytes.get(..end)?) {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                let name = accepted.client_hello().server_name().map(str::to_owned);
+                return Some(Ok((name, reader.length())));
+            }
+            Err(_) => return Some(Err(())),
+        }
+    }
+    None
+}
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (size, bytes) = input;
+    let whole = sniff(bytes);
+    let decided = (0..=bytes.len().min(600))
+        .filter_map(|end| bytes.get(..end))
+        .map(sniff)
+        .find(|verdict| *verdict != Sniffed::NeedMore);
+    if let Some(decided) = decided {
+        assert_eq!(decided, whole);
+    }
+    if whole == Sniffed::Tls {
+        let whole = hello(bytes, bytes.len());
+        let cut = hello(bytes, usize::from(size).max(1));
+        // In one piece a reader may meet what follows the hello, and refuse it for that.
+        if let (Some(Ok((whole, _))), Some(Ok((cut, _)))) = (whole, cut) {
+            assert_eq!(whole, cut);
+        }
+    }
+});

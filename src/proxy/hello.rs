@@ -1,0 +1,124 @@
+//! A ClientHello, read from bytes that arrive in pieces.
+
+use rustls::server::{Accepted, Acceptor};
+use thiserror::Error;
+
+/// What is no ClientHello, and the record to say so with.
+#[derive(Debug, Error)]
+#[error("no ClientHello: {reason}")]
+pub struct NoHello {
+    reason: String,
+    /// Empty where TLS has no words for it.
+    pub alert: Vec<u8>,
+}
+
+/// Reads until the ClientHello is complete; what it says does not depend on how the bytes were
+/// cut.
+#[derive(Default)]
+pub struct HelloReader {
+    acceptor: Acceptor,
+    read: usize,
+}
+
+impl HelloReader {
+    /// Reads on in `bytes`, which are all that arrived so far. `None`: more are needed.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
+        let mut rest = bytes.get(self.read..).unwrap_or_default();
+        while !rest.is_empty() {
+            let count = self.acceptor.read_tls(&mut rest).map_err(|error| NoHello {
+                reason: error.to_string(),
+                alert: Vec::new(),
+            })?;
+            self.read += count;
+            match self.acceptor.accept() {
+                Ok(Some(accepted)) => return Ok(Some(accepted)),
+                Ok(None) if count > 0 => {}
+                Ok(None) => {
+                    return Err(NoHello {
+                        reason: "it is longer than any".to_owned(),
+                        alert: Vec::new(),
+                    });
+                }
+                Err((error, mut alert)) => {
+                    let mut record = Vec::new();
+                    // Writing to memory does not fail, and without the alert it is refused too.
+                    let _ = alert.write_all(&mut record);
+                    return Err(NoHello {
+                        reason: error.to_string(),
+                        alert: record,
+                    });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many bytes belong to what was read.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    fn client_hello(name: &'static str) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = name.try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_hello_is_read_wherever_it_is_cut() {
+        let hello = client_hello("api.example.com");
+        for size in [1, 2, 5, 100, hello.len()] {
+            let mut reader = HelloReader::default();
+            let ends = (size..hello.len()).step_by(size).chain([hello.len()]);
+            let found = ends
+                .filter_map(|end| reader.read(&hello[..end]).unwrap())
+                .next();
+            let accepted = found.expect("a whole ClientHello");
+            assert_eq!(
+                accepted.client_hello().server_name(),
+                Some("api.example.com")
+            );
+            assert_eq!(reader.length(), hello.len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_no_hello_is_refused_and_never_harms(
+            at in 0..200_usize,
+            bytes: Vec<u8>,
+            size in 1..300_usize,
+        ) {
+            let mut hello = client_hello("api.example.com");
+            let at = at.min(hello.len());
+            hello.splice(at..(at + bytes.len()).min(hello.len()), bytes);
+            let mut reader = HelloReader::default();
+            for end in (size..hello.len()).step_by(size).chain([hello.len()]) {
+                match reader.read(&hello[..end]) {
+                    Ok(None) => {}
+                    Ok(Some(_)) | Err(_) => break,
+                }
+            }
+            prop_assert!(reader.length() <= hello.len());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `unified-proxy dev` as a new user runs it: in a directory with a copy of `config/`.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::proxy::free_address;
+use super::{Origin, eventually};
+
+const STARTUP: Duration = Duration::from_secs(20);
+
+/// A running `dev`. The shipped files are changed in what the test's own world needs: free
+/// ports, and the origin in the place of the internet.
+pub struct Dev {
+    pub address: SocketAddr,
+    pub dns: SocketAddr,
+    dir: TempDir,
+    child: Child,
+}
+
+impl Dev {
+    pub fn start(origin: &Origin, arguments: &[&str], env: &[(&str, &str)]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let (address, dns) = (free_address(), free_address());
+        copy_config(dir.path(), origin, address, dns);
+        let output = |name: &str| Stdio::from(File::create(dir.path().join(name)).unwrap());
+        let child = Command::new(binary())
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .envs(env.iter().copied())
+            .arg("dev")
+            .args(arguments)
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(output("stdout"))
+            .stderr(output("stderr"))
+            .spawn()
+            .unwrap();
+        let mut dev = Self {
+            address,
+            dns,
+            dir,
+            child,
+        };
+        eventually("dev says what to try", STARTUP, || {
+            let ended = dev.child.try_wait().unwrap();
+            assert!(
+                ended.is_none(),
+                "ended with {ended:?}: {}",
+                dev.said("stderr")
+            );
+            dev.said("stdout").ends_with("\n\n")
+        });
+        dev
+    }
+
+    /// What it printed, to `stdout` or to `stderr`.
+    pub fn said(&self, where_to: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(where_to)).unwrap()
+    }
+
+    /// A shell in its directory, in an environment without a proxy.
+    pub fn shell(&self, script: &str) -> std::process::Output {
+        Command::new("bash")
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.dir.path())
+            .args(["-c", script])
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of dev ---\n{}", self.said("stderr"));
+        }
+    }
+}
+
+/// The path of the binary under test.
+pub fn binary() -> PathBuf {
+    env!("CARGO_BIN_EXE_unified-proxy").into()
+}
+
+fn copy_config(dir: &Path, origin: &Origin, address: SocketAddr, dns: SocketAddr) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let config = dir.join("config");
+    std::fs::create_dir(&config).unwrap();
+    for file in std::fs::read_dir(shipped).unwrap().flatten() {
+        std::fs::copy(file.path(), config.join(file.file_name())).unwrap();
+    }
+    std::fs::write(dir.join("upstream-ca.pem"), &origin.ca_pem).unwrap();
+    let hosts = ["github.com", "api.github.com", "api.anthropic.com"];
+    let hosts: serde_json::Map<_, _> = hosts
+        .map(|host| (host.to_owned(), json!(origin.https.to_string())))
+        .into_iter()
+        .collect();
+    let ca = dir.join("upstream-ca.pem");
+    let path = config.join("proxy.yaml");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    for (from, to) in [
+        ("hosts: {}", format!("hosts: {}", json!(hosts))),
+        (
+            "allow_private: []",
+            "allow_private: [127.0.0.0/8]".to_owned(),
+        ),
+        ("upstream_ca: null", format!("upstream_ca: {}", json!(ca))),
+    ] {
+        assert!(text.contains(from), "{from} in {text}");
+        text = text.replacen(from, &to, 1);
+    }
+    let listen = json!({ "proxy": [address.to_string()], "dns": [dns.to_string()], "mcp": [] });
+    std::fs::write(path, format!("{text}\nlisten: {listen}\n")).unwrap();
+}

@@ -1,0 +1,279 @@
+//! What an operator types, against a running proxy.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Dev, Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
+
+const CONFIG: [&str; 2] = ["--config", "config"];
+
+#[test]
+fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let explain = |url: &str| proxy.cli(&["explain", SANDBOX, "GET", url]).ok();
+    let allowed = explain("https://api.example.com/echo");
+    assert!(allowed.starts_with("GET https://api.example.com/echo by sandbox: allowed"));
+    assert!(allowed.contains("allowlist.yaml:"), "{allowed}");
+    let url = "http://plain.example.com:8080/";
+    for (url, code, edit) in [
+        (
+            "https://late.example.org/",
+            "domain_not_allowed: Domain not allowed: late.example.org",
+            "to change it: add \"- late.example.org\" under domains in allowlist.yaml",
+        ),
+        (
+            url,
+            "port_not_allowed",
+            "to change it: add 8080 to the ports at allowlist.yaml:",
+        ),
+    ] {
+        let denied = explain(url);
+        assert!(
+            denied.starts_with(&format!("GET {url} by sandbox: denied")),
+            "{denied}"
+        );
+        for part in [code, edit] {
+            assert!(denied.contains(part), "{part} in {denied}");
+        }
+    }
+    let ran = proxy.cli(&["explain", "nobody", "GET", url]);
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+    assert!(ran.stderr.contains("no container nobody"), "{ran:?}");
+    origin.assert_untouched();
+    assert_eq!(proxy.metric("proxy_requests_total", &[]), 0.0);
+}
+
+#[test]
+fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.register("127.0.0.2", "second");
+    let mut tail = proxy
+        .own_command(&["tail", "--denied", "--container", SANDBOX])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    let (sender, shown) = std::sync::mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| sender.send(l)));
+    let second = std::net::Ipv4Addr::new(127, 0, 0, 2);
+    let mut first = None;
+    // It shows what ends from its beginning on; when that is, nobody says.
+    eventually("a line is shown", SOON, || {
+        proxy.curl_from(second, &["http://blocked.example.org/second"]);
+        proxy.get("http://plain.example.com/echo", &[]);
+        proxy.get("http://blocked.example.org/first", &[]);
+        first = shown.recv_timeout(Duration::from_millis(500)).ok();
+        first.is_some()
+    });
+    tail.kill().unwrap();
+    tail.wait().unwrap();
+    for line in first.into_iter().chain(shown) {
+        let expected = "sandbox http GET blocked.example.org:80/first 403 denied \
+                        domain_not_allowed by policy";
+        assert!(line.contains(expected), "{line}");
+    }
+}
+
+#[test]
+fn the_audit_verifies_across_a_rotation_and_whoever_changes_or_cuts_it_is_found() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["audit"]["max_bytes"] = json!(1024 * 1024);
+    setup.proxy["audit"]["lines_per_minute_per_container"] = json!(100_000);
+    let mut proxy = setup.start();
+    let long = "a".repeat(6000);
+    for number in 0..300 {
+        proxy.get(&format!("http://blocked.example.org/{number}/{long}"), &[]);
+    }
+    let verify = |proxy: &Proxy| proxy.cli(&[&["audit", "verify"][..], &CONFIG].concat());
+    let (newest, older) = (
+        proxy.path("data/audit.jsonl"),
+        proxy.path("data/audit.jsonl.1"),
+    );
+    eventually("the log was rotated, and is whole", SOON, || {
+        older.exists() && verify(&proxy).code == Some(0)
+    });
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    let whole = verify(&proxy);
+    assert!(
+        whole.stdout.contains("nothing changed, nothing cut"),
+        "{whole:?}"
+    );
+
+    for file in [&newest, &older] {
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines.len() / 2;
+        let whitewashed = lines[at].replace("denied", "ok");
+        let without: Vec<&str> = [&lines[..at], &lines[at + 1..]].concat();
+        let changed: Vec<&str> = [&lines[..at], &[&whitewashed], &lines[at + 1..]].concat();
+        for (tampered, line) in [(changed, at + 2), (without, at + 1)] {
+            std::fs::write(file, tampered.join("\n") + "\n").unwrap();
+            let ran = verify(&proxy);
+            assert_eq!(ran.code, Some(70), "{ran:?}");
+            let place = format!("{}:{line}:", file.display());
+            assert!(ran.stderr.contains(&place), "{place} in {ran:?}");
+        }
+        std::fs::write(file, &text).unwrap();
+    }
+    let text = std::fs::read_to_string(&newest).unwrap();
+    let end = text.trim_end().rfind('\n').unwrap() + 1;
+    std::fs::write(&newest, &text[..end]).unwrap();
+    let ran = verify(&proxy);
+    assert_eq!(ran.code, Some(70), "{ran:?}");
+    assert!(ran.stderr.contains("missing from its end"), "{ran:?}");
+}
+
+#[test]
+fn a_rotated_ca_is_published_at_once_and_breaks_nobody() {
+    let origin = Origin::start();
+    let mut proxy = Proxy::start(&origin);
+    let before = std::fs::read(proxy.ca()).unwrap();
+    std::fs::write(proxy.path("before.pem"), &before).unwrap();
+    let mut tunnel = proxy.tls("api.example.com");
+    let ca = |proxy: &Proxy, what: &str| proxy.cli(&[&["ca", what][..], &CONFIG].concat()).ok();
+    let bundled = certificates(&proxy, "certs/ca-bundle.pem");
+    let said = ca(&proxy, "rotate");
+    assert!(said.contains("it signs from"), "{said}");
+    assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);
+    assert_eq!(certificates(&proxy, "certs/ca-bundle.pem"), bundled + 1);
+    let path = ca(&proxy, "path");
+    assert_eq!(std::path::Path::new(path.trim()), proxy.ca());
+    let shown = ca(&proxy, "show");
+    assert!(shown.lines().count() >= 2, "{shown}");
+
+    let trusting = |proxy: &Proxy, pem: &str| {
+        let path = proxy.path(pem);
+        let pem = ["--cacert", path.to_str().unwrap()];
+        proxy
+            .curl(&[&pem[..], &["https://other.example.com/echo"]].concat())
+            .status
+    };
+    let request = b"GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
+    tunnel.write_all(request).unwrap();
+    assert_eq!(read_reply(&mut tunnel).unwrap().status, 200);
+    for round in ["while it runs", "after a restart"] {
+        for pem in ["before.pem", "certs/ca.pem", "certs/ca-bundle.pem"] {
+            assert_eq!(trusting(&proxy, pem), 200, "{pem} {round}");
+        }
+        proxy.crash_and_restart();
+    }
+    let again = proxy.cli(&[&["ca", "rotate"][..], &CONFIG].concat());
+    assert_eq!(again.code, Some(78), "{again:?}");
+    assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);
+}
+
+fn certificates(proxy: &Proxy, name: &str) -> usize {
+    let text = std::fs::read_to_string(proxy.path(name)).unwrap();
+    text.matches("BEGIN CERTIFICATE").count()
+}
+
+#[test]
+fn a_container_with_a_socket_of_its_own_is_known_by_it() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let add = [
+        "container",
+        "add",
+        "boxed",
+        "--listener",
+        "unix",
+        "--allow-domain",
+        "plain.example.com",
+        "--json",
+    ];
+    let added: Value = serde_json::from_str(&proxy.cli(&add).ok()).unwrap();
+    let socket = added["socket"].as_str().unwrap().to_owned();
+    // What was announced is there.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    assert_eq!(
+        ask(&mut stream, "GET http://plain.example.com/echo", "").status,
+        200
+    );
+    proxy.audited(json!({ "container_id": "boxed", "host": "plain.example.com", "status": 200 }));
+    let mismatch = "X-Container-Id: sandbox\r\n";
+    let reply = ask(&mut stream, "GET http://plain.example.com/echo", mismatch);
+    reply.assert_denied(403, "container_id_mismatch", "Container ID mismatch");
+    // Its own rules hold, and nobody else's change.
+    let reply = ask(&mut stream, "CONNECT api.example.com:443", "");
+    reply.assert_connect_denied(403, "domain_not_allowed", "Domain not allowed");
+    assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
+
+    let mut tunnel = UnixStream::connect(&socket).unwrap();
+    write!(
+        tunnel,
+        "CONNECT plain.example.com:80 HTTP/1.1\r\nHost: plain.example.com:80\r\n\r\n"
+    )
+    .unwrap();
+    let mut head = [0; 19];
+    tunnel.read_exact(&mut head).unwrap();
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{head:?}");
+    proxy.cli(&["container", "rm", "boxed"]).ok();
+    tunnel
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    let ended = tunnel.read_to_end(&mut Vec::new());
+    assert!(
+        !matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),
+        "the tunnel outlives its lease"
+    );
+    eventually("the socket is gone", SOON, || {
+        UnixStream::connect(&socket).is_err()
+    });
+    assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
+}
+
+fn ask(stream: &mut UnixStream, line: &str, fields: &str) -> Reply {
+    let target = line.split(' ').nth(1).unwrap();
+    let host = target
+        .trim_start_matches("http://")
+        .split('/')
+        .next()
+        .unwrap();
+    write!(stream, "{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n").unwrap();
+    read_reply(stream).unwrap()
+}
+
+#[test]
+fn an_announced_socket_can_be_connected_to_at_once() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for number in 0..8 {
+        let body = json!({
+            "listener": "unix", "container_id": format!("boxed-{number}"), "repos": [],
+        });
+        let reply = proxy.admin("POST", "/internal/containers", Some(body));
+        let socket = reply.json()["socket"].as_str().unwrap().to_owned();
+        let connected = UnixStream::connect(&socket);
+        assert!(connected.is_ok(), "{socket}: {connected:?}");
+    }
+}
+
+#[test]
+fn dev_prints_three_commands_that_work() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let said = dev.said("stdout");
+    let commands: Vec<&str> = said
+        .split("Try:\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "))
+        .collect();
+    assert_eq!(commands.len(), 3, "{said}");
+    for (command, expected) in commands.iter().zip(["Half measures", "403", "NXDOMAIN"]) {
+        let output = dev.shell(&format!("{{ {command}; }} 2>&1"));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(expected), "{command}: {text}");
+    }
+    assert_eq!(origin.only().authority, "api.github.com");
+}

@@ -1,0 +1,130 @@
+//! A configuration that changes under a running proxy: whole, or not at all.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Origin, Proxy, SOON, eventually};
+
+const PLAIN: &str = "http://plain.example.com/echo";
+/// Within which a changed file is in force.
+const PROMISED: Duration = Duration::from_secs(5);
+
+fn start(origin: &Origin) -> Proxy {
+    let mut setup = crate::support::Setup::new(origin);
+    // It has an address, and no entry yet.
+    setup.proxy["upstream"]["hosts"]["late.example.com"] = json!(origin.http.to_string());
+    setup.start()
+}
+
+fn allow(proxy: &Proxy, domains: &[&str]) {
+    let text = json!({ "version": 1, "domains": domains }).to_string();
+    std::fs::write(proxy.path("config/allowlist.yaml"), text).unwrap();
+}
+
+fn status(proxy: &Proxy, url: &str) -> u16 {
+    proxy.get(url, &[]).status
+}
+
+#[test]
+fn a_new_entry_is_in_force_within_five_seconds_of_its_writing() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let url = "http://late.example.com/echo";
+    assert_eq!(status(&proxy, url), 403);
+    allow(&proxy, &["plain.example.com", "late.example.com"]);
+    eventually("the new entry is in force", PROMISED, || {
+        status(&proxy, url) == 200
+    });
+    assert_eq!(status(&proxy, PLAIN), 200);
+}
+
+#[test]
+fn a_hangup_and_a_call_apply_a_change_at_once() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let url = "http://late.example.com/echo";
+    let reloads = |status: &str| {
+        let label = format!("status=\"{status}\"");
+        proxy.metric("proxy_config_reloads_total", &[&label])
+    };
+    allow(&proxy, &["plain.example.com", "late.example.com"]);
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(status(&proxy, url), 200, "not at once");
+
+    allow(&proxy, &["plain.example.com"]);
+    let before = reloads("ok");
+    proxy.signal(Signal::HUP);
+    eventually("it is reloaded", SOON, || reloads("ok") > before);
+    assert_eq!(status(&proxy, url), 403);
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_every_error_of_every_file_is_told() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let mut tunnel = proxy.tls("api.example.com");
+    let broken =
+        "version: 1\ndomains:\n  - late.example.com\n  - \"*.com\"\n  - \"a b\"\nbogus: 1\n";
+    std::fs::write(proxy.path("config/allowlist.yaml"), broken).unwrap();
+    let policy = "version: 1\ngit: { push_denials: loudly }\n";
+    std::fs::write(proxy.path("config/policy.yaml"), policy).unwrap();
+
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 422, "{}", reply.text());
+    for place in [
+        "allowlist.yaml:4",
+        "allowlist.yaml:5",
+        "allowlist.yaml:6",
+        "policy.yaml:2",
+        "push_denials",
+    ] {
+        assert!(reply.text().contains(place), "{place} in {}", reply.text());
+    }
+    let health = proxy.health();
+    assert_eq!(health.status, 200, "the old configuration still serves");
+    assert_eq!(health.json()["checks"]["configuration_current"], false);
+    assert!(proxy.metric("proxy_config_reloads_total", &["status=\"failed\""]) >= 1.0);
+    // Not even the entry that was in order.
+    assert_eq!(status(&proxy, "http://late.example.com/echo"), 403);
+    assert_eq!(status(&proxy, PLAIN), 200);
+    proxy.signal(Signal::HUP);
+    let request = b"GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
+    std::io::Write::write_all(&mut tunnel, request).unwrap();
+    assert_eq!(crate::support::read_reply(&mut tunnel).unwrap().status, 200);
+
+    std::fs::remove_file(proxy.path("config/policy.yaml")).unwrap();
+    allow(&proxy, &["late.example.com"]);
+    eventually("the mended files are in force", PROMISED, || {
+        status(&proxy, "http://late.example.com/echo") == 200
+    });
+    assert_eq!(
+        proxy.health().json()["checks"]["configuration_current"],
+        true
+    );
+    assert_eq!(status(&proxy, PLAIN), 403);
+}
+
+#[test]
+fn what_needs_a_restart_is_said_and_the_rest_applies() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let path = proxy.path("config/proxy.yaml");
+    let mut file: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    file["listen"]["proxy"] = json!(["127.0.0.1:1"]);
+    file["upstream"]["hosts"]["plain.example.com"] = json!("10.0.0.1:80");
+    std::fs::write(&path, file.to_string()).unwrap();
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let log = proxy.log();
+    assert!(
+        log.contains("listen changed; it takes effect with a restart"),
+        "{log}"
+    );
+    proxy
+        .get(PLAIN, &[])
+        .assert_denied(403, "address_not_allowed", "");
+}
