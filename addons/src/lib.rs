@@ -10,10 +10,13 @@ extern crate self as addons;
 pub mod circuit_breaker;
 pub mod contract;
 pub mod credentials;
+pub mod decode;
+pub mod git;
 pub mod identity;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;
+pub mod strict_json;
 
 #[cfg(test)]
 #[path = "../tests/fixtures/mod.rs"]
@@ -26,6 +29,7 @@ use std::time::Duration;
 use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
 use contract::{Addon, Chain, Containers, OrderError};
 use credentials::{Credential, Credentials};
+use git::{Git, GitSettings};
 use identity::Identity;
 use observe::{Audit, Metrics};
 use policy::{Policy, PolicySettings};
@@ -45,6 +49,8 @@ pub struct Parts {
     pub circuit_breakers: CircuitBreakerSettings,
     /// Where containers may go.
     pub policy: PolicySettings,
+    /// Which repositories, and what may be pushed to them.
+    pub git: GitSettings,
     /// The secrets to lend.
     pub credentials: Vec<Credential>,
     /// How long a phase may take from the moment when an addon waits.
@@ -68,6 +74,9 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),
+        // Behind policy, for what may not be reached at all needs no reading of packets. It says
+        // which requests must stay without a credential.
+        Arc::new(Git::new(parts.git)),
         // Last: a secret is added only after every other addon passed. Responses run backwards,
         // so it is also the first to see one, and no other addon sees an echo.
         Arc::new(Credentials::new(parts.credentials)),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
+use addons::git::{GitSettings, PushWatch};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -33,6 +34,12 @@ impl SecretSource for Fixed {
     }
 }
 
+struct Silent;
+
+impl PushWatch for Silent {
+    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
+}
+
 #[derive(Default)]
 struct Lines(Mutex<Vec<AuditLine>>);
 
@@ -52,7 +59,9 @@ fn chain(lines: &Arc<Lines>) -> Chain {
     };
     let credential = Credential {
         name: "key".into(),
-        hosts: vec![(Host::parse("api.example.com").unwrap(), 443)],
+        hosts: ["api.example.com", "github.com"]
+            .map(|host| (Host::parse(host).unwrap(), 443))
+            .to_vec(),
         kind: CredentialKind::Bearer(Arc::new(Fixed)),
         remove_headers: Vec::new(),
         remove_query: Vec::new(),
@@ -93,6 +102,18 @@ fn chain(lines: &Arc<Lines>) -> Chain {
             own: Arc::new(Nowhere),
             guarded_hosts: HashSet::new(),
             rules: Vec::new(),
+        },
+        git: GitSettings {
+            hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+            bot_branch_prefixes: Vec::new(),
+            allow_branch_deletion: false,
+            public_reads: true,
+            report_push_denials: true,
+            warning_bytes: 1,
+            hard_limit_bytes: 1,
+            inspect_bytes: 10_000,
+            reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
+            watch: Arc::new(Silent),
         },
         credentials: vec![credential],
         deadline: Duration::from_secs(10),
@@ -162,6 +183,7 @@ fn the_standard_chain_is_in_order() {
         "rate_limit",
         "circuit_breaker",
         "policy",
+        "git",
         "credentials",
     ];
     assert_eq!(chain(&Arc::default()).names(), names);
@@ -183,6 +205,19 @@ fn a_request_leaves_with_the_secret_and_its_response_comes_back_without() {
     assert_eq!(line["rule"], "api.example.com");
     assert_eq!(line["upstream_addr"], "93.184.216.34:443");
     assert!(!line.to_string().contains(SECRET));
+}
+
+#[test]
+fn a_public_read_gets_no_credential_and_one_of_the_containers_own_repositories_does() {
+    let chain = chain(&Arc::default());
+    for (target, lent) in [("/acme/web", true), ("/acme/other", false)] {
+        let mut flow = flow(Kind::Http, "github.com");
+        let mut sent = request(target, &[]);
+        sent.headers = fields();
+        now(chain.tunnel(&mut flow)).unwrap();
+        now(chain.request(&mut flow, &mut sent)).unwrap();
+        assert_eq!(sent.headers.contains_key("authorization"), lent, "{target}");
+    }
 }
 
 #[test]

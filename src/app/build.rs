@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
-use addons::contract::{Chain, Containers, EntryMap, Host, OwnAddresses};
+use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
+use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
 use addons::policy::{Effect, PolicySettings, Rule};
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -19,6 +20,7 @@ use crate::config::{self, Config, CredentialConfig, RuleConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
+use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::world::World;
 
@@ -92,7 +94,7 @@ impl Builder {
         })
     }
 
-    fn chain(&self, config: &Config) -> Result<Chain, Failure> {
+    fn chain(&self, config: &Arc<Config>) -> Result<Chain, Failure> {
         let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
         let policy = PolicySettings {
             allow_private: config.proxy.upstream.allow_private.clone(),
@@ -112,6 +114,7 @@ impl Builder {
             rate_limits: self.rate_limits(config),
             circuit_breakers: self.circuit_breakers(config),
             policy,
+            git: git(config),
             credentials: config.credentials.iter().map(credential).collect(),
             deadline: PHASE_DEADLINE,
         });
@@ -197,6 +200,27 @@ fn guarded_hosts(config: &Config) -> HashSet<Host> {
         others.into_iter().flatten().chain([&git.host]).cloned()
     });
     git.collect()
+}
+
+fn git(config: &Arc<Config>) -> GitSettings {
+    let git = &config.policy.git;
+    let listed = Arc::clone(config);
+    let reachable = move |container: &Container, host: &Host, port: u16| {
+        let entry = listed.allowlist.find(host);
+        entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
+    };
+    GitSettings {
+        hosts: git.hosts.iter().map(|git| git.host.clone()).collect(),
+        bot_branch_prefixes: git.bot_branch_prefixes.clone(),
+        allow_branch_deletion: config.policy.allow_branch_deletion,
+        public_reads: git.public_reads,
+        report_push_denials: git.report_push_denials,
+        warning_bytes: git.warning_bytes,
+        hard_limit_bytes: git.hard_limit_bytes,
+        inspect_bytes: config.proxy.limits.inspect_body_bytes,
+        reachable: Arc::new(reachable),
+        watch: Arc::new(PushLog),
+    }
 }
 
 fn credential(config: &CredentialConfig) -> Credential {

@@ -63,9 +63,7 @@ fn policy_yaml(fields: &mut Fields<'_>, document: &Document<'_>) -> PolicyConfig
 
 /// The sections that say something else than the defaults.
 fn differences(config: &PolicyConfig, defaults: &PolicyConfig) -> Vec<&'static str> {
-    let policy = config.api != defaults.api
-        || config.allow_branch_deletion != defaults.allow_branch_deletion;
-    let sections = [("policy", policy), ("git", config.git != defaults.git)];
+    let sections = [("policy", config.api != defaults.api)];
     let changed = sections.into_iter().filter(|(_, changed)| *changed);
     changed.map(|(section, _)| section).collect()
 }

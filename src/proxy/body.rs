@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
+use super::drain::drain;
 use super::live::LiveFlow;
 
 /// Why a body broke off.
@@ -82,9 +83,50 @@ impl Filtering {
     }
 }
 
-/// A request's body on its way to the upstream. Trailers from a client are dropped.
+/// Where the bytes of a request's body come from.
+enum Source {
+    Streaming(Incoming),
+    /// Read already, since it had to be judged whole.
+    Held(Bytes),
+    Ended,
+}
+
+impl Source {
+    /// The next bytes. Trailers from a client are dropped.
+    fn poll_chunk(
+        &mut self,
+        context: &mut Context<'_>,
+        counters: &Counters,
+        activity: &Activity,
+    ) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+        loop {
+            let inner = match self {
+                Self::Streaming(inner) => inner,
+                Self::Held(bytes) => {
+                    let bytes = std::mem::take(bytes);
+                    *self = Self::Ended;
+                    return Poll::Ready(Some(Ok(bytes)));
+                }
+                Self::Ended => return Poll::Ready(None),
+            };
+            let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
+            match frame.map(Frame::into_data) {
+                None => return Poll::Ready(None),
+                Some(Ok(chunk)) => {
+                    let length = chunk.len() as u64;
+                    counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+                    activity.moved();
+                    return Poll::Ready(Some(Ok(chunk)));
+                }
+                Some(Err(_trailers)) => {}
+            }
+        }
+    }
+}
+
+/// A request's body on its way to the upstream.
 pub struct RequestBody {
-    inner: Option<Incoming>,
+    source: Source,
     filtering: Option<Filtering>,
     counters: Arc<Counters>,
     activity: Arc<Activity>,
@@ -101,9 +143,38 @@ impl RequestBody {
         counters: Arc<Counters>,
         activity: Arc<Activity>,
     ) -> Self {
+        let source = if inner.is_end_stream() {
+            Source::Ended
+        } else {
+            Source::Streaming(inner)
+        };
+        Self::from_source(source, filters, counters, activity)
+    }
+
+    /// A body that was read and judged whole.
+    pub fn held(
+        bytes: Bytes,
+        filters: Vec<Box<dyn BodyFilter>>,
+        counters: Arc<Counters>,
+        activity: Arc<Activity>,
+    ) -> Self {
+        let source = if bytes.is_empty() {
+            Source::Ended
+        } else {
+            Source::Held(bytes)
+        };
+        Self::from_source(source, filters, counters, activity)
+    }
+
+    fn from_source(
+        source: Source,
+        filters: Vec<Box<dyn BodyFilter>>,
+        counters: Arc<Counters>,
+        activity: Arc<Activity>,
+    ) -> Self {
         let filtered = !filters.is_empty();
         Self {
-            inner: (!inner.is_end_stream()).then_some(inner),
+            source,
             filtering: filtered.then(|| Filtering::new(filters)),
             counters,
             activity,
@@ -130,28 +201,25 @@ impl RequestBody {
         std::future::poll_fn(|context| self.poll_fill(context)).await
     }
 
-    /// Ready once something passed or all ended.
+    /// Ready once something passed or all ended. What remains of a denied body is drained here,
+    /// because by then the body may be in the hands of the upstream's connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));
         };
         while filtering.passed.is_empty() && !filtering.ended {
-            let frame = match &mut self.inner {
-                Some(inner) => ready!(Pin::new(inner).poll_frame(context)).transpose()?,
-                None => None,
-            };
-            let verdict = match frame.map(Frame::into_data) {
-                Some(Ok(chunk)) => {
-                    self.counters
-                        .bytes_in
-                        .fetch_add(chunk.len() as u64, Ordering::Relaxed);
-                    self.activity.moved();
-                    filtering.chunk(chunk)
-                }
-                Some(Err(_trailers)) => Ok(()),
+            let next = self
+                .source
+                .poll_chunk(context, &self.counters, &self.activity);
+            let verdict = match ready!(next).transpose()? {
+                Some(chunk) => filtering.chunk(chunk),
                 None => filtering.end(None),
             };
             if let Err(denial) = verdict {
+                let rest = std::mem::replace(&mut self.source, Source::Ended);
+                if let Source::Streaming(rest) = rest {
+                    drain(rest, &denial);
+                }
                 if let Some(slot) = &self.denied {
                     *slot.lock() = Some(denial.clone());
                 }
@@ -159,11 +227,6 @@ impl RequestBody {
             }
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// What is left to read, for draining after a denial.
-    pub fn into_rest(self) -> Option<Incoming> {
-        self.inner
     }
 }
 
@@ -184,38 +247,30 @@ impl Body for RequestBody {
                 .and_then(|filtering| filtering.passed.pop_front());
             return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
         }
-        loop {
-            let Some(inner) = &mut this.inner else {
-                return Poll::Ready(None);
-            };
-            let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
-            match frame.map(Frame::into_data) {
-                None => return Poll::Ready(None),
-                Some(Ok(chunk)) => {
-                    this.counters
-                        .bytes_in
-                        .fetch_add(chunk.len() as u64, Ordering::Relaxed);
-                    this.activity.moved();
-                    return Poll::Ready(Some(Ok(Frame::data(chunk))));
-                }
-                Some(Err(_trailers)) => {}
-            }
-        }
+        let next = this
+            .source
+            .poll_chunk(context, &this.counters, &this.activity);
+        next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk?))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.filtering {
             Some(filtering) => filtering.ended && filtering.passed.is_empty(),
-            None => self.inner.as_ref().is_none_or(Body::is_end_stream),
+            None => match &self.source {
+                Source::Streaming(inner) => inner.is_end_stream(),
+                Source::Held(bytes) => bytes.is_empty(),
+                Source::Ended => true,
+            },
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (&self.filtering, &self.inner) {
+        match (&self.filtering, &self.source) {
             (Some(filtering), _) if !filtering.keeps_length() => SizeHint::default(),
-            (Some(_), Some(_)) => SizeHint::default(),
-            (_, Some(inner)) => inner.size_hint(),
-            (_, None) => SizeHint::with_exact(0),
+            (Some(_), Source::Streaming(_) | Source::Held(_)) => SizeHint::default(),
+            (_, Source::Streaming(inner)) => inner.size_hint(),
+            (_, Source::Held(bytes)) => SizeHint::with_exact(bytes.len() as u64),
+            (_, Source::Ended) => SizeHint::with_exact(0),
         }
     }
 }
@@ -345,7 +400,8 @@ impl Body for ResponseBody {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
                 this.count(length);
-                if this.inner.as_ref().is_some_and(Body::is_end_stream) {
+                // Nobody asks for more after the trailers.
+                if frame.is_trailers() || this.inner.as_ref().is_some_and(Body::is_end_stream) {
                     this.finish();
                 }
             }

@@ -4,11 +4,13 @@ mod accept;
 mod activity;
 mod body;
 mod connection;
+mod drain;
 mod exchange;
 mod headers;
 mod io;
 mod leaf;
 mod live;
+mod outgoing;
 mod permission;
 mod relay;
 mod reply;
@@ -17,6 +19,7 @@ mod sniff;
 mod tunnel;
 mod upstream;
 mod websocket;
+mod whole;
 
 use std::sync::Arc;
 

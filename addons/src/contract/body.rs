@@ -1,9 +1,34 @@
-//! Judging and changing a body while it streams.
+//! Judging and changing a body: while it streams, or whole where it has to be.
+
+use std::future::Future;
+use std::pin::Pin;
 
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::denial::Verdict;
+use super::denial::{Denial, Verdict};
+
+/// A future that an addon or the engine hands over.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Judges a request's body as a whole, for what cannot be judged in pieces. It may wait.
+///
+/// It sees the body decoded, and no larger than the limit it was given with. What it answers
+/// is what is sent on. Until then nothing is looked up or dialled.
+pub trait BodyJudge: Send {
+    /// The name of the addon that judges, for its denials.
+    fn addon(&self) -> &'static str;
+
+    /// Passes the body on, changed or not, or denies.
+    fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>>;
+}
+
+/// What is to be judged of one request's body, and how much of it may be held for that.
+pub struct WholeBody {
+    /// The lowest of the judges' limits, in bytes after decoding.
+    pub limit: usize,
+    pub(super) judges: Vec<Box<dyn BodyJudge>>,
+}
 
 /// Looks at a body as it passes. It owns its state, sees chunks that are cut anywhere, and its
 /// verdict must not depend on where.

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
-use super::body::BodyFilter;
+use super::body::{BodyFilter, BodyJudge, WholeBody};
 use super::path::Path;
 
 /// The head of a request. Hop-by-hop fields are gone already; what an addon changes is what
@@ -21,6 +21,7 @@ pub struct Request {
     /// How long the body says it is; `Some(0)` where there is none.
     pub content_length: Option<u64>,
     filters: Vec<Box<dyn BodyFilter>>,
+    whole: Option<WholeBody>,
 }
 
 impl Request {
@@ -35,6 +36,7 @@ impl Request {
             websocket: false,
             content_length: None,
             filters: Vec::new(),
+            whole: None,
         }
     }
 
@@ -46,6 +48,22 @@ impl Request {
     /// Hands the filters to the engine.
     pub fn take_filters(&mut self) -> Vec<Box<dyn BodyFilter>> {
         std::mem::take(&mut self.filters)
+    }
+
+    /// Has the body judged whole before anything of it is sent; one that is larger than `limit`
+    /// is denied. Judges see it in the order they were given, before the filters do.
+    pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge + 'static) {
+        let whole = self.whole.get_or_insert_with(|| WholeBody {
+            limit,
+            judges: Vec::new(),
+        });
+        whole.limit = whole.limit.min(limit);
+        whole.judges.push(Box::new(judge));
+    }
+
+    /// Hands what must be judged whole to the engine.
+    pub fn take_whole(&mut self) -> Option<WholeBody> {
+        self.whole.take()
     }
 }
 

@@ -1,13 +1,11 @@
 //! Secrets that sandboxes use and never see: added last, scrubbed first.
 
 mod clean;
-mod decode;
 mod forms;
 mod inject;
 mod placeholder;
 mod scrub;
 mod secret;
-mod zstd;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +16,7 @@ use http::{HeaderMap, HeaderName, Method, StatusCode};
 use crate::contract::{
     Addon, ContainerId, Flow, Host, Order, Request, Response, SecretSource, Step, Verdict,
 };
-use decode::Decoder;
+use crate::decode::{Decoder, Side};
 use inject::HostCredentials;
 use scrub::{ScrubBody, Scrubber};
 
@@ -100,7 +98,8 @@ impl Addon for Credentials {
 
     fn order(&self) -> Order {
         Order {
-            after: &["identity", "rate_limit", "policy"],
+            // git says which requests must stay without a credential.
+            after: &["identity", "rate_limit", "policy", "git"],
             ..Order::default()
         }
     }
@@ -123,7 +122,7 @@ impl Guarded {
         if self.is_head || has_no_body(response.status) {
             return Ok(());
         }
-        let decoder = Decoder::of(&response.headers)?;
+        let decoder = Decoder::of(Side::Response, &response.headers)?;
         if decoder.is_none() && self.is_too_short(&response.headers) {
             return Ok(());
         }

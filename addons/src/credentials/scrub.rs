@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use zeroize::Zeroizing;
 
-use super::decode::Decoder;
 use super::forms::Forms;
 use crate::contract::{BodyFilter, BodyOut, Verdict};
+use crate::decode::Decoder;
 
 /// Finds every form of a set of secrets. It has no `Debug` on purpose.
 pub(super) struct Scrubber {

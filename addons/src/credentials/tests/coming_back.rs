@@ -5,9 +5,9 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
 use http::HeaderValue;
 use proptest::prelude::*;
 
-use super::super::decode::tests::{ENCODINGS, encoded};
 use super::*;
 use crate::contract::{Container, Scheme};
+use crate::decode::tests::{ENCODINGS, encoded};
 
 fn percent(text: &str, upper: bool) -> String {
     let escape = |byte: u8| match byte {

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use ruzstd::decoding::FrameDecoder;
 
-use super::decode::Encoding;
+use super::Encoding;
 
 /// RFC 9659: no server may ask a client for a larger window.
 const MAX_WINDOW: u64 = 8 * 1024 * 1024;

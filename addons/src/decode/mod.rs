@@ -1,5 +1,7 @@
 //! Undoing a content encoding while a body streams, within bounds.
 
+mod zstd;
+
 use std::io::{self, Write};
 
 use brotli_decompressor::DecompressorWriter;
@@ -8,8 +10,8 @@ use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
-use super::zstd::Zstd;
 use crate::contract::{Code, Denial};
+use zstd::Zstd;
 
 /// How many times its size a body may grow to; text seldom passes 30.
 const MAX_RATIO: usize = 200;
@@ -21,14 +23,24 @@ const FREE_BYTES: usize = 1024 * 1024;
 const BROTLI_BUFFER: usize = 16 * 1024;
 
 /// A decoder for one body.
-pub(super) struct Decoder {
+pub struct Decoder {
+    side: Side,
     encoding: Box<dyn Encoding>,
     bytes_in: usize,
     bytes_out: usize,
 }
 
+/// Which body it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What a client sends: gzip, br and zstd, nothing that is doubtful.
+    Request,
+    /// What an upstream answers: also `deflate`, in both of its readings.
+    Response,
+}
+
 /// One encoding. `room` is the most that may come out; more is an error.
-pub(super) trait Encoding: Send {
+trait Encoding: Send {
     /// Decodes a chunk, as far as it goes.
     fn feed(&mut self, chunk: &[u8], room: usize) -> io::Result<Vec<u8>>;
 
@@ -39,7 +51,7 @@ pub(super) trait Encoding: Send {
 impl Decoder {
     /// The decoder that a head asks for; none for a plain body. What cannot be decoded cannot
     /// be inspected, and is denied.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, Denial> {
+    pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {
             for name in value.to_str().unwrap_or("unreadable").split(',') {
@@ -47,11 +59,12 @@ impl Decoder {
                 if matches!(name.as_str(), "" | "identity") {
                     continue;
                 }
-                let known = named(&name).filter(|_| encoding.is_none());
-                encoding = Some(known.ok_or_else(|| denied("cannot be undone"))?);
+                let known = named(side, &name).filter(|_| encoding.is_none());
+                encoding = Some(known.ok_or_else(|| denied(side, "cannot be undone"))?);
             }
         }
         Ok(encoding.map(|encoding| Self {
+            side,
             encoding,
             bytes_in: 0,
             bytes_out: 0,
@@ -59,14 +72,14 @@ impl Decoder {
     }
 
     /// Decodes a chunk, as far as it goes.
-    pub(super) fn feed(&mut self, chunk: &[u8]) -> Result<Bytes, Denial> {
+    pub fn feed(&mut self, chunk: &[u8]) -> Result<Bytes, Denial> {
         self.bytes_in = self.bytes_in.saturating_add(chunk.len());
         let decoded = self.encoding.feed(chunk, self.room());
         self.count(decoded)
     }
 
     /// The body ended: so must its encoding. An empty body needs none.
-    pub(super) fn finish(&mut self) -> Result<Bytes, Denial> {
+    pub fn finish(&mut self) -> Result<Bytes, Denial> {
         if self.bytes_in == 0 {
             return Ok(Bytes::new());
         }
@@ -80,22 +93,26 @@ impl Decoder {
     }
 
     fn count(&mut self, decoded: io::Result<Vec<u8>>) -> Result<Bytes, Denial> {
-        let decoded = decoded.map_err(|_| denied("is broken, or expands too far"))?;
+        let decoded = decoded.map_err(|_| denied(self.side, "is broken, or expands too far"))?;
         self.bytes_out = self.bytes_out.saturating_add(decoded.len());
         Ok(decoded.into())
     }
 }
 
-fn denied(why: &str) -> Denial {
-    let sentence = format!("Unsupported encoding: that of the response {why}");
+fn denied(side: Side, why: &str) -> Denial {
+    let body = match side {
+        Side::Request => "request",
+        Side::Response => "response",
+    };
+    let sentence = format!("Unsupported encoding: that of the {body} {why}");
     Denial::new(Code::UnsupportedEncoding, sentence)
 }
 
-fn named(name: &str) -> Option<Box<dyn Encoding>> {
+fn named(side: Side, name: &str) -> Option<Box<dyn Encoding>> {
     let sink = Bounded::default();
     Some(match name {
         "gzip" | "x-gzip" => Box::new(MultiGzDecoder::new(sink)),
-        "deflate" => Box::new(Deflate::Undecided(Vec::new())),
+        "deflate" if side == Side::Response => Box::new(Deflate::Undecided(Vec::new())),
         "br" => Box::new(DecompressorWriter::new(sink, BROTLI_BUFFER)),
         "zstd" => Box::new(Zstd::new()),
         _ => return None,
@@ -184,7 +201,7 @@ impl Encoding for Deflate {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use flate2::Compression;
     use proptest::prelude::*;
 
@@ -192,7 +209,7 @@ pub(super) mod tests {
     use crate::fixtures::headers;
 
     /// A body as each encoding writes it; brotli, which is written here by nobody, as stored.
-    pub(in crate::credentials) fn encoded(name: &str, body: &[u8]) -> Vec<u8> {
+    pub(crate) fn encoded(name: &str, body: &[u8]) -> Vec<u8> {
         use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
         let level = Compression::default();
         match name {
@@ -242,12 +259,11 @@ pub(super) mod tests {
         out
     }
 
-    pub(in crate::credentials) const ENCODINGS: [&str; 5] =
-        ["gzip", "deflate", "raw deflate", "br", "zstd"];
+    pub(crate) const ENCODINGS: [&str; 5] = ["gzip", "deflate", "raw deflate", "br", "zstd"];
 
     fn decoder(name: &str) -> Result<Option<Decoder>, Denial> {
         let name = name.strip_prefix("raw ").unwrap_or(name);
-        Decoder::of(&headers(&[("content-encoding", name)]))
+        Decoder::of(Side::Response, &headers(&[("content-encoding", name)]))
     }
 
     fn decode(name: &str, body: &[u8], chunk: usize) -> Result<Vec<u8>, Denial> {
@@ -268,6 +284,19 @@ pub(super) mod tests {
         }
         for plain in ["", "identity", "Identity, identity"] {
             assert!(decoder(plain).unwrap().is_none(), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_request_may_not_be_in_an_encoding_with_two_readings() {
+        for (name, known) in [
+            ("gzip", true),
+            ("br", true),
+            ("zstd", true),
+            ("deflate", false),
+        ] {
+            let decoder = Decoder::of(Side::Request, &headers(&[("content-encoding", name)]));
+            assert_eq!(decoder.is_ok(), known, "{name}");
         }
     }
 

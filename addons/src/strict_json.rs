@@ -1,0 +1,199 @@
+//! JSON with one reading.
+//!
+//! Parsers disagree about what the standard leaves open: which of two equal keys counts, what
+//! bytes outside UTF-8 mean, how deep is too deep. What is judged here is parsed again by an
+//! upstream, so whatever two parsers could read in two ways is refused.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use thiserror::Error;
+
+/// How deep arrays and objects may lie in each other: as deep as the parser below would go.
+pub const MAX_NESTING: usize = 127;
+
+/// Why a text is not read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum StrictJsonError {
+    /// Bytes that are no text.
+    #[error("the JSON is not UTF-8")]
+    NotUtf8,
+    /// Over [`MAX_NESTING`]. Found before anything recurses.
+    #[error("the JSON is nested more than {MAX_NESTING} deep")]
+    TooDeep,
+    /// No JSON, or a key that stands twice in an object.
+    #[error("the JSON is malformed: {0}")]
+    Malformed(String),
+}
+
+/// Reads one value, the whole text and nothing but it.
+pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
+    if nesting(bytes) > MAX_NESTING {
+        return Err(StrictJsonError::TooDeep);
+    }
+    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = Strict.deserialize(&mut deserializer).map_err(malformed)?;
+    deserializer.end().map_err(malformed)?;
+    Ok(value)
+}
+
+/// The deepest that brackets outside strings go. Counts without regard to whether they match,
+/// so it is never less than what a parser would do.
+fn nesting(bytes: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in bytes {
+        if in_string {
+            in_string = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Reads a value as [`Value`] does, but refuses a key that stands twice.
+struct Strict;
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(Strict)? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = members.next_key::<String>()? {
+            let value = members.next_value_seed(Strict)?;
+            if object.insert(key, value).is_some() {
+                return Err(A::Error::custom("a key stands twice in an object"));
+            }
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn json_with_one_reading_is_read() {
+        for text in [
+            "null",
+            "[]",
+            " {\"a\": [1, -2, 3.5, \"x\\u0041\", true, null]} ",
+            "{\"a\":{\"b\":1},\"c\":{\"b\":1}}",
+            "\"]]]]{{{{\"",
+        ] {
+            let plain: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(parse(text.as_bytes()), Ok(plain), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_with_two_readings_is_refused() {
+        for text in [
+            &b""[..],
+            b"{\"a\":1,\"a\":2}",
+            b"{\"a\":1,\"\\u0061\":2}",
+            b"[{\"x\":{\"a\":1,\"b\":2,\"a\":1}}]",
+            b"{\"a\":\"\xff\"}",
+            b"\xef\xbb\xbf{}",
+            b"{} {}",
+            b"{}x",
+            b"{'a':1}",
+            b"{\"a\":1,}",
+            b"{\"a\":1/**/}",
+            b"NaN",
+            b"01",
+            b"\"\\ud800\"",
+            b"\"a\nb\"",
+        ] {
+            assert!(parse(text).is_err(), "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn nesting_is_bounded_before_anything_recurses() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(nested(MAX_NESTING).as_bytes()).is_ok());
+        for bomb in [
+            nested(MAX_NESTING + 1),
+            "[".repeat(1 << 20),
+            "{\"a\":".repeat(200_000),
+        ] {
+            assert_eq!(parse(bomb.as_bytes()), Err(StrictJsonError::TooDeep));
+        }
+        let quoted = format!("\"\\\"{}\"", "[".repeat(1000));
+        assert!(parse(quoted.as_bytes()).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_says_the_same_to_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
+            if let Ok(value) = parse(text.as_bytes()) {
+                prop_assert_eq!(Some(value), serde_json::from_str(&text).ok());
+            }
+        }
+    }
+}
