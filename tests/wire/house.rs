@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use saphyr_parser::Event;
 use serde_json::Value;
 
 use crate::support::{Origin, Proxy};
@@ -78,15 +79,7 @@ fn every_metric_is_documented() {
 #[test]
 fn every_documented_metric_exists() {
     let documented = read("docs/observability.md");
-    let mut code = String::new();
-    for file in files(&root(), "rs") {
-        let product = !file.starts_with(root().join("tests"));
-        code += &if product {
-            std::fs::read_to_string(file).unwrap()
-        } else {
-            String::new()
-        };
-    }
+    let code = product_code();
     let names = documented
         .split('`')
         .filter(|text| text.starts_with("proxy_"));
@@ -99,6 +92,35 @@ fn every_documented_metric_exists() {
             code.contains(&format!("\"{name}\"")),
             "{name} is nowhere in the code"
         );
+    }
+}
+
+#[test]
+fn the_alert_rules_parse_and_name_metrics_that_exist() {
+    let rules = yaml(&read("docs/prometheus-alerts.yaml"));
+    let rules = rules["groups"][0]["rules"].as_array().unwrap();
+    let names: Vec<_> = rules.iter().map(|rule| &rule["alert"]).collect();
+    assert_eq!(
+        names,
+        [
+            "UnifiedProxyErrors",
+            "UnifiedProxyGitFailures",
+            "UnifiedProxyRateLimited",
+            "UnifiedProxyCircuitOpen",
+            "UnifiedProxyDegraded",
+        ]
+    );
+    let code = product_code();
+    for rule in rules {
+        let expression = rule["expr"].as_str().unwrap();
+        let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let mut metrics = words.filter(|word| word.starts_with("proxy_")).peekable();
+        assert!(metrics.peek().is_some(), "{rule}");
+        for metric in metrics {
+            let quoted = format!("\"{metric}\"");
+            assert!(code.contains(&quoted), "{metric} is nowhere in the code");
+        }
+        assert!(rule["annotations"]["summary"].is_string(), "{rule}");
     }
 }
 
@@ -143,6 +165,43 @@ fn every_test_that_the_security_map_names_exists() {
         count += 1;
     }
     assert!(count > 40, "{count} tests are named");
+}
+
+/// The plain part of YAML, as JSON: mappings, sequences and texts.
+fn yaml(text: &str) -> Value {
+    fn value(events: &mut saphyr_parser::Parser<'_, saphyr_parser::StrInput<'_>>) -> Option<Value> {
+        loop {
+            return match events.next().unwrap().unwrap().0 {
+                Event::Scalar(text, ..) => Some(Value::from(text.as_ref())),
+                Event::SequenceStart(..) => Some(
+                    std::iter::from_fn(|| value(events))
+                        .collect::<Vec<_>>()
+                        .into(),
+                ),
+                Event::MappingStart(..) => {
+                    let pairs = std::iter::from_fn(|| {
+                        let key = value(events)?.as_str()?.to_owned();
+                        Some((key, value(events)?))
+                    });
+                    Some(Value::Object(pairs.collect()))
+                }
+                Event::SequenceEnd | Event::MappingEnd => None,
+                _ => continue,
+            };
+        }
+    }
+    value(&mut saphyr_parser::Parser::new_from_str(text)).unwrap()
+}
+
+/// All code but that of the wire tests.
+fn product_code() -> String {
+    let files = files(&root(), "rs");
+    let product = files
+        .iter()
+        .filter(|file| !file.starts_with(root().join("tests")));
+    product
+        .map(|file| std::fs::read_to_string(file).unwrap())
+        .collect()
 }
 
 fn root() -> PathBuf {

@@ -88,6 +88,7 @@ fn a_rule_that_looks_inside_is_refused_for_hosts_that_are_tunnelled_unread() {
     for (host, refused) in [("api.example.com", true), ("www.example.org", false)] {
         let mut setup = with_rules(&origin);
         setup.proxy["tls"]["passthrough"] = json!([host]);
+        setup.write();
         let (code, said) = setup.run("check");
         assert_eq!(code == 78, refused, "{said}");
         assert_eq!(

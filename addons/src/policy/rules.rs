@@ -135,9 +135,12 @@ impl Rules {
     }
 
     /// A CONNECT has no method and no path yet, so only rules for whole hosts can decide; one
-    /// that needs to know more leaves it to the request.
+    /// that may let a request pass leaves it to the request.
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
-        let first = self.0.iter().find(|rule| rule.has_host(&flow.host));
+        let first = self.0.iter().find(|rule| {
+            let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
+            decides && rule.has_host(&flow.host)
+        });
         match first {
             Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow),
             _ => Ok(()),
@@ -261,14 +264,16 @@ mod tests {
     fn a_tunnel_is_denied_where_the_host_alone_decides() {
         let shut = || rule("shut", Effect::Deny, 1).for_hosts(hosts(&["*.example.org"]));
         let open = || rule("open", Effect::Allow, 1).for_hosts(hosts(&["a.example.org"]));
-        let gets = || rule("gets", Effect::Allow, 1).for_methods(vec![Method::GET]);
+        let gets = |effect| rule("gets", effect, 1).for_methods(vec![Method::GET]);
         for (rules, host, denied) in [
             (vec![shut()], "a.example.org", true),
             (vec![shut()], "example.org", false),
             (vec![open(), shut()], "a.example.org", false),
             (vec![open(), shut()], "b.example.org", true),
             // Whether this one matches is known with the request.
-            (vec![gets(), shut()], "a.example.org", false),
+            (vec![gets(Effect::Allow), shut()], "a.example.org", false),
+            // Here nothing passes, whichever of the two matches.
+            (vec![gets(Effect::Deny), shut()], "a.example.org", true),
         ] {
             let mut flow = flow_of(&container("web"), Kind::Tunnel, host);
             assert_eq!(
