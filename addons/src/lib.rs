@@ -10,6 +10,7 @@ extern crate self as addons;
 pub mod contract;
 pub mod credentials;
 pub mod decode;
+pub mod github;
 pub mod identity;
 pub mod observe;
 pub mod policy;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use contract::{Addon, Chain, Containers, OrderError};
 use credentials::{Credential, Credentials};
+use github::{Github, GithubSettings};
 use identity::Identity;
 use observe::{Audit, Metrics};
 use policy::{Policy, PolicySettings};
@@ -43,6 +45,8 @@ pub struct Parts {
     pub dns_budget: DnsBudget,
     /// Where containers may go.
     pub policy: PolicySettings,
+    /// What may be done through the APIs of GitHub.
+    pub github: GithubSettings,
     /// The secrets to lend.
     pub credentials: Vec<Credential>,
     /// How long a phase may take from the moment when an addon waits.
@@ -64,6 +68,8 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),
+        // Behind policy, whose normal form of paths it judges.
+        Arc::new(Github::new(parts.github)),
         // Last: a secret is added only after every other addon passed. Responses run backwards,
         // so it is also the first to see one, and no other addon sees an echo.
         Arc::new(Credentials::new(parts.credentials)),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
+use addons::github::{GithubSettings, Mutations, Patterns, Unasked};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::DnsBudget;
@@ -71,6 +72,14 @@ fn chain(lines: &Arc<Lines>) -> Chain {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
             guarded_hosts: HashSet::new(),
+        },
+        github: GithubSettings {
+            hosts: Vec::new(),
+            blocked: Patterns::default(),
+            allowed: Patterns::default(),
+            writes_are_an_allowlist: true,
+            mutations: Mutations::new(&[], &[], true),
+            forge: Arc::new(Unasked),
         },
         credentials: vec![credential],
         deadline: Duration::from_secs(10),
@@ -139,6 +148,7 @@ fn the_standard_chain_is_in_order() {
         "identity",
         "rate_limit",
         "policy",
+        "github",
         "credentials",
     ];
     assert_eq!(chain(&Arc::default()).names(), names);

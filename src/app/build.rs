@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use addons::contract::{Chain, Containers, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
+use addons::github::{ForgeHosts, GithubSettings, Mutations, Patterns, Unasked};
 use addons::observe::{Audit, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::DnsBudget;
@@ -14,7 +15,7 @@ use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
-use crate::config::{self, Config, CredentialConfig};
+use crate::config::{self, Config, CredentialConfig, PolicyConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
@@ -88,6 +89,7 @@ impl Builder {
             containers: Arc::clone(&self.registry) as _,
             dns_budget: budget,
             policy,
+            github: github(&config.policy)?,
             credentials: config.credentials.iter().map(credential).collect(),
             deadline: PHASE_DEADLINE,
         });
@@ -111,6 +113,33 @@ fn guarded_hosts(config: &Config) -> HashSet<Host> {
         others.into_iter().flatten().chain([&git.host]).cloned()
     });
     git.collect()
+}
+
+fn github(config: &PolicyConfig) -> Result<GithubSettings, Failure> {
+    let api = &config.api;
+    let patterns = |key: &str, patterns| {
+        let setting = |error| Failure::Setting(format!("policy.yaml: policy.{key}: {error}"));
+        Patterns::new(patterns).map_err(setting)
+    };
+    let hosts = config.git.hosts.iter().map(|git| ForgeHosts {
+        host: git.host.clone(),
+        api: git.api.clone(),
+        uploads: git.uploads.clone(),
+        raw: git.raw.clone(),
+        codeload: git.codeload.clone(),
+    });
+    Ok(GithubSettings {
+        hosts: hosts.collect(),
+        blocked: patterns("blocked_api_patterns", &api.blocked_patterns)?,
+        allowed: patterns("allowed_api_patterns", &api.allowed_patterns)?,
+        writes_are_an_allowlist: api.writes_are_an_allowlist,
+        mutations: Mutations::new(
+            &api.allowed_mutations,
+            &api.blocked_mutations,
+            api.writes_are_an_allowlist,
+        ),
+        forge: Arc::new(Unasked),
+    })
 }
 
 fn credential(config: &CredentialConfig) -> Credential {

@@ -63,11 +63,12 @@ fn policy_yaml(fields: &mut Fields<'_>, document: &Document<'_>) -> PolicyConfig
 
 /// The sections that say something else than the defaults.
 fn differences(config: &PolicyConfig, defaults: &PolicyConfig) -> Vec<&'static str> {
-    let policy = config.api != defaults.api
-        || config.rules != defaults.rules
-        || config.allow_branch_deletion != defaults.allow_branch_deletion;
     let sections = [
-        ("policy", policy),
+        ("policy.rules", config.rules != defaults.rules),
+        (
+            "policy.allow_branch_deletion",
+            config.allow_branch_deletion != defaults.allow_branch_deletion,
+        ),
         ("git", config.git != defaults.git),
         (
             "circuit_breakers",

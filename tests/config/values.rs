@@ -190,7 +190,7 @@ rate_limits: { defaults: { burst_size: 7 } }
     assert_eq!((limit.requests_per_second, limit.burst_size), (50, 7));
     assert_eq!(
         config.warnings[1..],
-        ["policy", "git", "circuit_breakers", "rate_limits"].map(|section| format!(
+        ["git", "circuit_breakers", "rate_limits"].map(|section| format!(
             "policy.yaml: {section} is validated but not enforced by this version"
         ))
     );
