@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use addons::contract::{Chain, Client, Containers, Entry, Flow, Host, Kind, Scheme};
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::net::Resolver;
@@ -25,5 +27,41 @@ impl World {
     pub fn flow(&self, kind: Kind, client: Client, scheme: Scheme, host: Host, port: u16) -> Flow {
         let entry: Option<Arc<Entry>> = self.config.allowlist.find(&host).cloned();
         Flow::new(kind, client, scheme, host, port, entry)
+    }
+}
+
+/// The world in force, and news of the next one.
+pub struct Worlds {
+    current: ArcSwap<World>,
+    epoch: watch::Sender<u64>,
+}
+
+impl Worlds {
+    /// Begins with this one.
+    pub fn new(world: World) -> Self {
+        Self {
+            epoch: watch::Sender::new(world.epoch),
+            current: ArcSwap::from_pointee(world),
+        }
+    }
+
+    /// The world in force.
+    pub fn current(&self) -> Arc<World> {
+        self.current.load_full()
+    }
+
+    /// Puts another one in force, and tells everybody who waits for it.
+    pub fn replace(&self, world: World) {
+        let epoch = world.epoch;
+        self.current.store(Arc::new(world));
+        self.epoch.send_replace(epoch);
+    }
+
+    /// The world in force, as soon as it is another one than that of `epoch`.
+    pub async fn after(&self, epoch: u64) -> Arc<World> {
+        let mut epochs = self.epoch.subscribe();
+        // It fails only when the sender is gone, and that one is ours.
+        let _ = epochs.wait_for(|current| *current != epoch).await;
+        self.current()
     }
 }

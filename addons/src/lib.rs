@@ -7,9 +7,11 @@
 #[cfg(test)]
 extern crate self as addons;
 
+pub mod circuit_breaker;
 pub mod contract;
 pub mod credentials;
 pub mod decode;
+pub mod git;
 pub mod github;
 pub mod identity;
 pub mod observe;
@@ -25,13 +27,15 @@ mod fold;
 use std::sync::Arc;
 use std::time::Duration;
 
+use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
 use contract::{Addon, Chain, Containers, OrderError};
 use credentials::{Credential, Credentials};
+use git::{Git, GitSettings};
 use github::{Github, GithubSettings};
 use identity::Identity;
 use observe::{Audit, Metrics};
 use policy::{Policy, PolicySettings};
-use rate_limit::{DnsBudget, RateLimit};
+use rate_limit::{RateLimit, RateLimitSettings};
 
 /// What the standard chain is made from.
 pub struct Parts {
@@ -41,12 +45,16 @@ pub struct Parts {
     pub audit: Arc<Audit>,
     /// Who is at a source.
     pub containers: Arc<dyn Containers>,
-    /// What a lease may ask the resolver for.
-    pub dns_budget: DnsBudget,
+    /// What a lease may ask upstreams and the resolver for.
+    pub rate_limits: RateLimitSettings,
+    /// When an upstream is left alone.
+    pub circuit_breakers: CircuitBreakerSettings,
     /// Where containers may go.
     pub policy: PolicySettings,
     /// What may be done through the APIs of GitHub.
     pub github: GithubSettings,
+    /// Which repositories, and what may be pushed to them.
+    pub git: GitSettings,
     /// The secrets to lend.
     pub credentials: Vec<Credential>,
     /// How long a phase may take from the moment when an addon waits.
@@ -64,12 +72,17 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         Arc::new(Identity::new(parts.containers)),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Arc::new(RateLimit::new(parts.dns_budget)),
+        Arc::new(RateLimit::new(parts.rate_limits)),
+        // Before anybody is asked or anything is looked up in vain.
+        Arc::new(CircuitBreaker::new(parts.circuit_breakers)),
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),
         // Behind policy, whose normal form of paths it judges.
         Arc::new(Github::new(parts.github)),
+        // Behind policy, for what may not be reached at all needs no reading of packets. It says
+        // which requests must stay without a credential.
+        Arc::new(Git::new(parts.git)),
         // Last: a secret is added only after every other addon passed. Responses run backwards,
         // so it is also the first to see one, and no other addon sees an echo.
         Arc::new(Credentials::new(parts.credentials)),

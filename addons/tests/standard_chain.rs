@@ -8,12 +8,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
+use addons::git::{GitSettings, PushWatch};
 use addons::github::{GithubSettings, Mutations, Patterns, Unasked};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
-use addons::rate_limit::DnsBudget;
+use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
 use bytes::Bytes;
 use fixtures::{Nowhere, OneContainer, container, flow, headers, query, request};
@@ -31,6 +33,12 @@ impl SecretSource for Fixed {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
     }
+}
+
+struct Silent;
+
+impl PushWatch for Silent {
+    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
 }
 
 #[derive(Default)]
@@ -52,7 +60,9 @@ fn chain(lines: &Arc<Lines>) -> Chain {
     };
     let credential = Credential {
         name: "key".into(),
-        hosts: vec![(Host::parse("api.example.com").unwrap(), 443)],
+        hosts: ["api.example.com", "github.com"]
+            .map(|host| (Host::parse(host).unwrap(), 443))
+            .to_vec(),
         kind: CredentialKind::Bearer(Arc::new(Fixed)),
         remove_headers: Vec::new(),
         remove_query: Vec::new(),
@@ -64,20 +74,54 @@ fn chain(lines: &Arc<Lines>) -> Chain {
         metrics: Arc::new(Metrics::new(&registry).unwrap()),
         audit: Arc::new(Audit::new(audit, &registry).unwrap()),
         containers: OneContainer::new(container("web")),
-        dns_budget: DnsBudget {
-            queries_per_minute: number(3000),
-            distinct_names_per_minute: number(300),
+        rate_limits: RateLimitSettings {
+            dns: DnsBudget {
+                queries_per_minute: number(3000),
+                distinct_names_per_minute: number(300),
+            },
+            requests: Some(RequestLimits::new(
+                Rate {
+                    per_second: number(1_000_000),
+                    burst: number(1_000_000),
+                },
+                [],
+            )),
+            buckets: RateBuckets::new(&registry).unwrap(),
+        },
+        circuit_breakers: CircuitBreakerSettings {
+            defaults: Thresholds {
+                failures: number(5),
+                recovery: Duration::from_secs(30),
+                successes: number(2),
+            },
+            upstreams: EntryMap::default(),
+            passthrough: EntryMap::default(),
+            breakers: Breakers::new(&registry).unwrap(),
         },
         policy: PolicySettings {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
             guarded_hosts: HashSet::new(),
+            rules: Vec::new(),
+        },
+        git: GitSettings {
+            hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+            bot_branch_prefixes: Vec::new(),
+            allow_branch_deletion: false,
+            public_reads: true,
+            report_push_denials: true,
+            warning_bytes: 1,
+            hard_limit_bytes: 1,
+            inspect_bytes: 10_000,
+            reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
+            watch: Arc::new(Silent),
         },
         github: GithubSettings {
             hosts: Vec::new(),
             blocked: Patterns::default(),
             allowed: Patterns::default(),
             writes_are_an_allowlist: true,
+            public_reads: false,
             mutations: Mutations::new(&[], &[], true),
             forge: Arc::new(Unasked),
         },
@@ -147,8 +191,10 @@ fn the_standard_chain_is_in_order() {
         "audit",
         "identity",
         "rate_limit",
+        "circuit_breaker",
         "policy",
         "github",
+        "git",
         "credentials",
     ];
     assert_eq!(chain(&Arc::default()).names(), names);
@@ -170,6 +216,19 @@ fn a_request_leaves_with_the_secret_and_its_response_comes_back_without() {
     assert_eq!(line["rule"], "api.example.com");
     assert_eq!(line["upstream_addr"], "93.184.216.34:443");
     assert!(!line.to_string().contains(SECRET));
+}
+
+#[test]
+fn a_public_read_gets_no_credential_and_one_of_the_containers_own_repositories_does() {
+    let chain = chain(&Arc::default());
+    for (target, lent) in [("/acme/web", true), ("/acme/other", false)] {
+        let mut flow = flow(Kind::Http, "github.com");
+        let mut sent = request(target, &[]);
+        sent.headers = fields();
+        now(chain.tunnel(&mut flow)).unwrap();
+        now(chain.request(&mut flow, &mut sent)).unwrap();
+        assert_eq!(sent.headers.contains_key("authorization"), lent, "{target}");
+    }
 }
 
 #[test]

@@ -5,20 +5,23 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Chain, Containers, Host, OwnAddresses};
+use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
+use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind};
-use addons::github::{ForgeHosts, GithubSettings, Mutations, Patterns, Unasked};
+use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
-use addons::policy::PolicySettings;
-use addons::rate_limit::DnsBudget;
+use addons::policy::{Effect, PolicySettings, Rule};
+use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
-use crate::config::{self, Config, CredentialConfig, PolicyConfig};
+use super::github;
+use crate::config::{self, Config, CredentialConfig, RuleConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
+use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::world::World;
 
@@ -26,9 +29,11 @@ use crate::world::World;
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Counts and budgets that go on over reloads.
-pub struct Observers {
+pub struct Lasting {
     pub metrics: Arc<Metrics>,
     pub audit: Arc<Audit>,
+    pub buckets: RateBuckets,
+    pub breakers: Breakers,
 }
 
 /// What stays the same over reloads.
@@ -36,7 +41,7 @@ pub struct Builder {
     registry: Arc<Registry>,
     own: Arc<OwnListeners>,
     provider: Arc<CryptoProvider>,
-    observers: Observers,
+    lasting: Lasting,
 }
 
 impl Builder {
@@ -44,52 +49,74 @@ impl Builder {
         registry: Arc<Registry>,
         own: OwnListeners,
         provider: Arc<CryptoProvider>,
-        observers: Observers,
+        lasting: Lasting,
     ) -> Self {
         Self {
             registry,
             own: Arc::new(own),
             provider,
-            observers,
+            lasting,
         }
     }
 
-    /// Builds a world, or says why the configuration cannot be used.
-    pub fn build(&self, epoch: u64, config: Arc<Config>) -> Result<World, Failure> {
+    /// Builds a world, or says why the configuration cannot be used. The resolver stays, with all
+    /// that it knows, unless `upstream` is another than in the world before.
+    pub fn build(
+        &self,
+        epoch: u64,
+        config: Arc<Config>,
+        before: Option<&World>,
+    ) -> Result<World, Failure> {
         let setting = |error: String| Failure::Setting(error);
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
         let upstream_tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
             .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
-        let resolver = Resolver::new(&config.proxy.upstream)
-            .map_err(|error| setting(format!("proxy.yaml: upstream.nameservers: {error}")))?;
+        let upstream = &config.proxy.upstream;
+        let resolver =
+            match before {
+                Some(before) if before.config.proxy.upstream == *upstream => {
+                    Arc::clone(&before.resolver)
+                }
+                _ => Arc::new(Resolver::new(upstream).map_err(|error| {
+                    setting(format!("proxy.yaml: upstream.nameservers: {error}"))
+                })?),
+            };
+        let chain = Arc::new(self.chain(&config)?);
+        let entries = config.allowlist.values();
+        let labels = entries.map(|entry| Arc::clone(&entry.label));
+        self.lasting.breakers.name_upstreams(labels);
         Ok(World {
             epoch,
-            chain: Arc::new(self.chain(&config)?),
+            chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
-            resolver: Arc::new(resolver),
+            resolver,
             upstream_tls,
             config,
         })
     }
 
-    fn chain(&self, config: &Config) -> Result<Chain, Failure> {
+    fn chain(&self, config: &Arc<Config>) -> Result<Chain, Failure> {
         let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
         let policy = PolicySettings {
             allow_private: config.proxy.upstream.allow_private.clone(),
             own,
             guarded_hosts: guarded_hosts(config),
-        };
-        let budget = DnsBudget {
-            queries_per_minute: at_least_one(config.proxy.dns.queries_per_minute),
-            distinct_names_per_minute: at_least_one(config.proxy.dns.distinct_names_per_minute),
+            rules: config
+                .policy
+                .rules
+                .iter()
+                .map(rule)
+                .collect::<Result<_, _>>()?,
         };
         let chain = standard_chain(Parts {
-            metrics: Arc::clone(&self.observers.metrics),
-            audit: Arc::clone(&self.observers.audit),
+            metrics: Arc::clone(&self.lasting.metrics),
+            audit: Arc::clone(&self.lasting.audit),
             containers: Arc::clone(&self.registry) as _,
-            dns_budget: budget,
+            rate_limits: self.rate_limits(config),
+            circuit_breakers: self.circuit_breakers(config),
             policy,
-            github: github(&config.policy)?,
+            github: github::settings(&config.policy)?,
+            git: git(config),
             credentials: config.credentials.iter().map(credential).collect(),
             deadline: PHASE_DEADLINE,
         });
@@ -97,6 +124,68 @@ impl Builder {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Failure::Ours(lines.join("\n"))
         })
+    }
+
+    fn circuit_breakers(&self, config: &Config) -> CircuitBreakerSettings {
+        let breakers = &config.policy.circuit_breakers;
+        let mut upstreams = EntryMap::default();
+        for (pattern, breaker) in breakers.upstreams.iter() {
+            upstreams.insert(pattern, thresholds(*breaker));
+        }
+        let mut passthrough = EntryMap::default();
+        for (pattern, _) in config.proxy.tls.passthrough.iter() {
+            passthrough.insert(pattern, ());
+        }
+        CircuitBreakerSettings {
+            defaults: thresholds(breakers.defaults),
+            upstreams,
+            passthrough,
+            breakers: self.lasting.breakers.clone(),
+        }
+    }
+
+    fn rate_limits(&self, config: &Config) -> RateLimitSettings {
+        let (dns, limits) = (&config.proxy.dns, &config.policy.rate_limits);
+        let per_upstream = limits.per_upstream.iter();
+        let per_upstream = per_upstream.map(|(pattern, limit)| (pattern, rate(*limit)));
+        RateLimitSettings {
+            dns: DnsBudget {
+                queries_per_minute: at_least_one(dns.queries_per_minute),
+                distinct_names_per_minute: at_least_one(dns.distinct_names_per_minute),
+            },
+            requests: limits
+                .enabled
+                .then(|| RequestLimits::new(rate(limits.defaults), per_upstream)),
+            buckets: self.lasting.buckets.clone(),
+        }
+    }
+}
+
+fn rule(config: &RuleConfig) -> Result<Rule, Failure> {
+    let effect = match config.effect {
+        config::Effect::Allow => Effect::Allow,
+        config::Effect::Deny => Effect::Deny,
+        config::Effect::Ask => Effect::Ask,
+    };
+    Rule::new(&config.name, effect, config.origin.clone())
+        .for_hosts(config.hosts.clone())
+        .for_methods(config.methods.clone())
+        .for_paths(&config.paths)
+        .map_err(|error| Failure::Setting(format!("{}: paths: {error}", config.origin)))
+}
+
+fn thresholds(breaker: config::CircuitBreaker) -> Thresholds {
+    Thresholds {
+        failures: at_least_one(breaker.failure_threshold),
+        recovery: breaker.recovery_timeout,
+        successes: at_least_one(breaker.success_threshold),
+    }
+}
+
+fn rate(limit: config::RateLimit) -> Rate {
+    Rate {
+        per_second: at_least_one(limit.requests_per_second),
+        burst: at_least_one(limit.burst_size),
     }
 }
 
@@ -115,31 +204,25 @@ fn guarded_hosts(config: &Config) -> HashSet<Host> {
     git.collect()
 }
 
-fn github(config: &PolicyConfig) -> Result<GithubSettings, Failure> {
-    let api = &config.api;
-    let patterns = |key: &str, patterns| {
-        let setting = |error| Failure::Setting(format!("policy.yaml: policy.{key}: {error}"));
-        Patterns::new(patterns).map_err(setting)
+fn git(config: &Arc<Config>) -> GitSettings {
+    let git = &config.policy.git;
+    let listed = Arc::clone(config);
+    let reachable = move |container: &Container, host: &Host, port: u16| {
+        let entry = listed.allowlist.find(host);
+        entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
     };
-    let hosts = config.git.hosts.iter().map(|git| ForgeHosts {
-        host: git.host.clone(),
-        api: git.api.clone(),
-        uploads: git.uploads.clone(),
-        raw: git.raw.clone(),
-        codeload: git.codeload.clone(),
-    });
-    Ok(GithubSettings {
-        hosts: hosts.collect(),
-        blocked: patterns("blocked_api_patterns", &api.blocked_patterns)?,
-        allowed: patterns("allowed_api_patterns", &api.allowed_patterns)?,
-        writes_are_an_allowlist: api.writes_are_an_allowlist,
-        mutations: Mutations::new(
-            &api.allowed_mutations,
-            &api.blocked_mutations,
-            api.writes_are_an_allowlist,
-        ),
-        forge: Arc::new(Unasked),
-    })
+    GitSettings {
+        hosts: git.hosts.iter().map(|git| git.host.clone()).collect(),
+        bot_branch_prefixes: git.bot_branch_prefixes.clone(),
+        allow_branch_deletion: config.policy.allow_branch_deletion,
+        public_reads: git.public_reads,
+        report_push_denials: git.report_push_denials,
+        warning_bytes: git.warning_bytes,
+        hard_limit_bytes: git.hard_limit_bytes,
+        inspect_bytes: config.proxy.limits.inspect_body_bytes,
+        reachable: Arc::new(reachable),
+        watch: Arc::new(PushLog),
+    }
 }
 
 fn credential(config: &CredentialConfig) -> Credential {

@@ -6,6 +6,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Opts};
 
+use addons::circuit_breaker::Breakers;
 use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
@@ -20,6 +21,7 @@ pub struct Checks {
     pub audit: Light,
     pub configuration: Light,
     pub registry: Arc<Registry>,
+    pub breakers: Breakers,
 }
 
 impl Checks {
@@ -34,6 +36,7 @@ impl Checks {
             check("addons_loaded", true, true),
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
+            check("circuits_closed", self.breakers.all_closed(), false),
         ])
     }
 }

@@ -4,6 +4,7 @@ mod build;
 mod dev;
 mod explain;
 mod failure;
+mod github;
 mod health;
 mod listeners;
 mod reload;
@@ -12,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use addons::circuit_breaker::Breakers;
 use addons::observe::{Audit, AuditSettings, Metrics};
-use arc_swap::ArcSwap;
+use addons::rate_limit::RateBuckets;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -29,8 +31,8 @@ use crate::proxy::{self, Engine};
 use crate::registry::{FILE_NAME, Registry};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
-use crate::world::World;
-use build::{Builder, Observers};
+use crate::world::Worlds;
+use build::{Builder, Lasting};
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::Reloader;
@@ -39,6 +41,8 @@ use reload::Reloader;
 const CA_REFRESH: Duration = Duration::from_secs(60);
 /// How often folded audit lines are looked at.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
+/// How often what nobody uses any more is forgotten.
+const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
 /// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
@@ -75,9 +79,11 @@ struct App {
     checks: Checks,
     flows: Arc<FlowLog>,
     audit: Arc<Audit>,
+    buckets: RateBuckets,
+    breakers: Breakers,
     log: AuditLog,
     reloader: Arc<Reloader>,
-    world: Arc<ArcSwap<World>>,
+    worlds: Arc<Worlds>,
     admin_uids: Vec<u32>,
 }
 
@@ -93,20 +99,28 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
+        let breakers = Breakers::new(&metrics).map_err(ours)?;
         let checks = Checks {
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
             configuration: Light::default(),
             registry: Arc::clone(&registry),
+            breakers: breakers.clone(),
         };
         let collector = HealthCollector::new(checks.clone()).map_err(ours)?;
         metrics.register(Box::new(collector)).map_err(ours)?;
         let flows = Arc::new(FlowLog::default());
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let observers = observers(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
-        let audit = Arc::clone(&observers.audit);
+        let audit = audit(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
+        let lasting = Lasting {
+            metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
+            audit: Arc::clone(&audit),
+            buckets: RateBuckets::new(&metrics).map_err(ours)?,
+            breakers: breakers.clone(),
+        };
+        let buckets = lasting.buckets.clone();
         let listen = &proxy.listen;
         let own = [&listen.proxy, &listen.dns, &listen.mcp]
             .into_iter()
@@ -116,20 +130,18 @@ impl App {
             Arc::clone(&registry),
             OwnListeners::new(own),
             provider,
-            observers,
+            lasting,
         );
         let admin_uids = proxy.admin_uids.clone();
-        let world = Arc::new(ArcSwap::from_pointee(
-            builder.build(1, Arc::clone(&config))?,
-        ));
+        let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
         let engine =
-            Engine::new(Arc::clone(&world), Arc::new(authority), &metrics).map_err(ours)?;
+            Engine::new(Arc::clone(&worlds), Arc::new(authority), &metrics).map_err(ours)?;
         let light = checks.configuration.clone();
         let reloader = Reloader::new(
             config_dir,
             profile,
             builder,
-            Arc::clone(&world),
+            Arc::clone(&worlds),
             light,
             &metrics,
         );
@@ -140,9 +152,11 @@ impl App {
             checks,
             flows,
             audit,
+            buckets,
+            breakers,
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
-            world,
+            worlds,
             admin_uids,
         })
     }
@@ -160,10 +174,10 @@ impl App {
             });
         }
         drop(proxy_lit);
-        let world = Arc::clone(&self.world);
+        let worlds = Arc::clone(&self.worlds);
         let dns = listeners
             .dns
-            .serve(Arc::new(move || world.load_full()), shutdown.clone());
+            .serve(Arc::new(move || worlds.current()), shutdown.clone());
         tasks.spawn(async move {
             dns.await;
             drop(dns_lit);
@@ -175,6 +189,11 @@ impl App {
             shutdown.clone(),
         ));
         tasks.spawn(tick_audit(Arc::clone(&self.audit), shutdown.clone()));
+        tasks.spawn(forget(
+            self.buckets.clone(),
+            self.breakers.clone(),
+            shutdown.clone(),
+        ));
         tasks.spawn(refresh_ca(Arc::clone(&self.engine), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.reloader).watch(shutdown.clone()));
         tasks.spawn(admin::serve(
@@ -191,7 +210,7 @@ impl App {
 
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
-        let (world, registry) = (Arc::clone(&self.world), Arc::clone(&self.registry));
+        let (worlds, registry) = (Arc::clone(&self.worlds), Arc::clone(&self.registry));
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -203,7 +222,7 @@ impl App {
                 Box::pin(async move { reloader.reload() })
             }),
             explain: Arc::new(move |question| {
-                let (world, registry) = (world.load_full(), Arc::clone(&registry));
+                let (world, registry) = (worlds.current(), Arc::clone(&registry));
                 Box::pin(async move { explain::explain(&world, &registry, question).await })
             }),
         }
@@ -246,22 +265,19 @@ impl Running {
     }
 }
 
-/// What watches: metrics, the audit log, and those who follow flows as they end.
-fn observers(
+/// The audit log, with those who follow flows as they end.
+fn audit(
     config: &AuditConfig,
     log: &AuditLog,
     flows: &Arc<FlowLog>,
     metrics: &prometheus::Registry,
-) -> prometheus::Result<Observers> {
+) -> prometheus::Result<Arc<Audit>> {
     let settings = AuditSettings {
         log: log.sink(),
         live: vec![Arc::clone(flows) as _],
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
     };
-    Ok(Observers {
-        metrics: Arc::new(Metrics::new(metrics)?),
-        audit: Arc::new(Audit::new(settings, metrics)?),
-    })
+    Audit::new(settings, metrics).map(Arc::new)
 }
 
 /// Writes folded audit lines when their time has come.
@@ -272,6 +288,19 @@ async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
         .is_some()
     {
         audit.tick(Instant::now());
+    }
+}
+
+/// Frees what limits and breakers remember of upstreams that nobody uses any more.
+async fn forget(buckets: RateBuckets, breakers: Breakers, shutdown: CancellationToken) {
+    while shutdown
+        .run_until_cancelled(tokio::time::sleep(FORGET_TICK))
+        .await
+        .is_some()
+    {
+        let now = Instant::now();
+        buckets.free_idle(now);
+        breakers.forget_idle(now);
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::build::Builder;
 use crate::config::{self, Config, FILES, Profile};
 use crate::telemetry::{Light, Lit};
-use crate::world::World;
+use crate::world::{World, Worlds};
 
 /// How often the files are looked at; changes are in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
@@ -24,7 +23,7 @@ pub struct Reloader {
     dir: PathBuf,
     profile: Profile,
     builder: Builder,
-    world: Arc<ArcSwap<World>>,
+    worlds: Arc<Worlds>,
     epoch: AtomicU64,
     light: Light,
     /// On while the files are what is in force. The lock also keeps two reloads apart.
@@ -37,7 +36,7 @@ impl Reloader {
         dir: &Path,
         profile: Profile,
         builder: Builder,
-        world: Arc<ArcSwap<World>>,
+        worlds: Arc<Worlds>,
         light: Light,
         metrics: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
@@ -51,7 +50,7 @@ impl Reloader {
             dir: dir.to_owned(),
             profile,
             builder,
-            world,
+            worlds,
             epoch: AtomicU64::new(1),
             current: Mutex::new(Some(light.on())),
             light,
@@ -67,7 +66,7 @@ impl Reloader {
         self.reloads.with_label_values(&[status]).inc();
         match loaded {
             Ok(world) => {
-                self.world.store(Arc::new(world));
+                self.worlds.replace(world);
                 *current = Some(self.light.on());
                 tracing::info!("the configuration was reloaded");
                 Ok(())
@@ -93,13 +92,13 @@ impl Reloader {
         }
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         self.builder
-            .build(epoch, Arc::new(config))
+            .build(epoch, Arc::new(config), Some(&self.worlds.current()))
             .map_err(|failure| vec![failure.to_string()])
     }
 
     /// Listeners and paths stay as they are until a restart.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
-        let world = self.world.load();
+        let world = self.worlds.current();
         let (old, new) = (&world.config.proxy, &mut config.proxy);
         let changed = [
             ("listen", old.listen != new.listen),

@@ -22,7 +22,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use addons::contract::{EntryMap, Host};
+use addons::contract::{EntryMap, Host, HostPattern};
 
 use credentials::Credentials;
 use document::Document;
@@ -174,5 +174,34 @@ fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &Cre
                 at.refuse(format!("{host} {reason}: it cannot be tunnelled unread"));
             }
         }
+        let unread = policy.rules.iter().filter(|rule| {
+            let looks_inside = !rule.methods.is_empty() || !rule.paths.is_empty();
+            let mut hosts = rule.hosts.iter();
+            looks_inside
+                && rule.effect != Effect::Allow
+                && (rule.hosts.is_empty() || hosts.any(|(host, _)| overlap(&host, pattern)))
+        });
+        for rule in unread {
+            let (name, origin) = (&rule.name, &rule.origin);
+            at.refuse(format!(
+                "rule {name} at {origin} judges requests there: they cannot be tunnelled unread"
+            ));
+        }
+    }
+}
+
+/// Whether a host can match both.
+fn overlap(one: &HostPattern, other: &HostPattern) -> bool {
+    use HostPattern::{Below, Exactly};
+    let is_below = |name: &str, base: &str| {
+        let rest = name.strip_suffix(base);
+        rest.is_some_and(|rest| rest.ends_with('.'))
+    };
+    match (one, other) {
+        (Exactly(one), Exactly(other)) => one == other,
+        (Exactly(host), Below(base)) | (Below(base), Exactly(host)) => {
+            host.name().is_some_and(|name| is_below(name, base))
+        }
+        (Below(one), Below(other)) => one == other || is_below(one, other) || is_below(other, one),
     }
 }

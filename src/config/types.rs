@@ -64,7 +64,7 @@ pub struct TlsConfig {
     pub upstream_ca: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
     /// Empty: those of the system's resolv.conf.
     pub nameservers: Vec<SocketAddr>,

@@ -63,12 +63,16 @@ fn failed(host: &Host, error: &io::Error) -> Denial {
         return timed_out(host);
     }
     let sentence = format!("Cannot connect to {host}: {}", error.kind());
-    Denial::new(Code::UpstreamUnreachable, sentence).by("dial")
+    Denial::new(Code::UpstreamUnreachable, sentence)
+        .with("step", "connect")
+        .by("dial")
 }
 
 fn timed_out(host: &Host) -> Denial {
     let sentence = format!("Cannot connect to {host}: timed out");
-    Denial::new(Code::UpstreamTimeout, sentence).by("dial")
+    Denial::new(Code::UpstreamTimeout, sentence)
+        .with("step", "connect")
+        .by("dial")
 }
 
 #[cfg(test)]

@@ -315,10 +315,14 @@ fn failed(host: &Host, error: &NetError) -> Denial {
 
 fn unreachable(host: &Host, why: &str) -> Denial {
     let sentence = format!("Cannot resolve {host}: {why}");
-    Denial::new(Code::UpstreamUnreachable, sentence).by("resolve")
+    Denial::new(Code::UpstreamUnreachable, sentence)
+        .with("step", "resolve")
+        .by("resolve")
 }
 
 fn timed_out(host: &Host) -> Denial {
     let sentence = format!("Cannot resolve {host}: timed out");
-    Denial::new(Code::UpstreamTimeout, sentence).by("resolve")
+    Denial::new(Code::UpstreamTimeout, sentence)
+        .with("step", "resolve")
+        .by("resolve")
 }

@@ -48,6 +48,8 @@ pub struct Activity {
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
+    /// Requests that wait for an upstream, which has a limit of its own.
+    waiting: AtomicUsize,
     /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
     frames: AtomicBool,
     keeps_upstream: AtomicBool,
@@ -61,6 +63,7 @@ impl Activity {
             last: AtomicU64::new(0),
             head_since: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             frames: AtomicBool::new(false),
             keeps_upstream: AtomicBool::new(false),
             wake: Notify::new(),
@@ -101,6 +104,12 @@ impl Activity {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Until the guard goes, the client waits for an upstream and is not to blame for silence.
+    pub fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
     /// What was read so far was a handshake and no head.
     pub fn handshake_done(&self, frames: bool) {
         self.frames.store(frames, Ordering::Relaxed);
@@ -121,6 +130,7 @@ impl Activity {
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
         let over = match head_since {
+            0 if self.waiting.load(Ordering::Relaxed) > 0 => now + patience.idle.as_millis() as u64,
             0 => last + patience.idle.as_millis() as u64,
             since => since + patience.header.as_millis() as u64,
         };
@@ -156,6 +166,16 @@ impl Activity {
                 }
             }
         }
+    }
+}
+
+/// See [`Activity::wait`].
+pub struct Waiting<'a>(&'a Activity);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.moved();
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -198,6 +218,20 @@ mod tests {
         activity.moved();
         assert_eq!(over_in(&activity), 300);
         advance(Duration::from_secs(300)).await;
+        assert_eq!(activity.due(PATIENCE), Due::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_an_upstream_is_not_idling() {
+        let activity = Activity::new();
+        activity.begin();
+        let waiting = activity.wait();
+        advance(Duration::from_secs(1000)).await;
+        assert_eq!(over_in(&activity), 300);
+        drop(waiting);
+        advance(Duration::from_secs(299)).await;
+        assert_eq!(over_in(&activity), 1);
+        advance(Duration::from_secs(1)).await;
         assert_eq!(activity.due(PATIENCE), Due::Over);
     }
 

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
+use super::drain::drain;
 use super::live::LiveFlow;
 
 /// Why a body broke off.
@@ -200,7 +201,8 @@ impl RequestBody {
         std::future::poll_fn(|context| self.poll_fill(context)).await
     }
 
-    /// Ready once something passed or all ended.
+    /// Ready once something passed or all ended. What remains of a denied body is drained here,
+    /// because by then the body may be in the hands of the upstream's connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));
@@ -214,6 +216,10 @@ impl RequestBody {
                 None => filtering.end(None),
             };
             if let Err(denial) = verdict {
+                let rest = std::mem::replace(&mut self.source, Source::Ended);
+                if let Source::Streaming(rest) = rest {
+                    drain(rest, &denial);
+                }
                 if let Some(slot) = &self.denied {
                     *slot.lock() = Some(denial.clone());
                 }
@@ -221,14 +227,6 @@ impl RequestBody {
             }
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// What is left to read, for draining after a denial.
-    pub fn into_rest(self) -> Option<Incoming> {
-        match self.source {
-            Source::Streaming(inner) => Some(inner),
-            Source::Held(_) | Source::Ended => None,
-        }
     }
 }
 
@@ -402,7 +400,8 @@ impl Body for ResponseBody {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
                 this.count(length);
-                if this.inner.as_ref().is_some_and(Body::is_end_stream) {
+                // Nobody asks for more after the trailers.
+                if frame.is_trailers() || this.inner.as_ref().is_some_and(Body::is_end_stream) {
                     this.finish();
                 }
             }

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict};
 use parking_lot::Mutex;
 use prometheus::IntGauge;
+use time::OffsetDateTime;
 
 use super::Engine;
 use super::activity::{Activity, Patience};
+use super::permission::Permitted;
 use super::upstream::{Http1, LeasePool, Target};
 use crate::world::World;
 
@@ -32,6 +34,8 @@ pub struct Connection {
     pub refusal: Option<Denial>,
     pub activity: Arc<Activity>,
     pub patience: Patience,
+    /// What the request in hand was permitted, where each may go elsewhere.
+    pub in_hand: Mutex<Option<Permitted>>,
     kept: Mutex<Vec<Kept>>,
     _counted: Counted,
 }
@@ -51,10 +55,7 @@ impl Connection {
         let mut patience = Patience::from(&world.config.proxy);
         let share = match &container {
             Some(container) => container.owned(ConnectionCount::default),
-            None => {
-                patience.idle = patience.header;
-                Arc::clone(&engine.strangers)
-            }
+            None => Arc::clone(&engine.strangers),
         };
         let counted = Counted::enter(
             [Arc::clone(&engine.connections), share],
@@ -70,12 +71,17 @@ impl Connection {
         }
         let over = overall > limits.max_connections || own > own_limit;
         let refusal = over.then(|| Denial::new(Code::TooManyConnections, "Too many connections"));
+        if over || container.is_none() {
+            // There will be one answer.
+            patience.idle = patience.header;
+        }
         Some(Self {
             client,
             container,
             refusal,
             activity: Arc::new(Activity::new()),
             patience,
+            in_hand: Mutex::default(),
             kept: Mutex::default(),
             _counted: counted,
             engine,
@@ -90,6 +96,16 @@ impl Connection {
             return Ok(());
         }
         Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
+    }
+
+    /// Whether the lease still holds: what broke off with it is nobody's fault.
+    pub fn is_live(&self) -> Verdict {
+        match &self.container {
+            Some(container) if container.ended().is_cancelled() => {
+                Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The principal of every flow on this connection.
@@ -155,10 +171,12 @@ impl Drop for Connection {
 }
 
 /// Who is at the other end. Where there is no answer, the chain asks again for each flow, denies
-/// it and gives the reason.
+/// it and gives the reason. A lease that is over binds nothing: the connection would end with it
+/// before that reason is told.
 fn identify(world: &World, client: &Client) -> Option<Arc<Container>> {
-    let found = world.containers.find(client.source.as_ref()?);
-    found.ok().flatten()
+    let found = world.containers.find(client.source.as_ref()?).ok()??;
+    let over = found.ended().is_cancelled() || found.expired(OffsetDateTime::now_utc());
+    (!over).then_some(found)
 }
 
 /// How many connections are open.

@@ -1,34 +1,29 @@
 //! One request and its response, through the chain and back.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use addons::contract::{
     Authority, Cleared, Code, Denial, Flow, Host, Kind, Request as Head, Scheme,
 };
 use http::header::{CONTENT_LENGTH, EXPECT, HOST};
 use http::request::Parts;
-use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::timeout;
 
-use super::body::{BodyError, DenialSlot, RequestBody, ResponseBody};
+use super::body::{DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
-use super::headers::{Upgrade, read_head, strip_hop_by_hop};
+use super::drain::drain;
+use super::headers::{Upgrade, read_head, read_response_head};
 use super::live::LiveFlow;
+use super::outgoing::{
+    not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
+};
+use super::permission::Permitted;
 use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
 use super::{upstream, websocket, whole};
 use crate::world::World;
-
-/// How much of a body is read after it was denied, so that a client that is still writing
-/// sees the answer rather than a reset.
-const DRAIN_BYTES: usize = 1 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// How requests on a connection say where they go.
 #[derive(Clone, Debug)]
@@ -40,6 +35,23 @@ pub enum Door {
         authority: Authority,
         scheme: Scheme,
     },
+}
+
+impl Door {
+    /// Where all requests go, as far as the connection tells.
+    pub fn destination(&self) -> (Scheme, Authority) {
+        match self {
+            Self::Tunnel { authority, scheme } => (*scheme, authority.clone()),
+            Self::Plain => {
+                let nowhere = Host::Name("".into());
+                let authority = Authority {
+                    host: nowhere,
+                    port: 0,
+                };
+                (Scheme::Http, authority)
+            }
+        }
+    }
 }
 
 /// Answers one request. Whatever goes wrong is an answer too.
@@ -81,7 +93,7 @@ struct Prepared {
     cleared: Cleared,
     target: Target,
     version: Version,
-    websocket: Option<hyper::upgrade::OnUpgrade>,
+    websocket: Option<websocket::Opening>,
 }
 
 impl Exchange {
@@ -90,15 +102,8 @@ impl Exchange {
         let (scheme, authority, malformed) = match named {
             Ok((scheme, authority)) => (scheme, authority, None),
             Err(denial) => {
-                let nowhere = Authority {
-                    host: Host::Name("".into()),
-                    port: 0,
-                };
-                let asked = match door {
-                    Door::Tunnel { authority, .. } => authority.clone(),
-                    Door::Plain => nowhere,
-                };
-                (Scheme::Http, asked, Some(denial))
+                let (scheme, asked) = door.destination();
+                (scheme, asked, Some(denial))
             }
         };
         let mut flow: Flow = world.flow(
@@ -110,6 +115,9 @@ impl Exchange {
         );
         flow.principal = connection.principal();
         flow.record.method = Some(parts.method.as_str().into());
+        if matches!(door, Door::Plain) {
+            *connection.in_hand.lock() = Some(Permitted::of(&flow, &world));
+        }
         let live = LiveFlow::new(flow, Arc::clone(&world.chain));
         Self {
             connection,
@@ -150,7 +158,7 @@ impl Exchange {
             Ok(judged) => judged,
             Err(denial) if unasked => return Err(denial),
             Err(denial) => {
-                drain(body);
+                drain(body, &denial);
                 return Err(denial);
             }
         };
@@ -161,16 +169,13 @@ impl Exchange {
         let body = whole::body_of(&mut head, body, &chain, counters, activity).await;
         let mut body = body.map_err(|(denial, rest)| {
             if !unasked {
-                drain(rest);
+                drain(rest, &denial);
             }
             denial
         })?;
-        if let Err(error) = body.prime().await {
-            if let Some(rest) = body.into_rest() {
-                drain(rest);
-            }
-            return Err(request_broke_off(error));
-        }
+        body.prime()
+            .await
+            .map_err(|error| request_broke_off(&error))?;
         if !body.keeps_length() {
             head.headers.remove(CONTENT_LENGTH);
         }
@@ -179,7 +184,10 @@ impl Exchange {
             host: live.flow.host.clone(),
             port: live.flow.port,
         };
-        let websocket = on_upgrade.filter(|_| head.websocket);
+        let websocket = match on_upgrade.filter(|_| head.websocket) {
+            Some(client) => Some(websocket::Opening::new(client, &head.headers, &body)?),
+            None => None,
+        };
         Ok(Prepared {
             head,
             body,
@@ -242,7 +250,8 @@ impl Exchange {
             let upstream = self.acquire(&cleared, &target, want).await?;
             let wait = self.world.config.proxy.upstream.response_timeout;
             let live = self.live.as_deref().ok_or_else(Denial::internal)?;
-            let (sent, upstream) = within(wait, live, transmit(upstream, request, &target)).await?;
+            let sending = transmit(upstream, request, &target);
+            let (sent, upstream) = within(wait, &self.connection.activity, live, sending).await?;
             match sent {
                 Ok(response) => return self.answer(response, upstream, target, websocket).await,
                 Err(mut error) => {
@@ -256,7 +265,11 @@ impl Exchange {
                             fresh_tries += 1;
                             request = unsent;
                         }
-                        _ => return Err(upstream_broke_off(&target.host, error.error())),
+                        _ => {
+                            // The lease's end closes its upstream connections too.
+                            self.connection.is_live()?;
+                            return Err(upstream_broke_off(&target.host, error.error()));
+                        }
                     }
                 }
             }
@@ -294,26 +307,26 @@ impl Exchange {
         mut response: Response<Incoming>,
         upstream: Upstream,
         target: Target,
-        websocket: Option<hyper::upgrade::OnUpgrade>,
+        websocket: Option<websocket::Opening>,
     ) -> Result<Response<Reply>, Denial> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(client) = websocket else {
-                let sentence = format!("{} switched protocols unasked", target.host);
-                return Err(
-                    Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response")
-                );
+            let Some(opening) = websocket else {
+                return Err(not_answered(&target.host, "switched protocols unasked"));
             };
-            let accepted = websocket::accept(&mut response, &target.host)?;
+            let mut accepted = opening.accept(&mut response, &target.host)?;
+            // The head passes the chain like any other; what follows is no body to filter.
+            let headers = std::mem::take(&mut accepted.headers);
+            let mut head = addons::contract::Response::new(response.status(), headers);
+            let live = self.live()?;
+            let chain = live.chain();
+            chain.response(&mut live.flow, &mut head).await?;
+            accepted.headers = head.headers;
             let live = self.live.take().ok_or_else(Denial::internal)?;
-            return Ok(websocket::relay(
-                Arc::clone(&self.connection),
-                live,
-                accepted,
-                client,
-            ));
+            let permitted = Permitted::of(&live.flow, &self.world);
+            return Ok(accepted.relay(Arc::clone(&self.connection), live, permitted));
         }
         let (mut parts, body) = response.into_parts();
-        strip_hop_by_hop(&mut parts.headers);
+        read_response_head(&mut parts).map_err(|why| not_answered(&target.host, why))?;
         let headers = std::mem::take(&mut parts.headers);
         let mut head = addons::contract::Response::new(parts.status, headers);
         let live = self.live()?;
@@ -432,130 +445,6 @@ fn absolute(uri: &Uri) -> Result<Authority, Denial> {
     Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)
 }
 
-/// The request as the upstream gets it. HTTP/2 needs the absolute form; [`transmit`] cuts it
-/// down for HTTP/1.1.
-fn outgoing(
-    head: Head,
-    body: RequestBody,
-    target: &Target,
-) -> Result<Request<RequestBody>, Denial> {
-    let path = head.path.sent();
-    let target_text = match &head.query {
-        Some(query) => format!("{path}?{query}").parse::<PathAndQuery>(),
-        None => path.parse::<PathAndQuery>(),
-    };
-    let path_and_query = target_text.map_err(|_| Denial::malformed("the path cannot be sent"))?;
-    let uri = Uri::builder()
-        .scheme(target.scheme.as_str())
-        .authority(authority_text(target))
-        .path_and_query(path_and_query)
-        .build()
-        .map_err(|_| Denial::malformed("the path cannot be sent"))?;
-    let mut request = Request::new(body);
-    *request.method_mut() = head.method;
-    *request.uri_mut() = uri;
-    *request.headers_mut() = head.headers;
-    if head.websocket {
-        websocket::ask(request.headers_mut());
-    }
-    Ok(request)
-}
-
-/// The authority in normal form; the scheme's own port is left out, as clients do.
-fn authority_text(target: &Target) -> String {
-    match (target.scheme, target.port) {
-        (Scheme::Http, 80) | (Scheme::Https, 443) => target.host.to_string(),
-        (_, port) => format!("{}:{port}", target.host),
-    }
-}
-
-type Sent = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<RequestBody>>>;
-
-async fn transmit(
-    upstream: Upstream,
-    mut request: Request<RequestBody>,
-    target: &Target,
-) -> (Sent, Upstream) {
-    match upstream {
-        Upstream::Http1(mut one) => {
-            *request.version_mut() = Version::HTTP_11;
-            if let Ok(host) = HeaderValue::from_str(&authority_text(target)) {
-                request.headers_mut().insert(HOST, host);
-            }
-            let origin_form = request.uri().path_and_query().cloned();
-            if let Some(origin_form) = origin_form {
-                *request.uri_mut() = origin_form.into();
-            }
-            let sent = one.sender.try_send_request(request).await;
-            (sent, Upstream::Http1(one))
-        }
-        Upstream::Http2(mut one) => {
-            *request.version_mut() = Version::HTTP_2;
-            request.headers_mut().remove(HOST);
-            let sent = one.sender.try_send_request(request).await;
-            (sent, Upstream::Http2(one))
-        }
-    }
-}
-
-/// Waits for a response head. The time runs from the last byte of the request, so that a long
-/// upload is not cut short.
-async fn within<T>(
-    limit: Duration,
-    live: &LiveFlow,
-    sending: impl Future<Output = T>,
-) -> Result<T, Denial> {
-    let sent = || live.flow.counters.bytes_in.load(Ordering::Relaxed);
-    let mut sending = std::pin::pin!(sending);
-    loop {
-        let before = sent();
-        match timeout(limit, &mut sending).await {
-            Ok(done) => return Ok(done),
-            Err(_elapsed) if sent() > before => {}
-            Err(_elapsed) => {
-                let sentence = format!("{} did not answer in time", live.flow.host);
-                return Err(Denial::new(Code::UpstreamTimeout, sentence).with("step", "response"));
-            }
-        }
-    }
-}
-
 fn take_denial(slot: &DenialSlot) -> Option<Denial> {
     slot.lock().take()
-}
-
-fn request_broke_off(error: BodyError) -> Denial {
-    match error {
-        BodyError::Denied(denial) => denial,
-        BodyError::Peer(_) => Denial::malformed("the body broke off").by("proxy"),
-    }
-}
-
-fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
-    if error.is_user() {
-        // Our own body ended in an error: the client went away in the middle of it.
-        return Denial::malformed("the body broke off").by("proxy");
-    }
-    let why = if error.is_parse() {
-        "sent what is not HTTP"
-    } else {
-        "closed the connection"
-    };
-    Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).with("step", "response")
-}
-
-/// Reads on for a bounded while without keeping anyone waiting.
-fn drain(mut body: Incoming) {
-    if body.is_end_stream() {
-        return;
-    }
-    tokio::spawn(timeout(DRAIN_TIME, async move {
-        let mut left = DRAIN_BYTES;
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, bytes::Bytes::len));
-            if left == 0 {
-                return;
-            }
-        }
-    }));
 }

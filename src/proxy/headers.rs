@@ -6,10 +6,14 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
+use http::response;
 use http::{Method, Version};
 
 /// The longest path with its query.
 const MAX_TARGET: usize = 8 * 1024;
+
+/// Tells clients that a denial is ours.
+pub const X_PROXY_DENIED: HeaderName = HeaderName::from_static("x-proxy-denied");
 
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
@@ -130,6 +134,39 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// The same for a response: one reading of where its body ends, nothing of the upstream's own
+/// connection, and no word that is ours to say. An error says what the upstream did.
+pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static str> {
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => {}
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            // hyper went by the chunks, and a client would go by the length.
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        // What is left after hyper undid the chunks would be passed off as the body.
+        _ => return Err("sent a body in a transfer coding other than chunked"),
+    }
+    // hyper has compared them all; a client gets one.
+    let length = parts.headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok());
+    let length = length.and_then(|length| length.split(',').next()?.trim().parse::<u64>().ok());
+    if let Some(length) = length {
+        parts.headers.insert(CONTENT_LENGTH, length.into());
+    }
+    strip_hop_by_hop(&mut parts.headers);
+    parts.headers.remove(X_PROXY_DENIED);
+    Ok(())
+}
+
+/// Whether a CONNECT brings a body, which nobody could say the meaning of.
+pub fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING)
+        || headers
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0")
 }
 
 /// Whether a comma-separated list has a token, whatever its case.

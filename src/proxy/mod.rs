@@ -4,11 +4,14 @@ mod accept;
 mod activity;
 mod body;
 mod connection;
+mod drain;
 mod exchange;
 mod headers;
 mod io;
 mod leaf;
 mod live;
+mod outgoing;
+mod permission;
 mod relay;
 mod reply;
 mod serve;
@@ -20,7 +23,6 @@ mod whole;
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,12 +31,12 @@ pub use accept::{serve_tcp, serve_unix};
 pub use sniff::{Sniffed, sniff};
 
 use crate::tls::Authority;
-use crate::world::World;
+use crate::world::{World, Worlds};
 use connection::ConnectionCount;
 
 /// What all connections share.
 pub struct Engine {
-    world: Arc<ArcSwap<World>>,
+    pub(crate) worlds: Arc<Worlds>,
     pub(crate) authority: Arc<Authority>,
     pub(crate) metrics: ProxyMetrics,
     pub(crate) connections: Arc<ConnectionCount>,
@@ -49,14 +51,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that serves the world that `world` holds at the time.
+    /// An engine that serves the world in force at the time.
     pub fn new(
-        world: Arc<ArcSwap<World>>,
+        worlds: Arc<Worlds>,
         authority: Arc<Authority>,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         Ok(Self {
-            world,
+            worlds,
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
@@ -74,7 +76,7 @@ impl Engine {
 
     /// The world in force.
     pub(crate) fn world(&self) -> Arc<World> {
-        self.world.load_full()
+        self.worlds.current()
     }
 
     /// Lets flows finish within `limit`, then ends them.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use addons::contract::{Denial, Host, Kind, Scheme};
+use addons::contract::{Authority, Denial, Kind};
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -27,13 +27,16 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Serves HTTP/1.1 until the client, the lease, the idle timeout or the process ends it.
+/// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
+/// under way, or the process ends it.
 /// `S` is the socket below `io`, which a CONNECT gets back.
 pub async fn serve_http1<S, I>(connection: &Arc<Connection>, door: Door, io: I)
 where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    // What is inside a tunnel ends with the tunnel.
+    let goes_anywhere = matches!(door, Door::Plain);
     let door = Arc::new(door);
     let service = service_fn(|request: Request<Incoming>| {
         let connection = Arc::clone(connection);
@@ -68,12 +71,13 @@ where
         tokio::select! {
             served = serving.as_mut() => {
                 if let Err(error) = served {
-                    note_failure(connection, &error);
+                    note_failure(connection, &door, &error);
                 }
                 return;
             }
             () = quiet(connection) => return,
             () = connection.lease_ended() => return,
+            () = connection.request_revoked(), if goes_anywhere => return,
             () = connection.engine.killed.cancelled() => return,
             () = connection.engine.stopping.cancelled(), if !stopping => {
                 stopping = true;
@@ -89,10 +93,10 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let door = Arc::new(door);
-    let own = Arc::clone(connection);
+    let (own, own_door) = (Arc::clone(connection), Arc::clone(&door));
     let service = service_fn(move |request: Request<Incoming>| {
         let connection = Arc::clone(&own);
-        let door = Arc::clone(&door);
+        let door = Arc::clone(&own_door);
         async move { Ok::<_, Infallible>(handle(connection, door, request).await) }
     });
     let max_header = connection
@@ -118,7 +122,7 @@ where
         tokio::select! {
             served = serving.as_mut() => {
                 if let Err(error) = served {
-                    note_failure(connection, &error);
+                    note_failure(connection, &door, &error);
                 }
                 return;
             }
@@ -141,19 +145,14 @@ async fn quiet(connection: &Connection) {
 }
 
 /// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
-fn note_failure(connection: &Connection, error: &hyper::Error) {
+fn note_failure(connection: &Connection, door: &Door, error: &hyper::Error) {
     if !error.is_parse() {
         return;
     }
     let world = connection.engine.world();
-    let nowhere = Host::Name("".into());
-    let mut flow = world.flow(
-        Kind::Http,
-        connection.client.clone(),
-        Scheme::Http,
-        nowhere,
-        0,
-    );
+    let (scheme, Authority { host, port }) = door.destination();
+    let client = connection.client.clone();
+    let mut flow = world.flow(Kind::Http, client, scheme, host, port);
     flow.principal = connection.principal();
     let denial = Denial::malformed("the head cannot be read").by("proxy");
     let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));

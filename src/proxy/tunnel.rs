@@ -18,8 +18,10 @@ use tokio_rustls::StartHandshake;
 
 use super::connection::Connection;
 use super::exchange::Door;
+use super::headers::has_body;
 use super::io::{ClientIo, Socket};
 use super::live::LiveFlow;
+use super::permission::Permitted;
 use super::relay::relay;
 use super::reply::{self, Reply};
 use super::serve::{serve_http1, serve_http2};
@@ -30,6 +32,9 @@ use crate::world::World;
 /// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
 /// that asked for another name than it was let through to.
 const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 112];
+
+/// Room for what comes first: most ClientHellos are smaller.
+const FIRST_READ: usize = 1024;
 
 /// A tunnel that was let through.
 struct Tunnel {
@@ -80,6 +85,9 @@ async fn answer<S: Socket>(
     // Some clients send the proxy's own name as Host here. It says nothing: the request line
     // rules, and no field of this head goes any further.
     let permitted = match named {
+        Ok(_) if has_body(request.headers()) => {
+            Err(Denial::malformed("a CONNECT has no body").by("proxy"))
+        }
         Ok(_) => permit(&connection, &world, &mut live, request.headers()).await,
         Err(denial) => Err(denial.by("proxy")),
     };
@@ -89,7 +97,7 @@ async fn answer<S: Socket>(
         Err(denial) => {
             live.denied(&denial);
             let response = reply::denied_connect(&denial, live.flow.id);
-            return if connection.container.is_none() {
+            return if connection.container.is_none() || connection.refusal.is_some() {
                 reply::closing(response)
             } else {
                 response
@@ -136,7 +144,7 @@ async fn permit(
 }
 
 impl Tunnel {
-    /// Runs until the tunnel ends by itself, with its lease, or with us.
+    /// Runs until the tunnel ends by itself, with its lease, with its permission, or with us.
     async fn run<S: Socket>(self, upgrade: OnUpgrade) {
         let Ok(upgraded) = upgrade.await else {
             return;
@@ -147,8 +155,10 @@ impl Tunnel {
         let mut io = parts.io.into_inner();
         io.unread(parts.read_buf);
         let connection = Arc::clone(&self.connection);
+        let permitted = Permitted::of(&self.live.flow, &self.world);
         tokio::select! {
             () = self.inside(io) => {}
+            () = connection.revoked(&permitted) => {}
             () = connection.lease_ended() => {}
             () = connection.engine.killed.cancelled() => {}
         }
@@ -156,10 +166,11 @@ impl Tunnel {
 
     async fn inside<S: Socket>(mut self, mut io: ClientIo<S>) {
         let patience = self.connection.patience.header;
-        let first = timeout(patience, read_first(&mut io)).await;
+        let mut bytes = BytesMut::new();
+        let first = timeout(patience, read_first(&mut io, &mut bytes)).await;
         let outcome = match first {
-            Ok(Ok((Sniffed::Tls, bytes))) => self.tls(io, bytes).await,
-            Ok(Ok((Sniffed::Http, bytes))) if self.passthrough.is_none() => {
+            Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await,
+            Ok(Ok(Sniffed::Http)) if self.passthrough.is_none() => {
                 io.unread(bytes.freeze());
                 self.live.complete();
                 self.connection.activity.handshake_done(false);
@@ -170,6 +181,15 @@ impl Tunnel {
                 serve_http1::<S, _>(&self.connection, door, io).await;
                 return;
             }
+            // The client opened a tunnel and went away again, or never said a word.
+            Ok(Err(_)) => {
+                self.live.complete();
+                return;
+            }
+            Err(_elapsed) if bytes.is_empty() => {
+                self.live.complete();
+                return;
+            }
             Ok(Ok(_)) | Err(_) => {
                 let sentence =
                     "Protocol not allowed: what is in the tunnel is neither TLS nor HTTP";
@@ -177,11 +197,6 @@ impl Tunnel {
                 let _ = io.write_all(&reply::raw(&denial)).await;
                 let _ = io.shutdown().await;
                 Err(denial)
-            }
-            // The client opened a tunnel and went away again.
-            Ok(Err(_)) => {
-                self.live.complete();
-                return;
             }
         };
         if let Err(denial) = outcome {
@@ -256,14 +271,14 @@ impl Tunnel {
 }
 
 /// Reads until it can be told what this is.
-async fn read_first<S: Socket>(io: &mut ClientIo<S>) -> io::Result<(Sniffed, BytesMut)> {
-    let mut bytes = BytesMut::with_capacity(1024);
+async fn read_first<S: Socket>(io: &mut ClientIo<S>, bytes: &mut BytesMut) -> io::Result<Sniffed> {
     loop {
-        let sniffed = sniff(&bytes);
+        let sniffed = sniff(bytes);
         if sniffed != Sniffed::NeedMore {
-            return Ok((sniffed, bytes));
+            return Ok(sniffed);
         }
-        if io.read_buf(&mut bytes).await? == 0 {
+        bytes.reserve(FIRST_READ);
+        if io.read_buf(bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }

@@ -2,18 +2,31 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Code, Denial, Host};
-use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
+use addons::contract::{Denial, Host};
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{
+    CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
 use http::{Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use super::body::RequestBody;
 use super::connection::Connection;
 use super::headers::strip_hop_by_hop;
 use super::live::LiveFlow;
+use super::outgoing::not_answered;
+use super::permission::Permitted;
 use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
+
+/// What a server adds to the key, to show that it knows what it agrees to (RFC 6455, 1.3).
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// The fields that were left behind as hop-by-hop and are needed once more.
 pub fn ask(headers: &mut HeaderMap) {
@@ -21,47 +34,100 @@ pub fn ask(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }
 
+/// What a client asked for, in order as RFC 6455 has it.
+pub struct Opening {
+    client: OnUpgrade,
+    accept: String,
+}
+
+impl Opening {
+    /// Checks key and version, and that there is no body: what comes after the head is frames.
+    pub fn new(client: OnUpgrade, headers: &HeaderMap, body: &RequestBody) -> Result<Self, Denial> {
+        let malformed = |what| Denial::malformed(what).by("proxy");
+        if !body.is_end_stream() {
+            return Err(malformed("a WebSocket opening has no body"));
+        }
+        if only(headers, &SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+            return Err(malformed("Sec-WebSocket-Version is other than 13"));
+        }
+        let key = only(headers, &SEC_WEBSOCKET_KEY);
+        let key = key.filter(|key| STANDARD.decode(key).is_ok_and(|nonce| nonce.len() == 16));
+        let key = key.ok_or_else(|| malformed("Sec-WebSocket-Key is not 16 bytes in base64"))?;
+        let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        hash.update(key.as_bytes());
+        hash.update(GUID);
+        Ok(Self {
+            client,
+            accept: STANDARD.encode(hash.finish()),
+        })
+    }
+
+    /// Checks that the upstream agreed to what was asked. One that only repeats a status or
+    /// a field that the client chose would make a tunnel of what is none.
+    pub fn accept(
+        self,
+        response: &mut Response<Incoming>,
+        host: &Host,
+    ) -> Result<Accepted, Denial> {
+        let headers = response.headers();
+        let websocket = headers
+            .get(UPGRADE)
+            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
+        if !websocket || only(headers, &SEC_WEBSOCKET_ACCEPT) != Some(self.accept.as_str()) {
+            let why = "switched to a protocol that was not asked for";
+            return Err(not_answered(host, why));
+        }
+        let upstream = hyper::upgrade::on(&mut *response);
+        let mut headers = std::mem::take(response.headers_mut());
+        strip_hop_by_hop(&mut headers);
+        ask(&mut headers);
+        Ok(Accepted {
+            headers,
+            client: self.client,
+            upstream,
+        })
+    }
+}
+
+/// The value of a field that appears once.
+fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
 /// An upstream that agreed.
 pub struct Accepted {
-    headers: HeaderMap,
-    upgrade: OnUpgrade,
-}
-
-/// Checks that the upstream agreed to what was asked.
-pub fn accept(response: &mut Response<Incoming>, host: &Host) -> Result<Accepted, Denial> {
-    let agreed = response.headers().get(UPGRADE);
-    if !agreed.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
-        let sentence = format!("{host} switched to a protocol that was not asked for");
-        return Err(Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response"));
-    }
-    let upgrade = hyper::upgrade::on(&mut *response);
-    let mut headers = std::mem::take(response.headers_mut());
-    strip_hop_by_hop(&mut headers);
-    ask(&mut headers);
-    Ok(Accepted { headers, upgrade })
-}
-
-/// Answers the client and relays from then on, until a side ends, nothing moves any more, the
-/// lease ends or we do.
-pub fn relay(
-    connection: Arc<Connection>,
-    mut live: Box<LiveFlow>,
-    accepted: Accepted,
+    pub headers: HeaderMap,
     client: OnUpgrade,
-) -> Response<Reply> {
-    let status = StatusCode::SWITCHING_PROTOCOLS;
-    live.answered(status.as_u16());
-    let tasks = connection.engine.tasks.clone();
-    tasks.spawn(async move {
-        let (Ok(client), Ok(upstream)) = tokio::join!(client, accepted.upgrade) else {
+    upstream: OnUpgrade,
+}
+
+impl Accepted {
+    /// Answers the client and relays from then on, until a side ends, nothing moves any more,
+    /// the lease ends, a reload forbids it, or we end.
+    pub fn relay(
+        self,
+        connection: Arc<Connection>,
+        mut live: Box<LiveFlow>,
+        permitted: Permitted,
+    ) -> Response<Reply> {
+        let status = StatusCode::SWITCHING_PROTOCOLS;
+        live.answered(status.as_u16());
+        let tasks = connection.engine.tasks.clone();
+        let (client, upstream) = (self.client, self.upstream);
+        tasks.spawn(async move {
+            if let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) {
+                let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+                tokio::select! {
+                    () = relay_bytes(&connection, &mut live, client, upstream) => {}
+                    () = connection.revoked(&permitted) => {}
+                }
+            }
             connection.activity.end();
-            return;
-        };
-        let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-        relay_bytes(&connection, &mut live, client, upstream).await;
-        connection.activity.end();
-    });
-    let mut response = reply::empty(status);
-    *response.headers_mut() = accepted.headers;
-    response
+        });
+        let mut response = reply::empty(status);
+        *response.headers_mut() = self.headers;
+        response
+    }
 }

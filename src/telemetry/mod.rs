@@ -5,9 +5,11 @@ mod audit_log;
 pub mod flow_log;
 mod light;
 mod logging;
+mod push_log;
 
 pub use audit_file::{AuditBroken, AuditFile, verify as verify_audit};
 pub use audit_log::AuditLog;
 pub use flow_log::FlowLog;
 pub use light::{Light, Lit};
 pub use logging::init as init_logging;
+pub use push_log::PushLog;

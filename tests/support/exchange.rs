@@ -20,6 +20,14 @@ impl Reply {
         named.next().map(|(_, value)| value.as_str())
     }
 
+    /// The same where the field must not be there twice.
+    #[track_caller]
+    pub fn only(&self, name: &str) -> Option<&str> {
+        let count = self.headers.iter().filter(|(n, _)| n == name).count();
+        assert!(count < 2, "{name} came {count} times");
+        self.header(name)
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

@@ -5,12 +5,14 @@ mod certificates;
 mod cgi;
 mod clients;
 mod exchange;
+pub mod frames;
 mod nameserver;
 mod origin;
 mod proxy;
 mod routes;
 mod tunnel;
 
+pub use clients::Ran;
 pub use exchange::{Reply, read_reply};
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin};

@@ -179,6 +179,7 @@ where
 /// An upstream in clear text that speaks by script, for what no HTTP library would send.
 pub struct RawOrigin {
     pub address: SocketAddr,
+    connections: Arc<AtomicUsize>,
 }
 
 impl RawOrigin {
@@ -187,12 +188,23 @@ impl RawOrigin {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let script = Arc::new(script);
+        let connections: Arc<AtomicUsize> = Arc::default();
+        let counted = Arc::clone(&connections);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                counted.fetch_add(1, Ordering::AcqRel);
                 let script = Arc::clone(&script);
                 std::thread::spawn(move || script(stream));
             }
         });
-        Self { address }
+        Self {
+            address,
+            connections,
+        }
+    }
+
+    /// How many connections were made to it.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
     }
 }

@@ -25,6 +25,9 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 const CHUNK: usize = 64 * 1024;
 
+/// Long uploads are counted and not kept.
+const KEPT: usize = 1 << 20;
+
 /// The accept key that belongs to the `Sec-WebSocket-Key` of RFC 6455's own example.
 const WEBSOCKET_ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
@@ -43,10 +46,14 @@ pub async fn answer(
     if segments[0] == "websocket" {
         return Ok(websocket(Request::from_parts(parts, body)));
     }
-    let body = collect(body, &seen.received).await;
-    if path.contains(".git/") {
-        return Ok(cgi::git(origin.repositories.path(), &parts, body).await);
+    if is_git(&path) {
+        return Ok(match collect(body, &seen.received, usize::MAX).await {
+            Some(body) => cgi::git(origin.repositories.path(), &parts, body).await,
+            None => text(StatusCode::BAD_REQUEST, "the body broke off"),
+        });
     }
+    let body = collect(body, &seen.received, KEPT).await;
+    let body = body.unwrap_or_default();
     Ok(match segments.as_slice() {
         ["echo", ..] => echo(&seen, &body),
         ["bytes", count] => sized(count.parse().unwrap()),
@@ -88,18 +95,23 @@ fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Se
     seen
 }
 
-async fn collect(mut body: Incoming, received: &AtomicU64) -> Bytes {
-    /// Long uploads are counted and not kept.
-    const KEPT: usize = 1 << 20;
+/// Paths that a repository answers, with or without `.git`.
+fn is_git(path: &str) -> bool {
+    let services = ["/info/refs", "/git-upload-pack", "/git-receive-pack"];
+    path.contains(".git/") || services.iter().any(|service| path.ends_with(service))
+}
+
+/// Reads a body, keeping `most` bytes of it; nothing where it broke off.
+async fn collect(mut body: Incoming, received: &AtomicU64, most: usize) -> Option<Bytes> {
     let mut kept = BytesMut::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        if let Some(data) = frame.data_ref() {
+    while let Some(frame) = body.frame().await {
+        if let Some(data) = frame.ok()?.data_ref() {
             received.fetch_add(data.len() as u64, Ordering::AcqRel);
-            let room = KEPT.saturating_sub(kept.len()).min(data.len());
+            let room = most.saturating_sub(kept.len()).min(data.len());
             kept.extend_from_slice(&data[..room]);
         }
     }
-    kept.freeze()
+    Some(kept.freeze())
 }
 
 fn echo(seen: &Seen, body: &[u8]) -> Response<Body> {

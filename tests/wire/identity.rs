@@ -1,5 +1,6 @@
 //! Who is asking: by source address, bound to a lease, on every request.
 
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -8,7 +9,9 @@ use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually, read_reply};
+use crate::support::{
+    Origin, Proxy, SANDBOX, Setup, Tls, eventually, frames, handshake, read_reply,
+};
 
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -220,6 +223,58 @@ fn pooled_connections_of_one_lease_never_serve_another() {
     let mut connections: Vec<_> = origin.seen().iter().map(|seen| seen.connection).collect();
     connections.dedup();
     assert_eq!(connections.len(), 3);
+}
+
+#[test]
+fn an_idle_tunnel_lends_its_upstream_connection_to_the_same_container_alone() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    proxy.register("127.0.0.2", "second");
+    let serve = |stream: &mut Tls| {
+        write!(
+            stream,
+            "GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+        )
+        .unwrap();
+        read_reply(stream).unwrap().json()["connection"].clone()
+    };
+    let mut idle = proxy.tls("api.example.com");
+    let first = serve(&mut idle);
+    // Not idle for two seconds yet: it keeps what it may need at once.
+    let busy = serve(&mut proxy.tls("api.example.com"));
+    assert_ne!(busy, first);
+    std::thread::sleep(Duration::from_secs(3));
+    let (reply, stream) = proxy.connect_from(SECOND, "api.example.com:443");
+    assert_eq!(reply.status, 200);
+    let config = proxy.tls_config(&["http/1.1"]);
+    let stranger = serve(&mut handshake(stream, "api.example.com", config).unwrap());
+    assert!(stranger != first && stranger != busy, "{stranger}");
+    let lent = serve(&mut proxy.tls("api.example.com"));
+    let also_lent = serve(&mut idle);
+    assert_eq!(
+        HashSet::from([lent.as_u64(), also_lent.as_u64()]),
+        HashSet::from([first.as_u64(), busy.as_u64()])
+    );
+    assert_eq!(origin.connections(), 3);
+}
+
+#[test]
+fn a_request_that_ends_with_its_lease_is_recorded_as_that_and_as_nobodys_fault() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let host = "api.example.com";
+    let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
+    let request = frames::request(1, &frames::get("api.example.com", "/slow/20000"));
+    stream
+        .write_all(&[frames::opening(), request].concat())
+        .unwrap();
+    eventually("the request is under way", ENDED, || {
+        origin.seen().len() == 1
+    });
+    proxy.admin("DELETE", "/internal/containers/sandbox", None);
+    let line = proxy.audited(json!({ "kind": "http", "host": host }));
+    let ended = [json!(null), json!("unknown_source")].contains(&line["code"]);
+    assert!(ended, "{line}");
 }
 
 /// A stream of events that would go on for minutes.

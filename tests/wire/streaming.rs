@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Request;
 
-use crate::support::{Origin, Proxy, Tls, eventually, read_reply};
+use crate::support::{Origin, Proxy, RawOrigin, Tls, eventually, read_reply};
 
 const HOST: &str = "api.example.com";
 const MEGABYTE: usize = 1 << 20;
@@ -207,6 +207,53 @@ fn a_websocket_is_refused_where_the_entry_says_so() {
         200
     );
     assert_eq!(origin.only().target, "/echo");
+}
+
+#[test]
+fn a_websocket_opening_out_of_order_is_refused() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let opening = websocket(HOST, "/websocket");
+    for (from, to) in [
+        ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ=="),
+        ("Version: 13", "Version: 8"),
+        (
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 13",
+        ),
+        ("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\nhello"),
+    ] {
+        let reply = proxy.https(HOST, opening.replace(from, to));
+        reply.assert_denied(400, "malformed_request", "");
+    }
+    assert!(origin.seen().is_empty());
+}
+
+#[test]
+fn an_upstream_that_only_repeats_the_words_opens_no_websocket() {
+    let origin = Origin::start();
+    let raw = RawOrigin::start(|mut stream| {
+        let _ = stream.read(&mut [0; 4096])?;
+        let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Accept: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n\r\n";
+        stream.write_all(switch.as_bytes())?;
+        stream.read(&mut [0; 4096]).map(drop)
+    });
+    let mut setup = crate::support::Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    let opening = websocket("raw.example.com", "http://raw.example.com/");
+    let reply = proxy.exchange(opening);
+    reply.assert_denied(502, "upstream_unreachable", "");
+}
+
+#[test]
+fn the_chunked_body_of_a_get_arrives() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let head = format!("GET /echo HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked");
+    let reply = proxy.https(HOST, format!("{head}\r\n\r\n5\r\nhello\r\n0\r\n\r\n"));
+    assert_eq!(reply.json()["body"], "hello");
 }
 
 #[test]

@@ -220,8 +220,9 @@ fn a_container_over_its_connections_is_told_so_and_others_keep_their_share() {
     let held: Vec<_> = (0..3)
         .map(|_| proxy.tunnel("api.example.com:443"))
         .collect();
-    let (reply, _) = proxy.connect("api.example.com:443");
+    let (reply, mut over) = proxy.connect("api.example.com:443");
     reply.assert_connect_denied(429, "too_many_connections", "");
+    assert_closes(&mut over);
     let (reply, _) = proxy.connect_from(SECOND, "api.example.com:443");
     assert_eq!(reply.status, 200);
     drop(held);
@@ -279,6 +280,30 @@ fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
     eventually("no connection is left", SOON, || {
         proxy.metric("proxy_active_connections", &[]) == 0.0
     });
+}
+
+#[test]
+fn a_tunnel_in_which_nothing_is_said_closes_without_a_word() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["header_read_timeout"] = json!("1s");
+    let proxy = setup.start();
+    let mut silent = proxy.tunnel("api.example.com:443");
+    assert_closes(&mut silent);
+    let line = proxy.audited(json!({ "kind": "tunnel", "host": HOST }));
+    assert_eq!(
+        (&line["outcome"], &line["code"]),
+        (&json!("ok"), &json!(null))
+    );
+}
+
+#[test]
+fn a_client_that_waits_for_an_upstream_is_not_idle() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["upstream"]["idle_timeout"] = json!("1s");
+    let proxy = setup.start();
+    assert_eq!(proxy.https_get(HOST, "/slow/2500", &[]).status, 200);
 }
 
 #[test]

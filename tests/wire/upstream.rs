@@ -1,11 +1,12 @@
 //! When the far side is away, slow, broken or up to something.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{Nameserver, Origin, Proxy, RawOrigin, Setup, read_reply};
+use crate::support::{Nameserver, Origin, Proxy, RawOrigin, Setup, eventually, frames, read_reply};
 
 #[test]
 fn an_upstream_that_nobody_serves_is_unreachable() {
@@ -154,4 +155,145 @@ fn paths_and_queries_arrive_byte_for_byte() {
         );
         assert_eq!(origin.seen().last().unwrap().target, target);
     }
+}
+
+#[test]
+fn streams_that_wait_for_one_dial_share_its_failure() {
+    let origin = Origin::start();
+    let silent = RawOrigin::start(|mut stream| io::copy(&mut stream, &mut io::sink()).map(drop));
+    let mut setup = Setup::new(&origin);
+    setup.proxy["upstream"]["hosts"]["api.example.com"] = silent.address.to_string().into();
+    setup.proxy["upstream"]["connect_timeout"] = json!("1s");
+    let proxy = setup.start();
+    let host = "api.example.com";
+    let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
+    let get = frames::get("api.example.com", "/echo");
+    let mut requests = [frames::opening(), frames::request(1, &get)].concat();
+    for id in [3, 5, 7, 9] {
+        requests.extend(frames::request(id, &get));
+    }
+    let since = Instant::now();
+    stream.write_all(&requests).unwrap();
+    let timeouts = || {
+        let timed_out = |line: &serde_json::Value| line["code"] == "upstream_timeout";
+        proxy.audit().into_iter().filter(timed_out).count()
+    };
+    eventually("all of them are answered", Duration::from_secs(8), || {
+        timeouts() == 5
+    });
+    assert!(
+        since.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        since.elapsed()
+    );
+    assert_eq!(silent.connections(), 1);
+}
+
+/// Answers every request on a connection with the bytes that belong to its path.
+fn scripted(answers: &'static [(&'static str, &'static str)]) -> RawOrigin {
+    RawOrigin::start(move |mut stream| {
+        loop {
+            let mut buffer = [0; 4096];
+            let read = stream.read(&mut buffer)?;
+            let head = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            let path = head.split(' ').nth(1).unwrap_or_default();
+            let Some((_, answer)) = answers.iter().find(|(name, _)| *name == path) else {
+                return Ok(());
+            };
+            stream.write_all(answer.as_bytes())?;
+        }
+    })
+}
+
+#[test]
+fn an_answers_framing_reaches_the_client_in_one_reading() {
+    let origin = Origin::start();
+    let raw = scripted(&[
+        (
+            "/short-length-and-chunks",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n\
+             5\r\nhello\r\n0\r\n\r\n",
+        ),
+        (
+            "/long-length-and-chunks",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n\
+             5\r\nhello\r\n0\r\n\r\n",
+        ),
+        (
+            "/length-twice",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+        ),
+        (
+            "/length-listed",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        ),
+        (
+            "/two-lengths",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        ),
+        (
+            "/gzip-and-chunks",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        ),
+    ]);
+    let mut setup = Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    for (path, framing) in [
+        ("/short-length-and-chunks", [Some("chunked"), None]),
+        ("/long-length-and-chunks", [Some("chunked"), None]),
+        ("/length-twice", [None, Some("5")]),
+        ("/length-listed", [None, Some("5")]),
+    ] {
+        let reply = proxy.get(&format!("http://raw.example.com{path}"), &[]);
+        assert_eq!(
+            (reply.status, reply.text().as_str()),
+            (200, "hello"),
+            "{path}"
+        );
+        let fields = ["transfer-encoding", "content-length"].map(|name| reply.only(name));
+        assert_eq!(fields, framing, "{path}");
+    }
+    for path in ["/two-lengths", "/gzip-and-chunks"] {
+        let reply = proxy.get(&format!("http://raw.example.com{path}"), &[]);
+        reply.assert_denied(502, "upstream_unreachable", "raw.example.com sent");
+    }
+}
+
+#[test]
+fn trailers_end_a_flow_in_order_and_the_connection_serves_the_next() {
+    let origin = Origin::start();
+    let raw = scripted(&[(
+        "/",
+        "HTTP/1.1 200 OK\r\nTrailer: x-end\r\nTransfer-Encoding: chunked\r\n\r\n\
+         2\r\nhi\r\n0\r\nx-end: 1\r\n\r\n",
+    )]);
+    let mut setup = Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    let mut stream = proxy.dial();
+    for _ in 0..2 {
+        let request =
+            "GET http://raw.example.com/ HTTP/1.1\r\nHost: raw.example.com\r\nTE: trailers\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let reply = read_reply(&mut stream).unwrap();
+        assert_eq!(reply.header("trailer:x-end"), Some("1"), "{reply:?}");
+    }
+    let line = proxy.audited(json!({ "host": "raw.example.com", "status": 200 }));
+    assert_eq!(line["outcome"], "ok", "{line}");
+    assert_eq!(raw.connections(), 1);
+}
+
+#[test]
+fn an_upstream_cannot_make_its_answer_look_like_a_denial_of_ours() {
+    let origin = Origin::start();
+    let raw = scripted(&[(
+        "/",
+        "HTTP/1.1 403 No\r\nX-Proxy-Denied: domain_not_allowed\r\nContent-Length: 2\r\n\r\nno",
+    )]);
+    let mut setup = Setup::new(&origin);
+    setup.host("raw.example.com", raw.address);
+    let proxy = setup.start();
+    let reply = proxy.get("http://raw.example.com/", &[]);
+    assert_eq!((reply.status, reply.header("x-proxy-denied")), (403, None));
 }

@@ -150,6 +150,14 @@ impl<T> EntryMap<T> {
         self.exact.is_empty() && self.below.is_empty()
     }
 
+    /// Every pattern with its value, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (HostPattern, &T)> {
+        let exact = self.exact.iter();
+        let exact = exact.map(|(host, value)| (HostPattern::Exactly(host.clone()), value));
+        let below = self.below.iter();
+        exact.chain(below.map(|(name, value)| (HostPattern::Below(Arc::clone(name)), value)))
+    }
+
     /// Every value, in no particular order.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.exact.values().chain(self.below.values())

@@ -10,7 +10,7 @@ use super::clean::Unwanted;
 use super::scrub::Scrubber;
 use super::secret::Prepared;
 use super::{Credential, placeholder};
-use crate::contract::{Code, Container, Denial, Flow, Host, Path, Request, Scheme};
+use crate::contract::{Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme};
 
 /// The credentials of one host, on whatever port.
 #[derive(Default)]
@@ -40,8 +40,10 @@ impl HostCredentials {
         request: &mut Request,
     ) -> Result<Arc<Scrubber>, Denial> {
         let container = Arc::clone(flow.container()?);
+        let anonymous = flow.slots.find::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
-            flow.scheme == Scheme::Https
+            !anonymous
+                && flow.scheme == Scheme::Https
                 && credential.is_for(&flow.host, flow.port, &container, &request.path)
         };
         let chosen: Vec<bool> = self.credentials.iter().map(|c| is_for(c)).collect();

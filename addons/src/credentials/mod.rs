@@ -98,7 +98,8 @@ impl Addon for Credentials {
 
     fn order(&self) -> Order {
         Order {
-            after: &["identity", "rate_limit", "policy"],
+            // git says which requests must stay without a credential.
+            after: &["identity", "rate_limit", "policy", "git"],
             ..Order::default()
         }
     }

@@ -21,14 +21,15 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, BodyJudge, BoxFuture, Container, Denial, Flow, Host, Order, Principal, Request, Step,
-    Verdict,
+    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, Order, Principal, Request,
+    Slot, Step, Verdict,
 };
+use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
 pub use forge::{Asker, Forge, Node, Unasked};
 pub use graphql::Mutations;
 pub use patterns::Patterns;
-use rest::{InRepo, Rest};
+use rest::{Access, InRepo, Rest};
 use target::Target;
 
 const NAME: &str = "github";
@@ -46,6 +47,8 @@ pub struct GithubSettings {
     pub allowed: Patterns,
     /// `policy.github_writes: allowlist`
     pub writes_are_an_allowlist: bool,
+    /// `git.public_reads: allow`
+    pub public_reads: bool,
     /// Which mutations may be made.
     pub mutations: Mutations,
     /// Resolves numbers and node ids.
@@ -116,6 +119,7 @@ impl Github {
                 blocked: settings.blocked,
                 allowed: settings.allowed,
                 writes_are_an_allowlist: settings.writes_are_an_allowlist,
+                public_reads: settings.public_reads,
             },
             mutations: Arc::new(settings.mutations),
             forge: settings.forge,
@@ -141,22 +145,24 @@ impl Github {
             Target::Repo { owner, name, rest } => {
                 let rest = &rest;
                 let repo = InRepo { owner, name, rest };
-                self.rest.judge(&repo, request, &container)?;
+                let access = self.rest.judge(&repo, request, &container)?;
+                admit(flow, request, access);
             }
             Target::Nameless(segments) => {
                 self.rest.judge_nameless(&segments, request, &container)?;
             }
             Target::Numbered { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
-                return Ok(Step::wait(self.judge_numbered(request, asker, id, rest)));
+                let judging = self.judge_numbered(flow, request, asker, id, rest);
+                return Ok(Step::wait(judging));
             }
         }
-        flow.note(|| "within the container's repositories and the allowed writes".to_owned());
         Ok(Step::PASS)
     }
 
     async fn judge_numbered(
         &self,
+        flow: &mut Flow,
         request: &mut Request,
         asker: Asker,
         id: u64,
@@ -172,7 +178,9 @@ impl Github {
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
         let rest = &rest;
         let repo = InRepo { owner, name, rest };
-        self.rest.judge(&repo, request, &container)
+        let access = self.rest.judge(&repo, request, &container)?;
+        admit(flow, request, access);
+        Ok(())
     }
 
     fn judge_graphql(&self, request: &mut Request, asker: Asker) -> Verdict {
@@ -203,13 +211,18 @@ impl Github {
         let path = request.path.normal().to_ascii_lowercase();
         match (service, below_api(&path)) {
             (Service::Web, None) => Ok(Step::PASS),
-            (Service::Web, Some(below)) => self.judge_api(flow, request, below, "/api"),
+            (Service::Web, Some(below)) => {
+                flow.slots.put(ApiCall);
+                self.judge_api(flow, request, below, "/api")
+            }
             (Service::Api, below) => {
                 let path = below.unwrap_or(path);
                 self.judge_api(flow, request, path, "")
             }
             (Service::Files, _) => {
-                judge_file(&path, request, flow.container()?).map(|()| Step::PASS)
+                let access = self.rest.judge_file(&path, request, flow.container()?)?;
+                admit(flow, request, access);
+                Ok(Step::PASS)
             }
             (Service::Gists, _) => Err(Denials::no_repo("a gist belongs to no repository")),
         }
@@ -228,15 +241,19 @@ fn below_api(path: &str) -> Option<String> {
     })
 }
 
-fn judge_file(path: &str, request: &Request, container: &Container) -> Verdict {
-    let mut segments = path.split('/').skip(1);
-    let (Some(owner), Some(name)) = (segments.next(), segments.next()) else {
-        return Err(Denials::no_repo(format!("{path} names no repository")));
-    };
-    Denials::permit_repo(&format!("{owner}/{name}"), container)?;
-    match request.method {
-        Method::GET | Method::HEAD | Method::OPTIONS => Ok(()),
-        ref method => Err(Denials::write(&format!("{method} {path}"), container)),
+/// Lets a request out that passed; one that anybody may make goes as anybody's.
+fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
+    match access {
+        Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
+        Access::Public => {
+            flow.note(|| "a public repository is read without a credential".to_owned());
+            flow.slots.put(Anonymous);
+            remove_fields(&mut request.headers, |name| {
+                ["authorization", "cookie"]
+                    .iter()
+                    .any(|field| folds_to(name, field))
+            });
+        }
     }
 }
 
@@ -321,6 +338,7 @@ impl Addon for Github {
 
     fn order(&self) -> Order {
         Order {
+            provides: vec![Slot::of::<ApiCall>(), Slot::of::<Anonymous>()],
             after: &["identity", "policy"],
             before: &["mcp", "git", "credentials"],
             ..Order::default()

@@ -20,6 +20,17 @@ pub(super) struct Rest {
     pub(super) blocked: Patterns,
     pub(super) allowed: Patterns,
     pub(super) writes_are_an_allowlist: bool,
+    /// Whether other repositories may be read, without any credential.
+    pub(super) public_reads: bool,
+}
+
+/// How a request that passes goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// As the container's own, with a credential.
+    Own,
+    /// As anybody's.
+    Public,
 }
 
 /// A repository as a path names it, in lower case, with what follows.
@@ -71,27 +82,59 @@ impl Rest {
         repo: &InRepo<'_>,
         request: &mut Request,
         container: &Arc<Container>,
-    ) -> Verdict {
+    ) -> Result<Access, Denial> {
         let path = repo.path();
         self.check_blocked(request, &path)?;
-        let named = format!("{}/{}", repo.owner, repo.name);
-        Denials::permit_repo(&named, container)?;
-        if repo.compares_with_another() {
+        let access = self.permit_repo(repo.owner, repo.name, &request.method, container)?;
+        if access == Access::Own && repo.compares_with_another() {
             return Err(Denials::no_repo("it compares with another repository"));
         }
         if is_read(&request.method) {
-            return Ok(());
+            return Ok(access);
         }
         if writes::is_allowed(&request.method, repo.rest) {
-            return judge_body(request, repo.rest, container);
+            return judge_body(request, repo.rest, container).map(|()| access);
         }
         if self.allowed.find(&request.method, &path).is_some() || !self.writes_are_an_allowlist {
-            return Ok(());
+            return Ok(access);
         }
         Err(match special(&request.method, repo.rest) {
             Some(sentence) => api_blocked(sentence, "the allowlist of writes"),
             None => self.write_denied(request, container),
         })
+    }
+
+    /// A file or an archive of a repository: `/OWNER/REPO/…`, for reading alone.
+    pub(super) fn judge_file(
+        &self,
+        path: &str,
+        request: &Request,
+        container: &Container,
+    ) -> Result<Access, Denial> {
+        let mut segments = path.split('/').skip(1);
+        let (Some(owner), Some(name)) = (segments.next(), segments.next()) else {
+            return Err(Denials::no_repo(format!("{path} names no repository")));
+        };
+        let access = self.permit_repo(owner, name, &request.method, container)?;
+        if is_read(&request.method) {
+            Ok(access)
+        } else {
+            Err(Denials::write(&what(request), container))
+        }
+    }
+
+    fn permit_repo(
+        &self,
+        owner: &str,
+        name: &str,
+        method: &Method,
+        container: &Container,
+    ) -> Result<Access, Denial> {
+        match Denials::permit_repo(&format!("{owner}/{name}"), container) {
+            Ok(()) => Ok(Access::Own),
+            Err(_) if self.public_reads && is_read(method) => Ok(Access::Public),
+            Err(denial) => Err(denial),
+        }
     }
 
     /// A request that names no repository.

@@ -9,7 +9,9 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-use crate::contract::{Addon, Code, Container, ContainerId, Flow, Kind, Order, Outcome};
+use crate::contract::{
+    Addon, Code, Container, ContainerId, Flow, GitOperation, Kind, Order, Outcome,
+};
 
 const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
@@ -31,6 +33,8 @@ pub struct Metrics {
     dns_queries: IntCounterVec,
     denials: IntCounterVec,
     injected: IntCounterVec,
+    git_operations: IntCounterVec,
+    pushes_blocked: IntCounterVec,
     rejected: Rejected,
 }
 
@@ -75,6 +79,16 @@ impl Metrics {
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
+            git_operations: counter(
+                "proxy_git_operations_total",
+                "Requests to repositories on git hosts",
+                &["operation", "outcome"],
+            )?,
+            pushes_blocked: counter(
+                "proxy_git_push_blocked_total",
+                "Pushes that were denied, by the code of the denial",
+                &["reason"],
+            )?,
             rejected,
         })
     }
@@ -100,6 +114,17 @@ impl Metrics {
             increment(&self.injected, &[&**credential]);
         }
     }
+
+    fn count_git(&self, operation: GitOperation, outcome: &Outcome) {
+        let label = outcome.label();
+        increment(&self.git_operations, &[operation.as_str(), label]);
+        if let Some(denial) = &outcome.denial
+            && operation.is_push()
+            && label == "denied"
+        {
+            increment(&self.pushes_blocked, &[denial.code().as_str()]);
+        }
+    }
 }
 
 impl Addon for Metrics {
@@ -123,6 +148,9 @@ impl Addon for Metrics {
             increment(&self.dns_queries, &[record_type, outcome.label()]);
         } else {
             self.count_request(flow, outcome);
+        }
+        if let Some(operation) = flow.slots.find::<GitOperation>() {
+            self.count_git(*operation, outcome);
         }
         if let Some(denial) = &outcome.denial {
             increment(&self.denials, &[denial.code().as_str()]);
@@ -263,6 +291,35 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn git_operations_are_counted_and_denied_pushes_by_their_reason() {
+        let (metrics, registry) = metrics();
+        let refs = GitOperation::Refs { push: true };
+        let deletion = Some(Code::BranchDeletionBlocked);
+        for (operation, code) in [
+            (GitOperation::Fetch, None),
+            (GitOperation::Fetch, Some(Code::RepoNotAuthorized)),
+            (refs, Some(Code::RepoNotAuthorized)),
+            (GitOperation::Push, deletion),
+            (GitOperation::Push, Some(Code::UpstreamTimeout)),
+        ] {
+            let mut flow = flow(Kind::Http, "github.com");
+            flow.slots.put(operation);
+            metrics.finished(&flow, &outcome(200, code));
+        }
+        let text = text(&registry);
+        for line in [
+            r#"proxy_git_operations_total{operation="fetch",outcome="ok"} 1"#,
+            r#"proxy_git_operations_total{operation="fetch",outcome="denied"} 1"#,
+            r#"proxy_git_operations_total{operation="push",outcome="failed"} 1"#,
+            r#"proxy_git_push_blocked_total{reason="repo_not_authorized"} 1"#,
+            r#"proxy_git_push_blocked_total{reason="branch_deletion_blocked"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains(r#"reason="upstream_timeout""#));
     }
 
     #[test]

@@ -66,13 +66,20 @@ pub(super) fn permit_method(entry: &Entry, flow: &Flow, request: &Request) -> Ve
         let sentence = format!("Method not allowed: {}", request.method);
         return Err(Denial::new(Code::MethodNotAllowed, sentence).rule("known methods"));
     }
-    if request.websocket && !entry.websocket {
-        let sentence = format!("WebSocket not allowed: {}", flow.host);
-        return Err(Denial::new(Code::WebsocketNotAllowed, sentence)
-            .rule(entry.label.as_ref())
-            .hint(format!("set websocket: true at {}", entry.origin)));
+    if request.websocket {
+        permit_websocket(entry, flow)?;
     }
     Ok(())
+}
+
+pub(super) fn permit_websocket(entry: &Entry, flow: &Flow) -> Verdict {
+    if entry.websocket {
+        return Ok(());
+    }
+    let sentence = format!("WebSocket not allowed: {}", flow.host);
+    Err(Denial::new(Code::WebsocketNotAllowed, sentence)
+        .rule(entry.label.as_ref())
+        .hint(format!("set websocket: true at {}", entry.origin)))
 }
 
 fn not_listed(host: &Host) -> Denial {

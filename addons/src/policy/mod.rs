@@ -1,8 +1,10 @@
-//! Where a container may go: the allowlist, then the addresses behind the names.
+//! Where a container may go: the allowlist, the operator's rules, then the addresses behind the
+//! names.
 
 mod addresses;
 mod allowlist;
 mod hygiene;
+mod rules;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,10 +14,13 @@ use http::header::ALT_SVC;
 use ipnet::IpNet;
 
 use crate::contract::{
-    Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, Order, OwnAddresses, Request,
-    Response, Step, Verdict,
+    Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, Kind, Order, OwnAddresses,
+    Request, Response, Step, Verdict,
 };
 use addresses::Guard;
+use rules::Rules;
+
+pub use rules::{Effect, Rule};
 
 /// What policy is made from.
 pub struct PolicySettings {
@@ -25,34 +30,49 @@ pub struct PolicySettings {
     pub own: Arc<dyn OwnAddresses>,
     /// Hosts whose paths are judged: what has two readings there is refused.
     pub guarded_hosts: HashSet<Host>,
+    /// The operator's own, in their order. Hosts whose paths they look at are guarded too.
+    pub rules: Vec<Rule>,
 }
 
-/// The allowlist and the address guard.
+/// The allowlist, the rules and the address guard.
 pub struct Policy {
     guard: Guard,
     guarded_hosts: HashSet<Host>,
+    rules: Rules,
 }
 
 impl Policy {
-    /// Makes the two from their settings.
+    /// Makes the three from their settings.
     #[must_use]
     pub fn new(settings: PolicySettings) -> Self {
         Self {
             guard: Guard::new(settings.allow_private, settings.own),
             guarded_hosts: settings.guarded_hosts,
+            rules: Rules::new(settings.rules),
         }
+    }
+
+    fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
+        let entry = allowlist::permit(flow)?;
+        allowlist::permit_port(&entry, flow)?;
+        if flow.kind == Kind::Websocket {
+            allowlist::permit_websocket(&entry, flow)?;
+        }
+        self.rules.judge_tunnel(flow)
     }
 
     fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
         let entry = allowlist::permit(flow)?;
         allowlist::permit_port(&entry, flow)?;
         allowlist::permit_method(&entry, flow, request)?;
-        if self.guarded_hosts.contains(&flow.host) {
+        let guarded = self.guarded_hosts.contains(&flow.host);
+        if guarded || self.rules.judge_paths_of(&flow.host) {
             if let Some(why) = request.path.ambiguity() {
                 return Err(Denial::malformed(why));
             }
             request.path.send_normal();
         }
+        self.rules.judge_request(flow, request)?;
         hygiene::clean(&mut request.headers);
         Ok(())
     }
@@ -95,9 +115,7 @@ impl Addon for Policy {
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        allowlist::permit(flow)
-            .and_then(|entry| allowlist::permit_port(&entry, flow))
-            .into()
+        self.judge_tunnel(flow).into()
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
@@ -133,7 +151,7 @@ mod tests {
     use http::{HeaderMap, Method, StatusCode};
 
     use super::*;
-    use crate::contract::{Container, Entry, HostPattern, Kind, Level, Registration};
+    use crate::contract::{Container, Entry, EntryMap, HostPattern, Level, Origin, Registration};
     use crate::fixtures::{
         Nowhere, code, container, entry, flow_of, headers, query, registration, request, verdict,
     };
@@ -144,7 +162,20 @@ mod tests {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
             guarded_hosts: guarded.collect(),
+            rules: vec![unread()],
         })
+    }
+
+    /// A rule that looks at paths.
+    fn unread() -> Rule {
+        let mut hosts = EntryMap::default();
+        hosts.insert(HostPattern::parse("ruled.example.com").unwrap(), ());
+        let origin = Origin {
+            file: "policy.yaml".into(),
+            line: 4,
+        };
+        let rule = Rule::new("unread", Effect::Deny, origin).for_hosts(hosts);
+        rule.for_paths(&["^/secret".to_owned()]).unwrap()
     }
 
     fn tunnel_with(change: impl FnOnce(&mut Flow)) -> Result<(), Denial> {
@@ -296,6 +327,40 @@ mod tests {
             let verdict = verdict(policy(guarded).request(&mut flow, &mut request));
             let verdict = verdict.map(|()| request.path.sent());
             assert_eq!(verdict.map_err(|denial| denial.code()), sent, "{path}");
+        }
+    }
+
+    #[test]
+    fn where_a_rule_looks_at_paths_one_with_two_readings_is_malformed() {
+        for (path, denied) in [
+            ("/x/../secret", Some(Code::MalformedRequest)),
+            ("/%2fsecret", Some(Code::MalformedRequest)),
+            ("/%73ecret", Some(Code::RuleDenied)),
+            ("/public", None),
+        ] {
+            let mut flow = flow_of(&container("web"), Kind::Http, "ruled.example.com");
+            let mut request = request(path, &[]);
+            assert_eq!(
+                code(policy(&[]).request(&mut flow, &mut request)),
+                denied,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_websocket_is_asked_for_again_as_one() {
+        let closed = Arc::new(Entry {
+            websocket: false,
+            ..(*entry("api.example.com")).clone()
+        });
+        for (kind, denied) in [
+            (Kind::Websocket, Some(Code::WebsocketNotAllowed)),
+            (Kind::Tunnel, None),
+        ] {
+            let mut flow = flow_of(&container("web"), kind, "api.example.com");
+            flow.entry = Some(Arc::clone(&closed));
+            assert_eq!(code(policy(&[]).tunnel(&mut flow)), denied);
         }
     }
 

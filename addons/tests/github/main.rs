@@ -91,6 +91,7 @@ fn settings() -> GithubSettings {
         ]),
         allowed: Patterns::default(),
         writes_are_an_allowlist: true,
+        public_reads: false,
         mutations: Mutations::new(&[], &[], true),
         forge: Arc::new(Known),
     }
@@ -107,6 +108,7 @@ impl Guard {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
             guarded_hosts: ["api.github.com", "ghe.example.com"].map(host).into(),
+            rules: Vec::new(),
         };
         let addons: Vec<Arc<dyn Addon>> = vec![
             Arc::new(Identity::new(OneContainer::new(container("web")))),
@@ -123,10 +125,11 @@ impl Guard {
     fn send(&self, host: &str, line: &str, body: &[u8]) -> Result<Request, Denial> {
         let (method, target) = line.split_once(' ').unwrap();
         let mut flow = flow(Kind::Http, host);
-        let mut request = request(
-            target,
-            &[("content-type", "application/x-www-form-urlencoded")],
-        );
+        let fields = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("authorization", "token brought"),
+        ];
+        let mut request = request(target, &fields);
         request.method = method.parse().unwrap();
         let judging = async {
             self.chain.request(&mut flow, &mut request).await?;

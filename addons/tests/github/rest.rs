@@ -458,3 +458,40 @@ fn other_hosts_are_no_business_of_the_guard() {
     let code = guard.code("api.example.com", "DELETE /repos/acme/web", &Value::Null);
     assert_eq!(code, None);
 }
+
+#[test]
+fn where_public_reads_are_allowed_other_repositories_are_read_as_anybody() {
+    let mut settings = settings();
+    settings.public_reads = true;
+    let guard = Guard::new(settings);
+    let raw = "raw.githubusercontent.com";
+    for (host, line, code, is_public) in [
+        (API, "GET /repos/other/lib/contents/a", None, true),
+        (API, "GET /repos/acme/web", None, false),
+        (raw, "GET /other/lib/main/a", None, true),
+        (
+            API,
+            "POST /repos/other/lib/issues",
+            Some(Code::RepoNotAuthorized),
+            false,
+        ),
+        (
+            API,
+            "GET /repositories/9",
+            Some(Code::RepoNotAuthorized),
+            false,
+        ),
+        (
+            API,
+            "GET /search/code",
+            Some(Code::RepoNotAuthorized),
+            false,
+        ),
+    ] {
+        let sent = guard.send(host, line, b"");
+        let denied = sent.as_ref().err().map(Denial::code);
+        assert_eq!(denied, code, "{line}");
+        let has_credential = sent.is_ok_and(|sent| sent.headers.contains_key("authorization"));
+        assert_eq!(has_credential, code.is_none() && !is_public, "{line}");
+    }
+}

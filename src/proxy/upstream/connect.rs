@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::{Cleared, Code, Denial, Host, Scheme};
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls_pki_types::{DnsName, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +24,10 @@ use crate::world::World;
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
+/// How long a connection with open streams may be silent before it is asked whether it lives,
+/// and how long it may take to answer: what died without a word would swallow request by request.
+const PING_AFTER: Duration = Duration::from_secs(20);
+const PING_ANSWER: Duration = Duration::from_secs(20);
 /// Header lists of upstreams, as for clients.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
@@ -111,7 +116,8 @@ async fn handshake(
         Ok(Err(error)) => Err(tls_failure(host, &error)),
         Err(_elapsed) => {
             let sentence = format!("TLS handshake with {host} timed out");
-            Err(Denial::new(Code::UpstreamTimeout, sentence).into())
+            let denial = Denial::new(Code::UpstreamTimeout, sentence);
+            Err(denial.with("step", "tls").into())
         }
     }
 }
@@ -179,6 +185,9 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_ANSWER)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(MAX_HEADER_LIST)

@@ -9,6 +9,7 @@ use addons::contract::{Cleared, Container, Denial};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::connect::{Dialled, dial};
 use super::{Http1, Http2, Target, Upstream};
@@ -19,6 +20,8 @@ use crate::world::World;
 const MAX_IDLE: usize = 16;
 /// How long an idle connection is kept: most servers close theirs after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
+/// How long an HTTP/2 connection is kept that no request asks for. Its streams may go on.
+const SHARED_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection that served a request may take to be ready for another one. It has
 /// been read to its end, so this is only its task's turn.
 const READY: Duration = Duration::from_millis(100);
@@ -34,47 +37,69 @@ pub enum Want {
     Http2,
 }
 
-/// Pooled connections, TLS sessions and HTTP/2 shares of one lease; no other lease sees them.
+/// Pooled connections, TLS sessions and HTTP/2 shares of one lease under one configuration; no
+/// other lease sees them, and what another configuration dialled may be judged otherwise by now.
 pub struct LeasePool {
-    inner: Mutex<Inner>,
-    pruning: AtomicBool,
-}
-
-struct Inner {
-    /// The configuration under which these were dialled; another one may judge otherwise.
     epoch: u64,
     http1: Arc<ClientConfig>,
     http2: Arc<ClientConfig>,
+    connections: Mutex<Connections>,
+    pruning: AtomicBool,
+}
+
+#[derive(Default)]
+struct Connections {
     idle: HashMap<Target, Vec<Http1>>,
     shared: HashMap<Target, Arc<Shared>>,
 }
 
-/// The one HTTP/2 connection to a target. The lock is held while dialling, so that streams
-/// that begin together share one connection.
-#[derive(Default)]
+/// The one HTTP/2 connection to a target.
 struct Shared {
-    connection: tokio::sync::Mutex<Option<Http2>>,
+    /// Locked while dialling, so that streams that begin together share one connection.
+    state: tokio::sync::Mutex<State>,
     speaks_http1: AtomicBool,
+    used: Mutex<Instant>,
 }
 
+#[derive(Default)]
+struct State {
+    connection: Option<Http2>,
+    failed: Option<(Instant, Denial)>,
+}
+
+/// The pool for new flows of a lease.
+struct Current(Mutex<Arc<LeasePool>>);
+
 impl LeasePool {
-    /// The pool of a lease, emptied if the configuration is another one by now.
+    /// The pool of a lease under the configuration of a flow.
     pub fn of(container: &Container, world: &World) -> Arc<Self> {
-        let pool = container.owned(|| Self {
-            inner: Mutex::new(Inner::new(world)),
-            pruning: AtomicBool::new(false),
-        });
-        let mut inner = pool.inner.lock();
-        if inner.epoch != world.epoch {
-            *inner = Inner::new(world);
+        let current = container.owned(|| Current(Mutex::new(Self::new(world))));
+        let mut current = current.0.lock();
+        if current.epoch < world.epoch {
+            *current = Self::new(world);
         }
-        drop(inner);
-        pool
+        if current.epoch == world.epoch {
+            return Arc::clone(&current);
+        }
+        drop(current);
+        // A flow that began before a reload: what it dials serves nobody else.
+        Self::new(world)
+    }
+
+    fn new(world: &World) -> Arc<Self> {
+        let (http1, http2) = world.upstream_tls.for_lease();
+        Arc::new(Self {
+            epoch: world.epoch,
+            http1,
+            http2,
+            connections: Mutex::default(),
+            pruning: AtomicBool::new(false),
+        })
     }
 
     /// A connection for a flow that the chain has cleared.
     pub async fn acquire(
-        &self,
+        self: &Arc<Self>,
         world: &World,
         live: &mut LiveFlow,
         cleared: &Cleared,
@@ -82,7 +107,8 @@ impl LeasePool {
         want: Want,
     ) -> Result<Upstream, Denial> {
         if want == Want::Http2 {
-            let shared = Arc::clone(self.inner.lock().shared.entry(target.clone()).or_default());
+            let shared = self.shared(target);
+            self.prune_in_time(live.flow.container()?.ended());
             if !shared.speaks_http1.load(Ordering::Relaxed) {
                 return self.share(&shared, world, live, cleared, target).await;
             }
@@ -94,16 +120,31 @@ impl LeasePool {
                 }
             }
         }
-        let config = Arc::clone(&self.inner.lock().http1);
-        match dial(world, live, cleared, target, config).await {
+        match dial(world, live, cleared, target, Arc::clone(&self.http1)).await {
             Err(Dialled::OnlyHttp2) if want == Want::Http1 => {
-                let config = Arc::clone(&self.inner.lock().http2);
-                dial(world, live, cleared, target, config)
+                dial(world, live, cleared, target, Arc::clone(&self.http2))
                     .await
                     .map_err(Dialled::into_denial)
             }
             other => other.map_err(Dialled::into_denial),
         }
+    }
+
+    fn shared(&self, target: &Target) -> Arc<Shared> {
+        let mut connections = self.connections.lock();
+        if let Some(shared) = connections.shared.get(target) {
+            *shared.used.lock() = Instant::now();
+            return Arc::clone(shared);
+        }
+        let shared = Arc::new(Shared {
+            state: tokio::sync::Mutex::default(),
+            speaks_http1: AtomicBool::new(false),
+            used: Mutex::new(Instant::now()),
+        });
+        connections
+            .shared
+            .insert(target.clone(), Arc::clone(&shared));
+        shared
     }
 
     async fn share(
@@ -114,71 +155,75 @@ impl LeasePool {
         cleared: &Cleared,
         target: &Target,
     ) -> Result<Upstream, Denial> {
-        let mut connection = shared.connection.lock().await;
-        if let Some(present) = connection
-            .as_ref()
-            .filter(|present| !present.sender.is_closed())
-        {
+        let asked = Instant::now();
+        let mut state = shared.state.lock().await;
+        let present = state.connection.as_ref();
+        if let Some(present) = present.filter(|present| !present.sender.is_closed()) {
             return Ok(Upstream::Http2(present.clone()));
         }
-        let config = Arc::clone(&self.inner.lock().http2);
-        let dialled = dial(world, live, cleared, target, config).await;
-        let upstream = dialled.map_err(Dialled::into_denial)?;
+        // Those who waited for a dial share its failure too: one after the other, they would
+        // wait for as many time-outs as they are.
+        if let Some((_, denial)) = state.failed.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(denial.clone());
+        }
+        let dialled = dial(world, live, cleared, target, Arc::clone(&self.http2)).await;
+        let upstream = dialled
+            .map_err(Dialled::into_denial)
+            .inspect_err(|denial| {
+                state.failed = Some((Instant::now(), denial.clone()));
+            })?;
         match &upstream {
-            Upstream::Http2(fresh) => *connection = Some(fresh.clone()),
+            Upstream::Http2(fresh) => state.connection = Some(fresh.clone()),
             Upstream::Http1(_) => shared.speaks_http1.store(true, Ordering::Relaxed),
         }
         Ok(upstream)
     }
 
     fn take_idle(&self, target: &Target) -> Option<Http1> {
-        self.inner.lock().idle.get_mut(target)?.pop()
+        self.connections.lock().idle.get_mut(target)?.pop()
     }
 
     /// Takes a connection back that nobody uses for now.
     pub fn hand_back(
         self: &Arc<Self>,
-        container: &Arc<Container>,
+        container: &Container,
         epoch: u64,
         target: Target,
         mut connection: Http1,
     ) {
-        if connection.sender.is_closed() || container.ended().is_cancelled() {
-            return;
-        }
-        let mut inner = self.inner.lock();
-        if inner.epoch != epoch {
+        let gone = connection.sender.is_closed() || container.ended().is_cancelled();
+        if gone || self.epoch != epoch {
             return;
         }
         connection.idle_since = Instant::now();
-        let idle = inner.idle.entry(target).or_default();
+        let mut connections = self.connections.lock();
+        let idle = connections.idle.entry(target).or_default();
         if idle.len() < MAX_IDLE {
             idle.push(connection);
         }
-        drop(inner);
-        if !self.pruning.swap(true, Ordering::Relaxed) {
-            tokio::spawn(Arc::clone(self).prune(container.ended().clone()));
+        drop(connections);
+        self.prune_in_time(container.ended());
+    }
+
+    fn prune_in_time(self: &Arc<Self>, ended: &CancellationToken) {
+        if !self.pruning.load(Ordering::Relaxed) && !self.pruning.swap(true, Ordering::Relaxed) {
+            tokio::spawn(Arc::clone(self).prune(ended.clone()));
         }
     }
 
     /// Closes what was idle for too long, until nothing is left; all of it when the lease ends.
-    async fn prune(self: Arc<Self>, ended: tokio_util::sync::CancellationToken) {
+    async fn prune(self: Arc<Self>, ended: CancellationToken) {
         loop {
             tokio::select! {
                 () = ended.cancelled() => {
-                    self.inner.lock().idle.clear();
+                    *self.connections.lock() = Connections::default();
                     return;
                 }
                 () = sleep(IDLE_LIFETIME / 2) => {}
             }
-            let mut inner = self.inner.lock();
-            inner.idle.retain(|_, idle| {
-                idle.retain(|one| {
-                    one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed()
-                });
-                !idle.is_empty()
-            });
-            if inner.idle.is_empty() {
+            let mut connections = self.connections.lock();
+            connections.prune();
+            if connections.idle.is_empty() && connections.shared.is_empty() {
                 self.pruning.store(false, Ordering::Relaxed);
                 return;
             }
@@ -186,16 +231,16 @@ impl LeasePool {
     }
 }
 
-impl Inner {
-    fn new(world: &World) -> Self {
-        let (http1, http2) = world.upstream_tls.for_lease();
-        Self {
-            epoch: world.epoch,
-            http1,
-            http2,
-            idle: HashMap::new(),
-            shared: HashMap::new(),
-        }
+impl Connections {
+    fn prune(&mut self) {
+        self.idle.retain(|_, idle| {
+            idle.retain(|one| one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed());
+            !idle.is_empty()
+        });
+        self.shared.retain(|_, shared| {
+            // Somebody else holds it: it is being dialled.
+            Arc::strong_count(shared) > 1 || shared.used.lock().elapsed() < SHARED_LIFETIME
+        });
     }
 }
 

@@ -1,4 +1,4 @@
-//! How much of a shared resource one container may use: for now, the resolver.
+//! Questions to the resolver, and names.
 //!
 //! Names are a way to send data out, and the resolver serves everybody. So a lease has a budget
 //! of questions, and one of distinct names that its tunnels draw on too.
@@ -11,7 +11,7 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 
-use crate::contract::{Addon, Code, Denial, DnsQuery, Flow, Host, Order, Step, Verdict};
+use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -35,77 +35,31 @@ impl DnsBudget {
         let burst = (per_minute.get() / 4).max(100).min(per_minute.get());
         Quota::per_minute(per_minute).allow_burst(NonZeroU32::new(burst).unwrap_or(per_minute))
     }
-}
 
-/// Holds every lease to its budget.
-pub struct RateLimit {
-    budget: DnsBudget,
-}
-
-impl RateLimit {
-    /// Gives every lease the same budget.
-    #[must_use]
-    pub fn new(budget: DnsBudget) -> Self {
-        Self { budget }
-    }
-
-    fn count(&self, flow: &Flow, host: &Host, is_query: bool) -> Verdict {
-        if flow.is_rehearsal() {
-            return Ok(());
-        }
-        let spent = flow.container()?.owned(|| Spent::new(self.budget));
+    /// Counts a name, and the question for it if it is one. An error names the limit and says
+    /// how long to wait.
+    pub(super) fn count(
+        self,
+        container: &Container,
+        host: &Host,
+        is_query: bool,
+        now: Instant,
+    ) -> Result<(), (&'static str, Duration)> {
+        let spent = container.owned(|| Spent::new(self));
         let mut spent = spent.0.lock();
-        if spent.budget != self.budget {
-            spent.change(self.budget);
+        if spent.budget != self {
+            spent.change(self);
         }
         if is_query {
-            spent
-                .query()
-                .map_err(|wait| over(flow, wait, "queries_per_minute"))?;
+            spent.query().map_err(|wait| ("queries_per_minute", wait))?;
         }
         let Host::Name(_) = host else {
             return Ok(());
         };
-        let most = self.budget.distinct_names_per_minute.get() as usize;
-        spent
-            .names
-            .see(host, flow.started, most)
-            .map_err(|wait| over(flow, wait, "distinct_names_per_minute"))
+        let most = self.distinct_names_per_minute.get() as usize;
+        let seen = spent.names.see(host, now, most);
+        seen.map_err(|wait| ("distinct_names_per_minute", wait))
     }
-}
-
-impl Addon for RateLimit {
-    fn name(&self) -> &'static str {
-        "rate_limit"
-    }
-
-    fn order(&self) -> Order {
-        Order {
-            after: &["identity"],
-            ..Order::default()
-        }
-    }
-
-    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        self.count(flow, &flow.host, false).into()
-    }
-
-    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a mut DnsQuery) -> Step<'a> {
-        self.count(flow, &query.name, true).into()
-    }
-}
-
-fn over(flow: &Flow, wait: Duration, limit: &'static str) -> Denial {
-    let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
-    let denial = match flow.known_container() {
-        Some(container) => denial.with("container_id", container.id.as_str()),
-        None => denial,
-    };
-    denial
-        .with("upstream", flow.upstream())
-        .retry_after(wait)
-        .rule(format!("dns.{limit}"))
-        .hint(format!("raise dns.{limit} in proxy.yaml"))
 }
 
 /// What a lease has used. Owned by the lease, so that it is gone with it.
@@ -177,13 +131,22 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contract::{Container, Kind};
+    use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, verdict};
+    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings};
 
-    fn limit(queries: u32, names: u32) -> RateLimit {
-        RateLimit::new(DnsBudget {
+    fn budget(queries: u32, names: u32) -> DnsBudget {
+        DnsBudget {
             queries_per_minute: NonZeroU32::new(queries).unwrap(),
             distinct_names_per_minute: NonZeroU32::new(names).unwrap(),
+        }
+    }
+
+    fn limit(queries: u32, names: u32) -> RateLimit {
+        RateLimit::new(RateLimitSettings {
+            dns: budget(queries, names),
+            requests: None,
+            buckets: RateBuckets::new(&prometheus::Registry::new()).unwrap(),
         })
     }
 
@@ -267,7 +230,7 @@ mod tests {
         for n in 0..1000 {
             tunnel(&limit, &container, &format!("{n}.example.com"), n);
         }
-        let spent = container.owned(|| Spent::new(limit.budget));
+        let spent = container.owned(|| Spent::new(budget(1, 1)));
         assert!(spent.0.lock().names.seen.len() <= 10);
     }
 

@@ -1,0 +1,151 @@
+//! Every circuit there is: those that hold for all, and those of the leases.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use tokio_util::sync::CancellationToken;
+
+use super::circuits::{Circuits, State};
+use crate::contract::Container;
+
+/// The circuits, over reloads: made once and handed in.
+#[derive(Clone)]
+pub struct Breakers {
+    /// What holds for every container: whether a host can be connected to.
+    pub(super) shared: Arc<Circuits>,
+    leases: Arc<Mutex<Vec<Weak<LeaseCircuits>>>>,
+    troubled: Arc<AtomicUsize>,
+    /// The entries of the allowlist in force.
+    upstreams: Arc<Mutex<Vec<Arc<str>>>>,
+    state: IntGaugeVec,
+    failures: IntCounterVec,
+}
+
+/// What holds for one container alone: whether a host answers it. Owned by its lease.
+pub(super) struct LeaseCircuits {
+    pub(super) circuits: Arc<Circuits>,
+    ended: CancellationToken,
+    known: AtomicBool,
+}
+
+impl Breakers {
+    /// Registers the metrics.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let state = Opts::new(
+            "proxy_circuit_breaker_state",
+            "The worst circuit by allowlist entry: 0 closed, 1 half-open, 2 open",
+        );
+        let failures = Opts::new(
+            "proxy_circuit_breaker_failures_total",
+            "Faults of upstreams, by allowlist entry",
+        );
+        let troubled = Arc::<AtomicUsize>::default();
+        let breakers = Self {
+            shared: Arc::new(Circuits::new(Arc::clone(&troubled))),
+            leases: Arc::default(),
+            troubled,
+            upstreams: Arc::default(),
+            state: IntGaugeVec::new(state, &["upstream"])?,
+            failures: IntCounterVec::new(failures, &["upstream"])?,
+        };
+        registry.register(Box::new(breakers.clone()))?;
+        Ok(breakers)
+    }
+
+    /// Takes up the entries of an allowlist, so that those without a fault are told of too.
+    pub fn name_upstreams(&self, upstreams: impl Iterator<Item = Arc<str>>) {
+        let upstreams: Vec<_> = upstreams.collect();
+        for upstream in &upstreams {
+            self.failures.with_label_values(&[&**upstream]);
+        }
+        *self.upstreams.lock() = upstreams;
+    }
+
+    /// Whether no upstream is left alone, for anybody.
+    pub fn all_closed(&self) -> bool {
+        let states = self.states();
+        states.values().all(|state| *state == State::Closed)
+    }
+
+    /// Forgets circuits that nobody used for an hour.
+    pub fn forget_idle(&self, now: Instant) {
+        for circuits in self.all() {
+            circuits.forget_idle(now);
+        }
+    }
+
+    /// Whether there is anything to look up at all.
+    pub(super) fn troubled(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn count_failure(&self, upstream: &str) {
+        self.failures.with_label_values(&[upstream]).inc();
+    }
+
+    /// The circuits of a lease.
+    pub(super) fn of(&self, container: &Container) -> Arc<LeaseCircuits> {
+        let lease = container.owned(|| LeaseCircuits {
+            circuits: Arc::new(Circuits::new(Arc::clone(&self.troubled))),
+            ended: container.ended().clone(),
+            known: AtomicBool::new(false),
+        });
+        if !lease.known.load(Ordering::Relaxed) && !lease.known.swap(true, Ordering::Relaxed) {
+            self.leases.lock().push(Arc::downgrade(&lease));
+        }
+        lease
+    }
+
+    /// The shared ones and those of leases that hold; the others are forgotten.
+    fn all(&self) -> Vec<Arc<Circuits>> {
+        let mut leases = self.leases.lock();
+        let live: Vec<_> = leases
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|lease| !lease.ended.is_cancelled())
+            .collect();
+        *leases = live.iter().map(Arc::downgrade).collect();
+        let circuits = live.iter().map(|lease| Arc::clone(&lease.circuits));
+        circuits.chain([Arc::clone(&self.shared)]).collect()
+    }
+
+    /// The worst of each entry of the allowlist.
+    fn states(&self) -> BTreeMap<Arc<str>, State> {
+        let upstreams = self.upstreams.lock();
+        let closed = upstreams
+            .iter()
+            .map(|name| (Arc::clone(name), State::Closed));
+        let mut worst: BTreeMap<_, _> = closed.collect();
+        let now = Instant::now();
+        for (upstream, state) in self.all().iter().flat_map(|circuits| circuits.states(now)) {
+            // An entry that a reload took away can no longer be asked for.
+            if let Some(known) = worst.get_mut(&upstream) {
+                *known = state.max(*known);
+            }
+        }
+        worst
+    }
+}
+
+impl Collector for Breakers {
+    fn desc(&self) -> Vec<&Desc> {
+        [self.state.desc(), self.failures.desc()].concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let states = self.states();
+        self.state.reset();
+        for (upstream, state) in states {
+            self.state
+                .with_label_values(&[&*upstream])
+                .set(state as i64);
+        }
+        [self.state.collect(), self.failures.collect()].concat()
+    }
+}

@@ -1,0 +1,428 @@
+//! Circuits, and what opens and closes them.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::contract::{Flow, Host, Scheme};
+
+/// Circuits that are kept, for all containers and for each lease: names under a wildcard are
+/// endless. Over that the one that was quiet the longest is forgotten, a closed one first.
+const MAX_CIRCUITS: usize = 1024;
+
+/// A circuit that nobody used for so long is forgotten.
+const FORGET: Duration = Duration::from_secs(3600);
+
+/// How long to wait while somebody else's probe is under way.
+const WHILE_PROBING: Duration = Duration::from_secs(1);
+
+/// When a circuit opens and closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Faults in a row that open it.
+    pub failures: NonZeroU32,
+    /// How long it stays open before a probe may pass.
+    pub recovery: Duration,
+    /// Probes that close it.
+    pub successes: NonZeroU32,
+}
+
+/// A way to a host. Faults of one say nothing of another: who asks for a port where nobody
+/// listens, or for TLS where there is none, must not close the good one to others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Way {
+    scheme: Scheme,
+    host: Host,
+    port: u16,
+}
+
+impl Way {
+    /// The way that a flow takes.
+    pub fn of(flow: &Flow) -> Self {
+        Self {
+            scheme: flow.scheme,
+            host: flow.host.clone(),
+            port: flow.port,
+        }
+    }
+}
+
+/// How a circuit stands; the worst is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Everything passes.
+    Closed,
+    /// One probe at a time passes.
+    HalfOpen,
+    /// Nothing passes.
+    Open,
+}
+
+/// The circuits of ways that had faults lately. One that is well is not kept at all, so while
+/// everything is well there is nothing to look up.
+pub struct Circuits {
+    circuits: Mutex<HashMap<Way, Circuit>>,
+    /// How many circuits there are, here and elsewhere.
+    troubled: Arc<AtomicUsize>,
+    probes: AtomicUsize,
+}
+
+struct Circuit {
+    upstream: Arc<str>,
+    failures: u32,
+    open: Option<Open>,
+    touched: Instant,
+}
+
+struct Open {
+    since: Instant,
+    until: Instant,
+    successes: u32,
+    probe: Option<usize>,
+}
+
+impl Open {
+    fn begin(now: Instant, thresholds: Thresholds) -> Self {
+        Self {
+            since: now,
+            until: now + thresholds.recovery,
+            successes: 0,
+            probe: None,
+        }
+    }
+}
+
+/// The one place among probes. Whatever becomes of the flow that holds it, it is free afterwards.
+pub struct Probe {
+    circuits: Arc<Circuits>,
+    way: Way,
+    number: usize,
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let mut circuits = self.circuits.circuits.lock();
+        let open = circuits
+            .get_mut(&self.way)
+            .and_then(|circuit| circuit.open.as_mut());
+        if let Some(open) = open
+            && open.probe == Some(self.number)
+        {
+            open.probe = None;
+        }
+    }
+}
+
+impl Circuits {
+    /// No circuits yet; `troubled` counts those to come.
+    pub fn new(troubled: Arc<AtomicUsize>) -> Self {
+        Self {
+            circuits: Mutex::default(),
+            troubled,
+            probes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether a flow may go; an error says how long to wait.
+    pub fn check(&self, way: &Way, now: Instant) -> Result<(), Duration> {
+        let circuits = self.circuits.lock();
+        match circuits.get(way).and_then(|circuit| circuit.open.as_ref()) {
+            Some(open) if now < open.until => Err(open.until.saturating_duration_since(now)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, and takes the place among probes where the circuit is half-open.
+    pub fn admit(self: &Arc<Self>, way: &Way, now: Instant) -> Result<Option<Probe>, Duration> {
+        let mut circuits = self.circuits.lock();
+        let circuit = circuits.get_mut(way);
+        let Some(open) = circuit.and_then(|circuit| circuit.open.as_mut()) else {
+            return Ok(None);
+        };
+        if now < open.until {
+            return Err(open.until.saturating_duration_since(now));
+        }
+        if open.probe.is_some() {
+            return Err(WHILE_PROBING);
+        }
+        let number = self.probes.fetch_add(1, Ordering::Relaxed);
+        open.probe = Some(number);
+        Ok(Some(Probe {
+            circuits: Arc::clone(self),
+            way: way.clone(),
+            number,
+        }))
+    }
+
+    /// A flow that began at `began` came through. What began before the circuit opened says
+    /// nothing about whether it may close.
+    pub fn success(&self, way: &Way, began: Instant, thresholds: Thresholds) {
+        let mut circuits = self.circuits.lock();
+        let Some(circuit) = circuits.get_mut(way) else {
+            return;
+        };
+        if let Some(open) = &mut circuit.open {
+            if began < open.until {
+                return;
+            }
+            open.successes += 1;
+            circuit.touched = began;
+            if open.successes < thresholds.successes.get() {
+                return;
+            }
+        }
+        circuits.remove(way);
+        self.troubled.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A flow that began at `began` met a fault of the upstream at `now`.
+    pub fn failure(
+        &self,
+        way: &Way,
+        upstream: &Arc<str>,
+        (began, now): (Instant, Instant),
+        thresholds: Thresholds,
+    ) {
+        let mut circuits = self.circuits.lock();
+        if !circuits.contains_key(way) {
+            if circuits.len() >= MAX_CIRCUITS {
+                self.forget_one(&mut circuits);
+            }
+            self.troubled.fetch_add(1, Ordering::Relaxed);
+        }
+        let circuit = circuits.entry(way.clone()).or_insert_with(|| Circuit {
+            upstream: Arc::clone(upstream),
+            failures: 0,
+            open: None,
+            touched: now,
+        });
+        circuit.touched = now;
+        circuit.failures = circuit.failures.saturating_add(1);
+        let opens = match &circuit.open {
+            None => circuit.failures >= thresholds.failures.get(),
+            Some(open) => began >= open.since,
+        };
+        if opens {
+            circuit.open = Some(Open::begin(now, thresholds));
+        }
+    }
+
+    fn forget_one(&self, circuits: &mut HashMap<Way, Circuit>) {
+        let quietest = circuits
+            .iter()
+            .min_by_key(|(_, circuit)| (circuit.open.is_some(), circuit.touched))
+            .map(|(way, _)| way.clone());
+        if let Some(way) = quietest {
+            circuits.remove(&way);
+            self.troubled.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets what nobody used for an hour.
+    pub fn forget_idle(&self, now: Instant) {
+        let mut circuits = self.circuits.lock();
+        let before = circuits.len();
+        circuits.retain(|_, circuit| now.saturating_duration_since(circuit.touched) < FORGET);
+        self.troubled
+            .fetch_sub(before - circuits.len(), Ordering::Relaxed);
+    }
+
+    /// How each circuit stands, with the allowlist entry it is counted under.
+    pub fn states(&self, now: Instant) -> Vec<(Arc<str>, State)> {
+        let circuits = self.circuits.lock();
+        let state = |circuit: &Circuit| match &circuit.open {
+            None => State::Closed,
+            Some(open) if now < open.until => State::Open,
+            Some(_) => State::HalfOpen,
+        };
+        circuits
+            .values()
+            .map(|circuit| (Arc::clone(&circuit.upstream), state(circuit)))
+            .collect()
+    }
+}
+
+impl Drop for Circuits {
+    fn drop(&mut self) {
+        let count = self.circuits.get_mut().len();
+        self.troubled.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THRESHOLDS: Thresholds = Thresholds {
+        failures: NonZeroU32::new(3).unwrap(),
+        recovery: Duration::from_secs(30),
+        successes: NonZeroU32::new(2).unwrap(),
+    };
+
+    struct Clock {
+        circuits: Arc<Circuits>,
+        began: Instant,
+        troubled: Arc<AtomicUsize>,
+    }
+
+    fn clock() -> Clock {
+        let troubled = Arc::<AtomicUsize>::default();
+        Clock {
+            circuits: Arc::new(Circuits::new(Arc::clone(&troubled))),
+            began: Instant::now(),
+            troubled,
+        }
+    }
+
+    fn way(host: &str, port: u16) -> Way {
+        Way {
+            scheme: Scheme::Https,
+            host: Host::parse(host).unwrap(),
+            port,
+        }
+    }
+
+    impl Clock {
+        fn at(&self, seconds: u64) -> Instant {
+            self.began + Duration::from_secs(seconds)
+        }
+
+        fn fails(&self, seconds: u64) {
+            let at = self.at(seconds);
+            let way = way("api.example.com", 443);
+            self.circuits
+                .failure(&way, &"api.example.com".into(), (at, at), THRESHOLDS);
+        }
+
+        fn succeeds(&self, seconds: u64) {
+            let way = way("api.example.com", 443);
+            self.circuits.success(&way, self.at(seconds), THRESHOLDS);
+        }
+
+        fn admit(&self, seconds: u64) -> Result<Option<Probe>, Duration> {
+            self.circuits
+                .admit(&way("api.example.com", 443), self.at(seconds))
+        }
+
+        fn state(&self, seconds: u64) -> Option<State> {
+            let states = self.circuits.states(self.at(seconds));
+            states.first().map(|(_, state)| *state)
+        }
+    }
+
+    #[test]
+    fn faults_in_a_row_open_it_and_a_success_between_them_starts_anew() {
+        let clock = clock();
+        for second in 0..2 {
+            clock.fails(second);
+        }
+        clock.succeeds(2);
+        assert_eq!(clock.state(2), None);
+        for second in 3..5 {
+            clock.fails(second);
+            assert!(clock.admit(second).is_ok());
+        }
+        clock.fails(5);
+        assert_eq!(clock.state(5), Some(State::Open));
+        assert_eq!(clock.admit(6).err(), Some(Duration::from_secs(29)));
+    }
+
+    #[test]
+    fn half_open_lets_one_probe_at_a_time_through_and_successes_close_it() {
+        let clock = clock();
+        (0..3).for_each(|_| clock.fails(0));
+        let probe = clock.admit(30).unwrap();
+        assert!(probe.is_some());
+        assert_eq!(clock.state(30), Some(State::HalfOpen));
+        assert_eq!(clock.admit(31).err(), Some(WHILE_PROBING));
+        clock.succeeds(31);
+        drop(probe);
+        let probe = clock.admit(32).unwrap();
+        assert!(probe.is_some(), "one success of two");
+        clock.succeeds(32);
+        drop(probe);
+        assert_eq!(clock.state(33), None);
+        assert!(clock.admit(33).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_probe_that_fails_opens_it_again_for_the_whole_time() {
+        let clock = clock();
+        (0..3).for_each(|_| clock.fails(0));
+        let _probe = clock.admit(40).unwrap();
+        clock.fails(40);
+        assert_eq!(clock.admit(69).err(), Some(Duration::from_secs(1)));
+        assert!(clock.admit(70).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_probe_that_ends_without_a_result_frees_its_place() {
+        let clock = clock();
+        (0..3).for_each(|_| clock.fails(0));
+        for second in 30..35 {
+            assert!(clock.admit(second).unwrap().is_some());
+        }
+        // One that lost its place to a reopening frees nobody else's.
+        let old = clock.admit(36).unwrap();
+        clock.fails(36);
+        let new = clock.admit(66).unwrap();
+        drop(old);
+        assert!(clock.admit(67).is_err());
+        drop(new);
+        assert!(clock.admit(67).is_ok());
+    }
+
+    #[test]
+    fn what_began_before_it_opened_neither_closes_nor_prolongs_it() {
+        let clock = clock();
+        (0..3).for_each(|_| clock.fails(10));
+        let way = way("api.example.com", 443);
+        for _ in 0..5 {
+            clock.circuits.success(&way, clock.at(9), THRESHOLDS);
+        }
+        let late = (clock.at(9), clock.at(35));
+        let upstream = "api.example.com".into();
+        clock.circuits.failure(&way, &upstream, late, THRESHOLDS);
+        assert_eq!(clock.state(39), Some(State::Open));
+        assert_eq!(clock.state(40), Some(State::HalfOpen));
+    }
+
+    #[test]
+    fn another_port_has_a_circuit_of_its_own() {
+        let clock = clock();
+        (0..3).for_each(|_| clock.fails(0));
+        let other = way("api.example.com", 8443);
+        assert!(clock.circuits.admit(&other, clock.at(1)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_flood_of_names_takes_bounded_memory_and_open_circuits_stay_longest() {
+        let clock = clock();
+        (0..3).for_each(|_| clock.fails(0));
+        let upstream: Arc<str> = "*.example.com".into();
+        for n in 0..3 * MAX_CIRCUITS as u64 {
+            let (way, at) = (way(&format!("n{n}.example.com"), 443), clock.at(n));
+            clock
+                .circuits
+                .failure(&way, &upstream, (at, at), THRESHOLDS);
+        }
+        assert_eq!(clock.circuits.circuits.lock().len(), MAX_CIRCUITS);
+        assert_eq!(clock.troubled.load(Ordering::Relaxed), MAX_CIRCUITS);
+        assert!(clock.admit(1).is_err());
+        clock.circuits.forget_idle(clock.at(3 * 3600));
+        assert_eq!(clock.troubled.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn circuits_that_go_with_their_lease_are_no_longer_counted() {
+        let clock = clock();
+        clock.fails(0);
+        assert_eq!(clock.troubled.load(Ordering::Relaxed), 1);
+        drop(clock.circuits);
+        assert_eq!(clock.troubled.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! An upstream that fails again and again is left alone for a while.
+//!
+//! Only faults of the upstream count, never a denial. Whether a host can be connected to is the
+//! same for everybody, so those faults are counted for all containers together. How it answers
+//! depends on what it is sent: those faults are counted for each container, and open nothing for
+//! others.
+
+mod breakers;
+mod circuits;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::contract::{
+    Addon, Code, Denial, EntryMap, Flow, Kind, Order, Outcome, Request, Response, Step, Verdict,
+};
+use circuits::{Circuits, Probe, Way};
+
+pub use breakers::Breakers;
+pub use circuits::Thresholds;
+
+/// What the breaker is made from.
+pub struct CircuitBreakerSettings {
+    /// When circuits open and close.
+    pub defaults: Thresholds,
+    /// The same for some hosts.
+    pub upstreams: EntryMap<Thresholds>,
+    /// Hosts whose tunnels are connected before anything is seen of what is inside.
+    pub passthrough: EntryMap<()>,
+    /// Remembers the circuits over reloads.
+    pub breakers: Breakers,
+}
+
+/// Turns flows away from upstreams that are failing.
+pub struct CircuitBreaker(CircuitBreakerSettings);
+
+/// The places among probes that a flow holds.
+struct Probes {
+    _held: Vec<Probe>,
+}
+
+/// What a fault says something about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    /// The host, for everybody who wants to go there.
+    Host,
+    /// How it answers one container.
+    Answers,
+}
+
+impl CircuitBreaker {
+    /// Asks the breakers before each request.
+    #[must_use]
+    pub fn new(settings: CircuitBreakerSettings) -> Self {
+        Self(settings)
+    }
+
+    fn thresholds(&self, flow: &Flow) -> Thresholds {
+        let own = self.0.upstreams.find(&flow.host);
+        own.copied().unwrap_or(self.0.defaults)
+    }
+
+    /// Lets a flow go, or says how long to wait. A tunnel takes no place among probes: it may
+    /// stand for hours. Without an entry there is nothing to look up: policy denies it.
+    fn admit(&self, flow: &mut Flow) -> Verdict {
+        let breakers = &self.0.breakers;
+        if flow.entry.is_none() || !breakers.troubled() {
+            return Ok(());
+        }
+        let way = Way::of(flow);
+        let probing = flow.kind != Kind::Tunnel && !flow.is_rehearsal();
+        let mut held = Vec::new();
+        let lease = flow.known_container().map(|one| breakers.of(one));
+        let lease = lease.as_ref().map(|lease| &lease.circuits);
+        for circuits in [Some(&breakers.shared), lease].into_iter().flatten() {
+            let admitted = if probing {
+                circuits.admit(&way, flow.started)
+            } else {
+                circuits.check(&way, flow.started).map(|()| None)
+            };
+            held.extend(admitted.map_err(|wait| circuit_open(flow, wait))?);
+        }
+        if !held.is_empty() {
+            flow.slots.put(Probes { _held: held });
+        }
+        Ok(())
+    }
+
+    /// The upstream answered: it can be reached, and it is well unless it says otherwise.
+    fn answered(&self, flow: &mut Flow, status: u16) {
+        let breakers = &self.0.breakers;
+        let fails = status >= 500;
+        if !fails && !breakers.troubled() {
+            return;
+        }
+        let way = Way::of(flow);
+        let thresholds = self.thresholds(flow);
+        breakers.shared.success(&way, flow.started, thresholds);
+        if fails {
+            self.failed(flow, About::Answers, flow.started + flow.started.elapsed());
+        } else if let Some(container) = flow.known_container() {
+            let lease = breakers.of(container);
+            lease.circuits.success(&way, flow.started, thresholds);
+        }
+        // The body may stream for hours; the next probe need not wait for it.
+        flow.slots.take::<Probes>();
+    }
+
+    fn failed(&self, flow: &Flow, about: About, now: Instant) {
+        let (Some(entry), breakers) = (&flow.entry, &self.0.breakers) else {
+            return;
+        };
+        let circuits: Arc<Circuits> = match (about, flow.known_container()) {
+            (About::Host, _) => Arc::clone(&breakers.shared),
+            (About::Answers, Some(container)) => Arc::clone(&breakers.of(container).circuits),
+            (About::Answers, None) => return,
+        };
+        let thresholds = self.thresholds(flow);
+        let times = (flow.started, now);
+        circuits.failure(&Way::of(flow), &entry.label, times, thresholds);
+        breakers.count_failure(&entry.label);
+    }
+}
+
+impl Addon for CircuitBreaker {
+    fn name(&self) -> &'static str {
+        "circuit_breaker"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            after: &["identity"],
+            before: &["credentials"],
+            ..Order::default()
+        }
+    }
+
+    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        let connects = flow.kind == Kind::Tunnel && self.0.passthrough.find(&flow.host).is_some();
+        let verdict = if connects { self.admit(flow) } else { Ok(()) };
+        verdict.into()
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {
+        self.admit(flow).into()
+    }
+
+    fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
+        self.answered(flow, response.status.as_u16());
+        Step::PASS
+    }
+
+    fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        if flow.is_rehearsal() {
+            return;
+        }
+        match outcome.denial.as_ref().and_then(about) {
+            Some(about) => self.failed(flow, about, flow.started + outcome.duration),
+            // A tunnel that is passed through has no response; that it was connected is all
+            // there is to know.
+            None if flow.kind == Kind::Tunnel && flow.record.upstream.is_some() => {
+                let shared = &self.0.breakers.shared;
+                shared.success(&Way::of(flow), flow.started, self.thresholds(flow));
+            }
+            None => {}
+        }
+    }
+}
+
+/// A name that does not resolve is no fault of a host, and neither is a protocol that a client
+/// insists on and the host does not have.
+fn about(denial: &Denial) -> Option<About> {
+    use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
+    match (denial.code(), denial.detail("step")?) {
+        (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, "connect" | "tls") => {
+            Some(About::Host)
+        }
+        (UpstreamUnreachable | UpstreamTimeout, "response") => Some(About::Answers),
+        _ => None,
+    }
+}
+
+fn circuit_open(flow: &Flow, wait: Duration) -> Denial {
+    Denial::new(Code::CircuitOpen, "Service temporarily unavailable")
+        .with("reason", "circuit_breaker_open")
+        .with("upstream", flow.host.to_string())
+        .retry_after(wait)
+        .rule("circuit_breakers")
+        .hint(format!(
+            "{} failed again and again: wait, or change circuit_breakers in policy.yaml",
+            flow.host
+        ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+use std::num::NonZeroU32;
+
+use http::{HeaderMap, StatusCode};
+use prometheus::{Registry, TextEncoder};
+
+use super::*;
+use crate::contract::{Container, HostPattern, Principal};
+use crate::fixtures::{container, entry, flow_of, request, verdict};
+
+const RECOVERY: u64 = 30;
+
+struct Breaker {
+    addon: CircuitBreaker,
+    breakers: Breakers,
+    registry: Registry,
+}
+
+fn thresholds(failures: u32) -> Thresholds {
+    Thresholds {
+        failures: NonZeroU32::new(failures).unwrap(),
+        recovery: Duration::from_secs(RECOVERY),
+        successes: NonZeroU32::new(1).unwrap(),
+    }
+}
+
+fn addon(breakers: &Breakers, failures: u32) -> CircuitBreaker {
+    let mut passthrough = EntryMap::default();
+    passthrough.insert(HostPattern::parse("raw.example.com").unwrap(), ());
+    CircuitBreaker::new(CircuitBreakerSettings {
+        defaults: thresholds(failures),
+        upstreams: EntryMap::default(),
+        passthrough,
+        breakers: breakers.clone(),
+    })
+}
+
+fn breaker(failures: u32) -> Breaker {
+    let registry = Registry::new();
+    let breakers = Breakers::new(&registry).unwrap();
+    breakers.name_upstreams([Arc::from("*.example.com")].into_iter());
+    Breaker {
+        addon: addon(&breakers, failures),
+        breakers,
+        registry,
+    }
+}
+
+/// How an exchange ends.
+enum End {
+    Status(u16),
+    Denied(Code, &'static str),
+    Aborted,
+}
+
+fn flow_at(container: &Arc<Container>, kind: Kind, seconds: u64) -> Flow {
+    let mut flow = flow_of(container, kind, "api.example.com");
+    flow.entry = Some(entry("*.example.com"));
+    flow.started += Duration::from_secs(seconds);
+    flow
+}
+
+impl Breaker {
+    fn begin(&self, flow: &mut Flow) -> Verdict {
+        match flow.kind {
+            Kind::Tunnel => verdict(self.addon.tunnel(flow)),
+            _ => verdict(self.addon.request(flow, &mut request("/", &[]))),
+        }
+    }
+
+    fn end(&self, mut flow: Flow, end: End) {
+        let denial = match end {
+            End::Status(status) => {
+                let status = StatusCode::from_u16(status).unwrap();
+                let mut response = Response::new(status, HeaderMap::new());
+                verdict(self.addon.response(&mut flow, &mut response)).unwrap();
+                None
+            }
+            End::Denied(code, step) => Some(Denial::new(code, "no").with("step", step)),
+            End::Aborted => None,
+        };
+        let outcome = Outcome {
+            status: 0,
+            aborted: denial.is_none(),
+            denial,
+            duration: Duration::ZERO,
+        };
+        self.addon.finished(&flow, &outcome);
+    }
+
+    /// One exchange that begins so many seconds from now.
+    fn exchange(&self, container: &Arc<Container>, seconds: u64, end: End) -> Verdict {
+        let mut flow = flow_at(container, Kind::Http, seconds);
+        self.begin(&mut flow)?;
+        self.end(flow, end);
+        Ok(())
+    }
+
+    fn is_open(&self, container: &Arc<Container>) -> bool {
+        let mut flow = flow_at(container, Kind::Http, 1).rehearse();
+        self.begin(&mut flow).is_err()
+    }
+
+    fn text(&self) -> String {
+        let families = self.registry.gather();
+        TextEncoder::new().encode_to_string(&families).unwrap()
+    }
+}
+
+fn unreachable() -> End {
+    End::Denied(Code::UpstreamUnreachable, "connect")
+}
+
+#[test]
+fn an_open_circuit_answers_at_once_and_says_when_to_come_back() {
+    let (breaker, web) = (breaker(2), container("web"));
+    for _ in 0..2 {
+        breaker.exchange(&web, 0, End::Status(503)).unwrap();
+    }
+    let denial = breaker.exchange(&web, 1, End::Status(200)).unwrap_err();
+    assert_eq!(denial.code(), Code::CircuitOpen);
+    let json = denial.to_json();
+    assert_eq!(json["error"], "Service temporarily unavailable");
+    assert_eq!(json["reason"], "circuit_breaker_open");
+    assert_eq!(json["upstream"], "api.example.com");
+    let wait = denial.retry_after_seconds().unwrap();
+    assert!((RECOVERY - 1..=RECOVERY).contains(&wait), "{wait}");
+}
+
+#[test]
+fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
+    use Code::*;
+    for (code, step, own, others) in [
+        (UpstreamUnreachable, "connect", true, true),
+        (UpstreamTimeout, "connect", true, true),
+        (UpstreamTls, "tls", true, true),
+        (UpstreamTimeout, "tls", true, true),
+        (UpstreamTimeout, "response", true, false),
+        (UpstreamUnreachable, "response", true, false),
+        (UpstreamUnreachable, "resolve", false, false),
+        // A WebSocket to a host that speaks HTTP/2 alone.
+        (UpstreamTls, "", false, false),
+        (DomainNotAllowed, "", false, false),
+        (InternalError, "connect", false, false),
+    ] {
+        let (breaker, web, db) = (breaker(3), container("web"), container("db"));
+        for _ in 0..3 {
+            breaker.exchange(&web, 0, End::Denied(code, step)).unwrap();
+        }
+        let found = (breaker.is_open(&web), breaker.is_open(&db));
+        assert_eq!(found, (own, others), "{code:?} {step}");
+    }
+}
+
+#[test]
+fn every_5xx_counts_and_any_other_status_resets() {
+    for (status, opens) in [
+        (500, true),
+        (502, true),
+        (504, true),
+        (404, false),
+        (429, false),
+    ] {
+        let (breaker, web) = (breaker(2), container("web"));
+        for _ in 0..2 {
+            breaker.exchange(&web, 0, End::Status(status)).unwrap();
+        }
+        assert_eq!(breaker.is_open(&web), opens, "{status}");
+        assert!(!breaker.is_open(&container("db")), "{status}");
+    }
+    let (breaker, web) = (breaker(2), container("web"));
+    for status in [500, 200, 500, 101, 500] {
+        breaker.exchange(&web, 0, End::Status(status)).unwrap();
+    }
+    assert!(!breaker.is_open(&web));
+}
+
+#[test]
+fn a_probe_is_decided_by_the_head_and_freed_by_whatever_ends_it() {
+    let (breaker, web) = (breaker(1), container("web"));
+    breaker.exchange(&web, 0, unreachable()).unwrap();
+    let mut probe = flow_at(&web, Kind::Http, RECOVERY + 1);
+    breaker.begin(&mut probe).unwrap();
+    assert!(
+        breaker
+            .exchange(&web, RECOVERY + 1, End::Status(200))
+            .is_err()
+    );
+    breaker.end(probe, End::Aborted);
+    let mut probe = flow_at(&web, Kind::Http, RECOVERY + 2);
+    breaker.begin(&mut probe).unwrap();
+    let mut head = Response::new(StatusCode::OK, HeaderMap::new());
+    verdict(breaker.addon.response(&mut probe, &mut head)).unwrap();
+    // Its body is still on the way.
+    assert!(
+        breaker
+            .exchange(&web, RECOVERY + 2, End::Status(200))
+            .is_ok()
+    );
+    assert!(breaker.breakers.all_closed());
+}
+
+#[test]
+fn a_rehearsal_takes_no_place_and_counts_nothing() {
+    let (breaker, web) = (breaker(1), container("web"));
+    breaker.exchange(&web, 0, unreachable()).unwrap();
+    assert!(breaker.is_open(&web));
+    let mut rehearsal = flow_at(&web, Kind::Http, RECOVERY + 1).rehearse();
+    breaker.begin(&mut rehearsal).unwrap();
+    assert!(
+        breaker
+            .exchange(&web, RECOVERY + 1, End::Status(200))
+            .is_ok()
+    );
+}
+
+#[test]
+fn only_tunnels_that_are_passed_through_are_judged_and_their_connection_counts() {
+    let (breaker, web) = (breaker(1), container("web"));
+    let tunnel = |host: &str, seconds| {
+        let mut flow = flow_at(&web, Kind::Tunnel, seconds);
+        flow.host = crate::contract::Host::parse(host).unwrap();
+        flow
+    };
+    breaker.end(tunnel("raw.example.com", 0), unreachable());
+    breaker.end(tunnel("api.example.com", 0), unreachable());
+    assert!(breaker.begin(&mut tunnel("raw.example.com", 1)).is_err());
+    assert!(breaker.begin(&mut tunnel("api.example.com", 1)).is_ok());
+    let mut connected = tunnel("raw.example.com", RECOVERY + 1);
+    breaker.begin(&mut connected).unwrap();
+    connected.record.upstream = Some(([8, 8, 8, 8], 443).into());
+    breaker.end(connected, End::Aborted);
+    assert!(breaker.begin(&mut tunnel("raw.example.com", 1)).is_ok());
+}
+
+#[test]
+fn a_reload_keeps_the_circuits() {
+    let (breaker, web) = (breaker(1), container("web"));
+    breaker.exchange(&web, 0, unreachable()).unwrap();
+    let reloaded = Breaker {
+        addon: addon(&breaker.breakers, 5),
+        ..breaker
+    };
+    assert!(reloaded.is_open(&web));
+}
+
+#[test]
+fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
+    let (breaker, web) = (breaker(1), container("web"));
+    let own = || {
+        let mut flow = flow_at(&web, Kind::Http, 1);
+        flow.principal = Some(Principal::System("token refresh"));
+        flow
+    };
+    breaker.end(own(), End::Status(500));
+    assert!(breaker.begin(&mut own()).is_ok());
+    breaker.exchange(&web, 0, unreachable()).unwrap();
+    assert!(breaker.begin(&mut own()).is_err());
+}
+
+#[test]
+fn metrics_tell_the_worst_circuit_of_an_entry_and_its_faults() {
+    let (breaker, web) = (breaker(2), container("web"));
+    let shows = |value| {
+        let line = format!("proxy_circuit_breaker_state{{upstream=\"*.example.com\"}} {value}");
+        assert!(breaker.text().contains(&line), "{line}: {}", breaker.text());
+    };
+    shows(0);
+    breaker.exchange(&web, 0, End::Status(500)).unwrap();
+    shows(0);
+    breaker.exchange(&web, 0, End::Status(500)).unwrap();
+    shows(2);
+    assert!(!breaker.breakers.all_closed());
+    let failures = r#"proxy_circuit_breaker_failures_total{upstream="*.example.com"} 2"#;
+    assert!(breaker.text().contains(failures));
+    web.end();
+    shows(0);
+}

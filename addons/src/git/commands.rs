@@ -1,0 +1,227 @@
+//! What a push asks for: its commands, and how it wants to be answered.
+
+use memchr::memchr;
+
+use crate::contract::{Code, Denial, Verdict};
+
+/// More than any push by hand has; the list is held until it is judged.
+const MAX_REFS: usize = 10_000;
+
+/// Forges take a quarter of it; a longer one would not fit into the line of a report.
+const MAX_NAME: usize = 1024;
+
+/// One ref to be written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Command {
+    pub name: Box<[u8]>,
+    /// The new id is all zeros.
+    pub deletes: bool,
+}
+
+impl Command {
+    /// The name for people.
+    pub fn shown(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.name)
+    }
+}
+
+/// The commands of one push, read line by line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Commands {
+    pub list: Vec<Command>,
+    pub capabilities: Capabilities,
+    id_length: Option<usize>,
+}
+
+/// What the client offered with its first command.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Capabilities {
+    /// `report-status` or its second version: it wants to know what became of each ref.
+    pub report: bool,
+    /// The longest frame of a multiplexed answer, if it wants one.
+    pub side_band: Option<usize>,
+    /// It sends options with the push.
+    pub push_options: bool,
+}
+
+impl Commands {
+    /// Reads a line: a command, or one end of a shallow history.
+    pub fn read(&mut self, line: &[u8]) -> Verdict {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        if let Some(id) = line.strip_prefix(b"shallow ") {
+            return self.check_id(id);
+        }
+        let (command, capabilities) = match memchr(0, line) {
+            Some(at) => {
+                let (command, rest) = line.split_at(at);
+                (command, rest.get(1..))
+            }
+            None => (line, None),
+        };
+        if command == b"push-cert" {
+            return Err(refused("a signed push", "push without --signed"));
+        }
+        if let Some(capabilities) = capabilities {
+            // Some servers would read them all the same, and others would not.
+            if !self.list.is_empty() || memchr(0, capabilities).is_some() {
+                return Err(Denial::malformed(
+                    "capabilities stand elsewhere than on the first command",
+                ));
+            }
+            self.capabilities = Capabilities::read(capabilities);
+        }
+        self.command(command)
+    }
+
+    fn command(&mut self, command: &[u8]) -> Verdict {
+        let mut parts = command.splitn(3, |byte| *byte == b' ');
+        let (Some(old), Some(new), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(Denial::malformed("a push command is not OLD NEW REF"));
+        };
+        self.check_id(old)?;
+        self.check_id(new)?;
+        if name.len() > MAX_NAME {
+            return Err(Denial::malformed("the name of a ref is over 1 KiB"));
+        }
+        if self.list.len() == MAX_REFS {
+            let sentence = format!("Push of more than {MAX_REFS} refs: push them in parts");
+            return Err(Denial::new(Code::BodyTooLargeToInspect, sentence));
+        }
+        self.list.push(Command {
+            name: name.into(),
+            deletes: new.iter().all(|digit| *digit == b'0'),
+        });
+        Ok(())
+    }
+
+    /// An id is as long as all others: a server that expects the other hash would find the
+    /// border between id and name elsewhere.
+    fn check_id(&mut self, id: &[u8]) -> Verdict {
+        let length = *self.id_length.get_or_insert(id.len());
+        let fits = matches!(length, 40 | 64) && id.len() == length;
+        if fits && id.iter().all(u8::is_ascii_hexdigit) {
+            return Ok(());
+        }
+        Err(Denial::malformed("a push command has a bad object id"))
+    }
+
+    /// What is not a command but asks for more than the refs say.
+    pub fn refuse_options(&self) -> Verdict {
+        if self.capabilities.push_options {
+            return Err(refused("push options", "push without --push-option"));
+        }
+        Ok(())
+    }
+}
+
+impl Capabilities {
+    fn read(text: &[u8]) -> Self {
+        let mut read = Self::default();
+        for capability in text.split(|byte| *byte == b' ') {
+            match capability {
+                b"report-status" | b"report-status-v2" => read.report = true,
+                b"side-band-64k" => read.side_band = Some(65_520),
+                b"side-band" => read.side_band = read.side_band.or(Some(1000)),
+                b"push-options" => read.push_options = true,
+                _ => {}
+            }
+        }
+        read
+    }
+}
+
+fn refused(what: &str, instead: &str) -> Denial {
+    Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
+        .with("allowed", instead)
+        .rule("push commands")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789ABCDEF01234567";
+    const ZERO: &str = "0000000000000000000000000000000000000000";
+
+    fn read(lines: &[String]) -> Result<Commands, Code> {
+        let mut commands = Commands::default();
+        for line in lines {
+            commands
+                .read(line.as_bytes())
+                .map_err(|denial| denial.code())?;
+        }
+        Ok(commands)
+    }
+
+    #[test]
+    fn commands_shallow_lines_and_capabilities_are_read() {
+        let commands = read(&[
+            format!("shallow {ID}\n"),
+            format!(
+                "{ZERO} {ID} refs/heads/a\0 report-status-v2 side-band-64k atomic object-format=sha1 agent=git/2\n"
+            ),
+            format!("{ID} {ZERO} refs/heads/b"),
+        ])
+        .unwrap();
+        let seen: Vec<_> = commands
+            .list
+            .iter()
+            .map(|command| (command.shown().into_owned(), command.deletes))
+            .collect();
+        let expected = [("refs/heads/a", false), ("refs/heads/b", true)];
+        assert_eq!(seen, expected.map(|(name, d)| (name.to_owned(), d)));
+        let capabilities = Capabilities {
+            report: true,
+            side_band: Some(65_520),
+            push_options: false,
+        };
+        assert_eq!(commands.capabilities, capabilities);
+    }
+
+    #[test]
+    fn sha256_ids_are_read() {
+        let (id, zero) = ("ab".repeat(32), "0".repeat(64));
+        let commands = read(&[format!("{id} {zero} refs/heads/a\n")]).unwrap();
+        assert!(commands.list[0].deletes);
+    }
+
+    #[test]
+    fn what_has_two_readings_is_malformed() {
+        for lines in [
+            vec!["hello".to_owned()],
+            vec![String::new()],
+            vec![format!("{ID} {ID}")],
+            vec![format!("{ID} {ID} refs/heads/{}", "a".repeat(MAX_NAME))],
+            vec![format!("{ID}  {ID} refs/heads/a")],
+            vec![format!("{ID} {}g refs/heads/a", &ID[1..])],
+            vec![format!("{} {} refs/heads/a", &ID[1..], &ID[1..])],
+            vec![format!("{ID} {ID}{} refs/heads/a", &ID[..24])],
+            vec![format!("shallow {ID}\0x")],
+            vec![format!("{ID} {ID} refs/heads/a\0 a\0b")],
+            vec![
+                format!("{ID} {ID} refs/heads/a\0 atomic"),
+                format!("{ID} {ID} refs/heads/b\0 push-options"),
+            ],
+        ] {
+            assert_eq!(read(&lines), Err(Code::MalformedRequest), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn certificates_and_options_are_refused() {
+        let certificate = read(&["push-cert\0 report-status\n".to_owned()]);
+        assert_eq!(certificate, Err(Code::WriteNotAllowed));
+        let commands = read(&[format!("{ID} {ID} refs/heads/a\0push-options")]).unwrap();
+        let denial = commands.refuse_options().unwrap_err();
+        assert_eq!(denial.code(), Code::WriteNotAllowed);
+    }
+
+    #[test]
+    fn there_are_at_most_ten_thousand_refs() {
+        let lines: Vec<_> = (0..=MAX_REFS)
+            .map(|n| format!("{ZERO} {ID} refs/tags/{n}"))
+            .collect();
+        assert!(read(&lines[1..]).is_ok());
+        assert_eq!(read(&lines), Err(Code::BodyTooLargeToInspect));
+    }
+}

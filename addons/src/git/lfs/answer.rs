@@ -1,0 +1,94 @@
+//! The answer to a batch call, as a sandbox may see it.
+
+use http::{HeaderName, Uri};
+use serde_json::{Map, Value, json};
+
+use super::{Reachable, tokens};
+use crate::contract::{Authority, Container, Host};
+
+/// Where actions stand; the second is an older spelling.
+const PLACES: [&str; 2] = ["actions", "_links"];
+
+/// Fields that say how to send a file, and let nobody in.
+const HARMLESS: [&str; 5] = [
+    "accept",
+    "content-type",
+    "transfer-encoding",
+    "x-amz-content-sha256",
+    "x-amz-date",
+];
+
+/// Removes what leads where the container may not go, and swaps tokens for placeholders.
+pub(super) fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
+    let objects = answer.get_mut("objects").and_then(Value::as_array_mut);
+    for object in objects.into_iter().flatten() {
+        if let Some(object) = object.as_object_mut() {
+            rewrite_object(object, container, reachable);
+        }
+    }
+}
+
+fn rewrite_object(object: &mut Map<String, Value>, container: &Container, reachable: &Reachable) {
+    let mut removed = None;
+    for place in PLACES {
+        let Some(actions) = object.get_mut(place).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        actions.retain(|_, action| match target(action) {
+            Ok((host, port)) if reachable(container, &host, port) => {
+                hide_tokens(action, container, (&host, port));
+                true
+            }
+            Ok((host, _)) => {
+                removed = Some(format!("Domain not allowed: {host}"));
+                false
+            }
+            Err(()) => {
+                removed = Some("The address of the file cannot be read".to_owned());
+                false
+            }
+        });
+    }
+    if let Some(message) = removed {
+        // With an upload but without its verification nothing would be right.
+        PLACES.iter().for_each(|place| {
+            object.shift_remove(*place);
+        });
+        object.insert(
+            "error".to_owned(),
+            json!({ "code": 403, "message": message }),
+        );
+    }
+}
+
+fn target(action: &Value) -> Result<(Host, u16), ()> {
+    let href = action.get("href").and_then(Value::as_str).ok_or(())?;
+    let uri: Uri = href.parse().map_err(|_| ())?;
+    let port = match uri.scheme_str() {
+        Some("https") => 443,
+        Some("http") => 80,
+        _ => return Err(()),
+    };
+    let authority = uri.authority().ok_or(())?;
+    let authority = Authority::parse(authority.as_str(), Some(port)).map_err(|_| ())?;
+    Ok((authority.host, authority.port))
+}
+
+fn hide_tokens(action: &mut Value, container: &Container, target: (&Host, u16)) {
+    let Some(fields) = action.get_mut("header").and_then(Value::as_object_mut) else {
+        return;
+    };
+    fields.retain(|name, value| {
+        let Ok(field) = name.parse::<HeaderName>() else {
+            return false;
+        };
+        if HARMLESS.contains(&field.as_str()) {
+            return true;
+        }
+        let Some(token) = value.as_str() else {
+            return false;
+        };
+        *value = tokens::keep(container, target, field, token).into();
+        true
+    });
+}

@@ -1,0 +1,91 @@
+//! The tokens of large files, which sandboxes use once and never see.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use http::{HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use zeroize::Zeroizing;
+
+use crate::contract::{Container, Flow, Host, Request, Scheme};
+
+/// What a lease keeps at most: the oldest is forgotten, and its file asked for again.
+const KEPT: usize = 4096;
+
+/// What a placeholder begins with; a whole value stands for a token.
+const PREFIX: &str = "up-placeholder-";
+
+/// Names them in the audit.
+const NAME: &str = "git-lfs";
+
+/// What a lease owns.
+#[derive(Default)]
+struct Tokens(Mutex<VecDeque<Token>>);
+
+struct Token {
+    placeholder: String,
+    host: Host,
+    port: u16,
+    field: HeaderName,
+    value: Zeroizing<String>,
+}
+
+/// Keeps a token for the one request to `host` that it is for, and answers what stands for it.
+pub(super) fn keep(
+    container: &Container,
+    (host, port): (&Host, u16),
+    field: HeaderName,
+    value: &str,
+) -> String {
+    // It must be told apart from others. It need not be hard to guess: it is of use to nobody
+    // but the container that was given it.
+    let half = || RandomState::new().build_hasher().finish();
+    let placeholder = format!("{PREFIX}{:016x}{:016x}", half(), half());
+    let tokens = container.owned(Tokens::default);
+    let mut tokens = tokens.0.lock();
+    if tokens.len() == KEPT {
+        tokens.pop_front();
+    }
+    tokens.push_back(Token {
+        placeholder: placeholder.clone(),
+        host: host.clone(),
+        port,
+        field,
+        value: Zeroizing::new(value.to_owned()),
+    });
+    placeholder
+}
+
+/// Puts tokens where the request has what stands for them, if it goes where they are for, over
+/// TLS. Each works once.
+pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
+    let Some(container) = flow.known_container() else {
+        return;
+    };
+    let stands_for_one = |value: &HeaderValue| value.as_bytes().starts_with(PREFIX.as_bytes());
+    let none = !request.headers.values().any(stands_for_one);
+    if none || flow.scheme != Scheme::Https || flow.is_rehearsal() {
+        return;
+    }
+    let tokens = container.owned(Tokens::default);
+    let mut tokens = tokens.0.lock();
+    let mut redeemed = false;
+    for (field, sent) in &mut request.headers {
+        let is_it = |token: &Token| {
+            (&token.host, token.port) == (&flow.host, flow.port)
+                && token.field == *field
+                && token.placeholder.as_bytes() == sent.as_bytes()
+        };
+        let found = tokens.iter().position(is_it);
+        let token = found.and_then(|at| tokens.remove(at));
+        let value = token.and_then(|token| HeaderValue::from_str(&token.value).ok());
+        if let Some(mut value) = value {
+            value.set_sensitive(true);
+            *sent = value;
+            redeemed = true;
+        }
+    }
+    if redeemed {
+        flow.record.credential = Some(NAME.into());
+    }
+}

@@ -1,0 +1,269 @@
+//! Git over HTTP: which repositories, which refs, how much.
+
+mod commands;
+mod lfs;
+mod paths;
+mod pkt_line;
+mod push;
+mod refs;
+mod report;
+mod size;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
+
+use crate::contract::{
+    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, GitOperation, Host, Order,
+    Outcome, Request, Response, Slot, Step, Verdict,
+};
+use crate::fold::{folds_to, remove_fields};
+use lfs::BatchRules;
+pub use lfs::Reachable;
+use paths::{Call, Named};
+use push::{PushBody, PushRules};
+
+/// Told of pushes that deserve a word.
+pub trait PushWatch: Send + Sync {
+    /// A push passed that was larger than `git.push_limits.warning_bytes`.
+    fn large(&self, container: &Container, repo: &str, bytes: u64);
+}
+
+/// What the git rules are made from.
+pub struct GitSettings {
+    /// Where they hold.
+    pub hosts: HashSet<Host>,
+    /// All that containers in bot mode may push to.
+    pub bot_branch_prefixes: Vec<String>,
+    /// Whether a push may delete refs.
+    pub allow_branch_deletion: bool,
+    /// Whether other repositories may be read, without any credential.
+    pub public_reads: bool,
+    /// Whether git is told of a denial in its own protocol rather than by a status.
+    pub report_push_denials: bool,
+    /// From where on a push is told to `watch`.
+    pub warning_bytes: u64,
+    /// What a push may not be larger than; a repository may have a limit of its own.
+    pub hard_limit_bytes: u64,
+    /// The most that may be held of a body that must be judged whole.
+    pub inspect_bytes: usize,
+    /// Where large files may lie.
+    pub reachable: Arc<Reachable>,
+    /// Told of large pushes.
+    pub watch: Arc<dyn PushWatch>,
+}
+
+/// The rules of the git hosts.
+pub struct Git {
+    settings: GitSettings,
+    prefixes: Arc<[String]>,
+}
+
+/// A push under way: where to.
+struct Pushing(String);
+
+/// What a push may not be larger than, and who says so.
+#[derive(Default)]
+struct Limit {
+    bytes: u64,
+    rule: String,
+}
+
+impl Git {
+    /// Makes the rules from their settings.
+    #[must_use]
+    pub fn new(mut settings: GitSettings) -> Self {
+        let prefixes = std::mem::take(&mut settings.bot_branch_prefixes).into();
+        Self { settings, prefixes }
+    }
+
+    fn judge(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
+        if let Some(why) = request.path.ambiguity() {
+            return Err(Denial::malformed(why));
+        }
+        request.path.send_normal();
+        let path = request.path.normal().to_owned();
+        let named = paths::repository(&path).ok_or_else(|| unnamed(&path))?;
+        let wanted = paths::call(request, named.rest);
+        if let Ok(call) = &wanted {
+            flow.slots.put(call.operation());
+        }
+        let container = Arc::clone(flow.container()?);
+        if !container.repos.iter().any(|own| own.is(&named.repo)) {
+            return match wanted {
+                Ok(call) if self.settings.public_reads && call.may_read() => {
+                    self.read_as_anybody(flow, request, &named, call)
+                }
+                _ => Err(not_authorized(&named, &container)),
+            };
+        }
+        let limit = self.limit(&container, &named.repo);
+        match wanted? {
+            Call::Git(GitOperation::Push) => self.push(flow, request, &container, named, limit),
+            Call::Git(_) => Ok(()),
+            Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
+            Call::LfsUpload => upload(request, limit),
+        }
+    }
+
+    /// A repository that is not the container's own.
+    fn read_as_anybody(
+        &self,
+        flow: &mut Flow,
+        request: &mut Request,
+        named: &Named<'_>,
+        call: Call,
+    ) -> Verdict {
+        flow.note(|| format!("{} is read without a credential", named.repo));
+        flow.slots.put(Anonymous);
+        remove_credentials(&mut request.headers);
+        match call {
+            Call::LfsBatch => lfs::call(flow, request, self.batch(Limit::default(), true)),
+            _ => Ok(()),
+        }
+    }
+
+    fn batch(&self, limit: Limit, only_downloads: bool) -> BatchRules {
+        BatchRules {
+            only_downloads,
+            limit: limit.bytes,
+            limit_rule: limit.rule,
+            inspect_bytes: self.settings.inspect_bytes,
+        }
+    }
+
+    fn push(
+        &self,
+        flow: &mut Flow,
+        request: &mut Request,
+        container: &Container,
+        named: Named<'_>,
+        limit: Limit,
+    ) -> Verdict {
+        let encoded =
+            |value: &http::HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+        if request
+            .headers
+            .get_all(CONTENT_ENCODING)
+            .iter()
+            .any(encoded)
+        {
+            let sentence = "Unsupported encoding: a push must not be compressed as a whole";
+            return Err(Denial::new(Code::UnsupportedEncoding, sentence).rule("push commands"));
+        }
+        let rules = PushRules {
+            only_below: (container.auth_mode == AuthMode::Bot).then(|| Arc::clone(&self.prefixes)),
+            allow_deletion: self.settings.allow_branch_deletion,
+            limit: limit.bytes,
+            limit_rule: limit.rule,
+            report: self.settings.report_push_denials,
+        };
+        let announced = request.content_length;
+        // Where git is to be told, its commands must be read first: they say how.
+        let at_once = !rules.report;
+        if let Some(size) = announced.filter(|size| at_once && *size > rules.limit) {
+            return Err(rules.too_large(size));
+        }
+        flow.note(|| {
+            let most = size::human(rules.limit);
+            format!(
+                "push to {}, at most {most}: each ref is judged as it arrives",
+                named.repo
+            )
+        });
+        flow.slots.put(Pushing(named.repo));
+        request.push_filter(PushBody::new(rules, announced));
+        Ok(())
+    }
+
+    fn limit(&self, container: &Container, repo: &str) -> Limit {
+        let registered = container.repos.iter().find(|own| own.is(repo));
+        match registered.and_then(|own| own.max_receive_pack_bytes) {
+            Some(bytes) => Limit {
+                bytes,
+                rule: format!("max_receive_pack_bytes of {repo}"),
+            },
+            None => Limit {
+                bytes: self.settings.hard_limit_bytes,
+                rule: "git.push_limits.hard_limit_bytes".to_owned(),
+            },
+        }
+    }
+}
+
+/// A large file that the git host takes itself.
+fn upload(request: &Request, limit: Limit) -> Verdict {
+    match request.content_length {
+        Some(size) if size <= limit.bytes => Ok(()),
+        Some(size) => Err(size::too_large(size, limit.bytes).rule(limit.rule)),
+        None => Err(Denial::malformed("an LFS upload needs a Content-Length")),
+    }
+}
+
+/// Also what the client brought of its own: nobody is to be recognised.
+fn remove_credentials(headers: &mut HeaderMap) {
+    const NAMES: [&str; 2] = ["authorization", "cookie"];
+    remove_fields(headers, |name| NAMES.iter().any(|one| folds_to(name, one)));
+}
+
+fn unnamed(path: &str) -> Denial {
+    let sentence = format!("Repo not authorized: {path} names no repository");
+    Denial::new(Code::RepoNotAuthorized, sentence).rule("git paths")
+}
+
+fn not_authorized(named: &Named<'_>, container: &Container) -> Denial {
+    let (repo, id) = (&named.repo, &container.id);
+    Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
+        .with("repo", repo.as_str())
+        .rule(format!("repos of container {id}"))
+        .hint(format!(
+            "register container {id} with \"{repo}\" in its repos"
+        ))
+}
+
+impl Addon for Git {
+    fn name(&self) -> &'static str {
+        "git"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            provides: vec![Slot::of::<GitOperation>(), Slot::of::<Anonymous>()],
+            after: &["identity", "policy"],
+            before: &["credentials"],
+            ..Order::default()
+        }
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        // Large files may lie on any host.
+        lfs::redeem(flow, request);
+        let is_api = flow.slots.find::<ApiCall>().is_some();
+        if is_api || !self.settings.hosts.contains(&flow.host) {
+            return Step::PASS;
+        }
+        self.judge(flow, request).into()
+    }
+
+    fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
+        lfs::answer(flow, response, &self.settings.reachable).into()
+    }
+
+    fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        let (Some(Pushing(repo)), None) = (flow.slots.find(), &outcome.denial) else {
+            return;
+        };
+        let bytes = flow.counters.bytes_in.load(Ordering::Relaxed);
+        if let Some(container) = flow.known_container()
+            && bytes > self.settings.warning_bytes
+        {
+            self.settings.watch.large(container, repo, bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! What a path on a git host names: a repository, and what is wanted of it.
+
+use http::Method;
+
+use crate::contract::{Code, Denial, GitOperation, Request};
+
+/// What only the root of a repository answers: a path that ends so names it by all before.
+const SERVICES: [&str; 3] = ["info/refs", "git-upload-pack", "git-receive-pack"];
+
+const LFS: &str = "info/lfs/";
+
+/// A repository, and the path within it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Named<'a> {
+    /// `OWNER/REPO` as it was sent, without `.git`.
+    pub repo: String,
+    /// What follows, without its slash.
+    pub rest: &'a str,
+}
+
+/// What is wanted of a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Git(GitOperation),
+    /// The batch of LFS, whose answer tells where large files are.
+    LfsBatch,
+    /// A large file on its way to the host itself.
+    LfsUpload,
+}
+
+impl Call {
+    pub fn operation(self) -> GitOperation {
+        match self {
+            Self::Git(operation) => operation,
+            Self::LfsBatch | Self::LfsUpload => GitOperation::Lfs,
+        }
+    }
+
+    /// Whether it reads; what a batch is for, its body says.
+    pub fn may_read(self) -> bool {
+        use GitOperation::{Fetch, Page, Refs};
+        let reads = Self::Git(Refs { push: false });
+        self == reads || matches!(self, Self::Git(Fetch | Page) | Self::LfsBatch)
+    }
+}
+
+/// The repository that a path in normal form names, if it names one.
+pub(super) fn repository(path: &str) -> Option<Named<'_>> {
+    let path = path.strip_prefix('/')?;
+    let (owner, after) = path.split_once('/')?;
+    let (name, rest) = after.split_once('/').unwrap_or((after, ""));
+    if owner.is_empty() || name.is_empty() {
+        return None;
+    }
+    let repo = match deeper(rest) {
+        // A host with nested groups would take it for a repository of another name.
+        Some(inner) => format!("{owner}/{name}/{inner}"),
+        None => format!("{owner}/{}", without_suffix(name)),
+    };
+    Some(Named { repo, rest })
+}
+
+/// What would name a repository further down.
+fn deeper(rest: &str) -> Option<&str> {
+    if let Some((inner, _)) = rest.split_once("/info/lfs/") {
+        return Some(inner);
+    }
+    for service in SERVICES {
+        let inner = rest.strip_suffix(service);
+        if let Some(inner) = inner.and_then(|inner| inner.strip_suffix('/')) {
+            return Some(inner);
+        }
+    }
+    let mut segments = rest.split('/');
+    let named = segments.any(|segment| without_suffix(segment) != segment);
+    named.then_some(rest)
+}
+
+fn without_suffix(name: &str) -> &str {
+    match name
+        .len()
+        .checked_sub(4)
+        .map(|at| name.split_at_checked(at))
+    {
+        Some(Some((base, suffix))) if suffix.eq_ignore_ascii_case(".git") => base,
+        _ => name,
+    }
+}
+
+/// What a request wants. What is not known to read is a write, and only git's own are allowed.
+pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
+    let reads = matches!(request.method, Method::GET | Method::HEAD) && !request.websocket;
+    let posts = request.method == Method::POST;
+    if let Some(lfs) = rest.strip_prefix(LFS) {
+        return lfs_call(request, lfs, reads);
+    }
+    let operation = match rest {
+        "info/refs" if reads => match request.query.as_deref() {
+            None | Some("") => GitOperation::Page,
+            Some("service=git-upload-pack") => GitOperation::Refs { push: false },
+            Some("service=git-receive-pack") => GitOperation::Refs { push: true },
+            Some(_) => return Err(Denial::malformed("info/refs takes one service of git")),
+        },
+        "git-upload-pack" if posts => GitOperation::Fetch,
+        "git-receive-pack" if posts => GitOperation::Push,
+        _ if reads => GitOperation::Page,
+        _ => return Err(write_denied(request)),
+    };
+    Ok(Call::Git(operation))
+}
+
+fn lfs_call(request: &Request, path: &str, reads: bool) -> Result<Call, Denial> {
+    let unlocks = || {
+        let id = path
+            .strip_prefix("locks/")
+            .and_then(|p| p.strip_suffix("/unlock"));
+        id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
+    };
+    match (&request.method, path) {
+        (&Method::POST, "objects/batch") => Ok(Call::LfsBatch),
+        (&Method::POST, "locks" | "locks/verify" | "verify") => Ok(Call::Git(GitOperation::Lfs)),
+        (&Method::POST, _) if unlocks() => Ok(Call::Git(GitOperation::Lfs)),
+        (&Method::PUT, path) if path.starts_with("objects/") => Ok(Call::LfsUpload),
+        _ if reads => Ok(Call::Git(GitOperation::Lfs)),
+        _ => Err(write_denied(request)),
+    }
+}
+
+fn write_denied(request: &Request) -> Denial {
+    let sentence = format!(
+        "Write not allowed: {} {}",
+        request.method,
+        request.path.normal()
+    );
+    Denial::new(Code::WriteNotAllowed, sentence)
+        .with("allowed", "git push over smart HTTP")
+        .rule("git paths")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn a_path_names_its_repository_with_and_without_the_suffix() {
+        for (path, repo, rest) in [
+            ("/acme/web", "acme/web", ""),
+            ("/acme/web/", "acme/web", ""),
+            ("/acme/web.git", "acme/web", ""),
+            ("/acme/web.git/info/refs", "acme/web", "info/refs"),
+            ("/acme/web/info/refs", "acme/web", "info/refs"),
+            ("/acme/web.GIT/HEAD", "acme/web", "HEAD"),
+            ("/acme/web.git.git/HEAD", "acme/web.git", "HEAD"),
+            ("/acme/.git/HEAD", "acme/", "HEAD"),
+            (
+                "/acme/web/blob/main/objects/x",
+                "acme/web",
+                "blob/main/objects/x",
+            ),
+            ("/acme/web/info/lfs/locks", "acme/web", "info/lfs/locks"),
+        ] {
+            let named = repository(path).map(|named| (named.repo, named.rest));
+            assert_eq!(named, Some((repo.to_owned(), rest)), "{path}");
+        }
+        for path in ["", "/", "/acme", "/acme/", "//web", "acme/web"] {
+            assert_eq!(repository(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_repository_further_down_is_another_one() {
+        for path in [
+            "/acme/web/secret.git/info/refs",
+            "/acme/web/secret/info/refs",
+            "/acme/web/secret/git-upload-pack",
+            "/acme/web/secret/git-receive-pack",
+            "/acme/web/secret/info/lfs/objects/batch",
+            "/acme/web/secret.git/HEAD",
+            "/acme/web/secret.git/objects/ab/cdef",
+        ] {
+            let named = repository(path).unwrap();
+            assert!(named.repo.starts_with("acme/web/secret"), "{named:?}");
+        }
+    }
+
+    fn wanted(method: &str, target: &str) -> Result<Call, Code> {
+        let mut request = fixtures::request(target, &[]);
+        request.method = Method::from_bytes(method.as_bytes()).unwrap();
+        let rest = repository(request.path.normal()).unwrap().rest.to_owned();
+        call(&request, &rest).map_err(|denial| denial.code())
+    }
+
+    #[test]
+    fn a_call_is_known_by_its_suffix_and_method() {
+        use GitOperation::*;
+        let git = |operation| Ok(Call::Git(operation));
+        for (method, path, expected) in [
+            ("GET", "", git(Page)),
+            ("HEAD", "/releases", git(Page)),
+            ("GET", "/HEAD", git(Page)),
+            ("GET", "/objects/info/packs", git(Page)),
+            ("GET", "/info/refs", git(Page)),
+            (
+                "GET",
+                "/info/refs?service=git-upload-pack",
+                git(Refs { push: false }),
+            ),
+            (
+                "GET",
+                "/info/refs?service=git-receive-pack",
+                git(Refs { push: true }),
+            ),
+            ("POST", "/git-upload-pack", git(Fetch)),
+            ("POST", "/git-receive-pack", git(Push)),
+            ("POST", "/info/lfs/objects/batch", Ok(Call::LfsBatch)),
+            ("PUT", "/info/lfs/objects/ab/12", Ok(Call::LfsUpload)),
+            ("POST", "/info/lfs/locks", git(Lfs)),
+            ("GET", "/info/lfs/locks?path=a", git(Lfs)),
+            ("POST", "/info/lfs/locks/verify", git(Lfs)),
+            ("POST", "/info/lfs/locks/17/unlock", git(Lfs)),
+        ] {
+            let target = format!("/acme/web{path}");
+            assert_eq!(wanted(method, &target), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn dumb_and_webdav_writes_and_web_forms_are_refused() {
+        for (method, path) in [
+            ("PUT", "/objects/ab/cdef"),
+            ("PUT", "/info/refs"),
+            ("POST", "/info/refs?service=git-receive-pack"),
+            ("PROPFIND", "/"),
+            ("MKCOL", "/refs/heads/x"),
+            ("LOCK", "/refs/heads/main"),
+            ("MOVE", "/objects/x"),
+            ("DELETE", "/refs/heads/main"),
+            ("POST", "/pulls"),
+            ("POST", "/git-receive-pack/"),
+            ("POST", "/GIT-RECEIVE-PACK"),
+            ("PUT", "/git-receive-pack"),
+            ("PATCH", "/git-upload-pack"),
+            ("DELETE", "/info/lfs/objects/ab"),
+            ("POST", "/info/lfs/locks/1/2/unlock"),
+            ("OPTIONS", "/"),
+        ] {
+            let target = format!("/acme/web{path}");
+            let denied = Err(Code::WriteNotAllowed);
+            assert_eq!(wanted(method, &target), denied, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_two_servers_could_read_differently_is_malformed() {
+        for query in [
+            "service=git-upload-pack&service=git-receive-pack",
+            "service=git%2Dreceive-pack",
+            "service=git-upload-archive",
+            "x=y",
+        ] {
+            let target = format!("/acme/web/info/refs?{query}");
+            assert_eq!(wanted("GET", &target), Err(Code::MalformedRequest));
+        }
+    }
+}

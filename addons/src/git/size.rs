@@ -1,0 +1,81 @@
+//! How large a push may be, and what is said of one that is larger.
+
+use serde_json::json;
+
+use crate::contract::{Code, Denial};
+
+/// The ways out of a push that is too large.
+pub(super) const OPTIONS: [&str; 3] = [
+    "Split into smaller commits and push incrementally",
+    "Use Git LFS for large binary files",
+    "Request per-repository limit increase",
+];
+
+/// A push over its limit. `size` is what was announced, or what had arrived by then.
+pub(super) fn too_large(size: u64, limit: u64) -> Denial {
+    Denial::new(Code::PushTooLarge, "Push size exceeds limit")
+        .with(
+            "details",
+            json!({
+                "push_size_bytes": size,
+                "push_size_human": human(size),
+                "limit_bytes": limit,
+                "limit_human": human(limit),
+            }),
+        )
+        .with(
+            "guidance",
+            json!({
+                "message": "Your push exceeds the size limit. Alternatives:",
+                "options": OPTIONS,
+                "example": [
+                    "git push origin HEAD~50:refs/heads/branch",
+                    "git push origin HEAD:refs/heads/branch",
+                ],
+            }),
+        )
+}
+
+/// A size in the largest unit of which there is one, with one digit behind the point.
+pub(super) fn human(bytes: u64) -> String {
+    let mut units = ["B", "KB", "MB", "GB"].into_iter().peekable();
+    let mut size = bytes as f64;
+    loop {
+        let unit = units.next().unwrap_or_default();
+        if size < 1024.0 || units.peek().is_none() {
+            let digits = format!("{size:.1}");
+            return format!("{} {unit}", digits.strip_suffix(".0").unwrap_or(&digits));
+        }
+        size /= 1024.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_for_people() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KB"),
+            (250_000_000, "238.4 MB"),
+            (209_715_200, "200 MB"),
+            (3 << 40, "3072 GB"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_push_that_is_too_large_says_how_large_and_what_to_do() {
+        let json = too_large(250_000_000, 209_715_200).to_json();
+        assert_eq!(json["error"], "Push size exceeds limit");
+        assert_eq!(json["details"]["push_size_human"], "238.4 MB");
+        assert_eq!(json["details"]["limit_bytes"], 209_715_200);
+        assert_eq!(json["guidance"]["options"][1], OPTIONS[1]);
+        let example = "git push origin HEAD~50:refs/heads/branch";
+        assert_eq!(json["guidance"]["example"][0], example);
+    }
+}

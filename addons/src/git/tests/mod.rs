@@ -1,0 +1,52 @@
+mod push;
+mod rules;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+
+const ID: &str = "0123456789abcdef0123456789abcdef01234567";
+const ZERO: &str = "0000000000000000000000000000000000000000";
+
+/// Remembers what it was told.
+#[derive(Default)]
+struct Watched(Mutex<Vec<(String, u64)>>);
+
+impl PushWatch for Watched {
+    fn large(&self, _container: &Container, repo: &str, bytes: u64) {
+        self.0.lock().push((repo.to_owned(), bytes));
+    }
+}
+
+pub(super) fn settings() -> GitSettings {
+    GitSettings {
+        hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+        bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
+        allow_branch_deletion: false,
+        public_reads: false,
+        report_push_denials: true,
+        warning_bytes: 500,
+        hard_limit_bytes: 1000,
+        inspect_bytes: 10_000,
+        reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
+        watch: Arc::new(Watched::default()),
+    }
+}
+
+/// The beginning of a push: the first command offers a report.
+fn commands(commands: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (at, (new, name)) in commands.iter().enumerate() {
+        let capabilities = if at == 0 {
+            "\0 report-status side-band-64k"
+        } else {
+            "\n"
+        };
+        let line = format!("{ID} {new} {name}{capabilities}");
+        pkt_line::write(&mut out, line.as_bytes());
+    }
+    out.extend_from_slice(b"0000");
+    out
+}

@@ -1,0 +1,283 @@
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+use crate::contract::{BodyFilter, BodyOut};
+
+fn rules() -> PushRules {
+    PushRules {
+        only_below: None,
+        allow_deletion: false,
+        limit: 1 << 30,
+        limit_rule: "the limit".to_owned(),
+        report: true,
+    }
+}
+
+fn bot() -> PushRules {
+    PushRules {
+        only_below: Some(["refs/heads/sandbox/".to_owned()].into()),
+        ..rules()
+    }
+}
+
+/// Sends a body in pieces; answers what passed, and the verdict.
+fn send(rules: PushRules, pieces: &[&[u8]]) -> (Vec<u8>, Verdict) {
+    let mut body = PushBody::new(rules, None);
+    let mut out = BodyOut::default();
+    let mut verdict = Ok(());
+    for piece in pieces {
+        verdict = body.chunk(Bytes::copy_from_slice(piece), &mut out);
+        if verdict.is_err() {
+            break;
+        }
+    }
+    let verdict = verdict.and_then(|()| body.end(&mut out, None));
+    (out.drain().flatten().collect(), verdict)
+}
+
+fn denied(rules: PushRules, body: &[u8]) -> Option<Code> {
+    let (passed, verdict) = send(rules, &[body]);
+    if verdict.is_err() {
+        assert_eq!(passed, b"", "of what is denied nothing passes");
+    } else {
+        assert_eq!(passed, body);
+    }
+    verdict.err().map(|denial| denial.code())
+}
+
+#[test]
+fn a_push_passes_byte_for_byte() {
+    let mut body = commands(&[(ID, "refs/heads/main"), (ID, "refs/tags/v1")]);
+    body.extend_from_slice(b"PACK and whatever follows");
+    assert_eq!(denied(rules(), &body), None);
+}
+
+#[test]
+fn a_probe_passes_and_nothing_may_follow_it() {
+    assert_eq!(denied(rules(), b"0000"), None);
+    let smuggled = [&b"0000"[..], &commands(&[(ZERO, "refs/heads/main")])].concat();
+    assert_eq!(denied(rules(), &smuggled), Some(Code::MalformedRequest));
+    let (passed, verdict) = send(rules(), &[b"0000", b"x"]);
+    assert_eq!(passed, b"0000");
+    assert!(verdict.is_err());
+}
+
+#[test]
+fn each_ref_is_judged() {
+    use Code::*;
+    for (new, name, user, bot_mode) in [
+        (ID, "refs/heads/main", None, Some(BotBranchRestricted)),
+        (ID, "refs/heads/sandbox/a", None, None),
+        (ID, "refs/heads/sandboxed", None, Some(BotBranchRestricted)),
+        (ID, "refs/tags/v1", None, Some(BotBranchRestricted)),
+        (ID, "refs/tags/sandbox/a", None, Some(BotBranchRestricted)),
+        (ID, "refs/notes/commits", None, Some(BotBranchRestricted)),
+        (ID, "HEAD", Some(WriteNotAllowed), Some(BotBranchRestricted)),
+        (
+            ID,
+            "refs/for/main",
+            Some(WriteNotAllowed),
+            Some(BotBranchRestricted),
+        ),
+        (
+            ID,
+            "refs/replace/0123",
+            Some(WriteNotAllowed),
+            Some(BotBranchRestricted),
+        ),
+        (
+            ID,
+            "refs/heads/sandbox/../main",
+            Some(MalformedRequest),
+            Some(MalformedRequest),
+        ),
+        (
+            ID,
+            "refs/heads/sandbox/",
+            Some(MalformedRequest),
+            Some(MalformedRequest),
+        ),
+        (
+            ZERO,
+            "refs/heads/sandbox/a",
+            Some(BranchDeletionBlocked),
+            Some(BranchDeletionBlocked),
+        ),
+        (
+            ZERO,
+            "refs/tags/v1",
+            Some(BranchDeletionBlocked),
+            Some(BranchDeletionBlocked),
+        ),
+    ] {
+        let body = commands(&[(ID, "refs/heads/sandbox/first"), (new, name)]);
+        assert_eq!(denied(rules(), &body), user, "{name} as a user");
+        assert_eq!(denied(bot(), &body), bot_mode, "{name} as a bot");
+    }
+}
+
+#[test]
+fn deletions_pass_where_they_are_allowed_and_bots_stay_below_their_prefixes() {
+    let allowed = |rules| PushRules {
+        allow_deletion: true,
+        ..rules
+    };
+    let main = commands(&[(ZERO, "refs/heads/main")]);
+    assert_eq!(denied(allowed(rules()), &main), None);
+    assert_eq!(
+        denied(allowed(bot()), &main),
+        Some(Code::BotBranchRestricted)
+    );
+    let own = commands(&[(ZERO, "refs/heads/sandbox/a")]);
+    assert_eq!(denied(allowed(bot()), &own), None);
+}
+
+#[test]
+fn the_sentences_are_those_that_people_know() {
+    let sentence = |rules, body: &[u8]| {
+        let denial = send(rules, &[body]).1.unwrap_err();
+        (denial.sentence().to_owned(), denial.addon())
+    };
+    let deletion = sentence(rules(), &commands(&[(ZERO, "refs/heads/main")]));
+    let blocked = "Branch deletion blocked: refs/heads/main";
+    assert_eq!(deletion, (blocked.to_owned(), "git"));
+    let bot = sentence(bot(), &commands(&[(ID, "refs/heads/main")]));
+    let restricted = "Bot mode: can only push to sandbox/* branches";
+    assert_eq!(bot, (restricted.to_owned(), "git"));
+}
+
+#[test]
+fn a_denial_is_reported_for_every_ref_or_by_its_status_alone() {
+    let body = commands(&[(ID, "refs/heads/a"), (ZERO, "refs/heads/b")]);
+    let denial = send(rules(), &[&body]).1.unwrap_err();
+    let answer = denial.answer().unwrap();
+    assert_eq!(answer.drain_bytes, rules().limit);
+    let text = String::from_utf8_lossy(&answer.body);
+    for name in ["a", "b"] {
+        let line = format!("ng refs/heads/{name} Branch deletion blocked: refs/heads/b");
+        assert!(text.contains(&line), "{text}");
+    }
+    let plain = PushRules {
+        report: false,
+        ..rules()
+    };
+    assert_eq!(send(plain, &[&body]).1.unwrap_err().answer(), None);
+}
+
+#[test]
+fn over_the_limit_a_push_ends_and_says_so() {
+    let head = commands(&[(ID, "refs/heads/a")]);
+    let limited = |limit| PushRules { limit, ..rules() };
+    let size = head.len() as u64;
+    assert_eq!(denied(limited(size), &head), None);
+    assert_eq!(denied(limited(size - 1), &head), Some(Code::PushTooLarge));
+    let (passed, verdict) = send(limited(size + 10), &[&head, &[0; 10], &[0; 1]]);
+    assert_eq!(passed.len() as u64, size + 10);
+    let denial = verdict.unwrap_err();
+    assert_eq!(denial.code(), Code::PushTooLarge);
+    assert_eq!(denial.rule_name(), Some("the limit"));
+    let text = String::from_utf8_lossy(&denial.answer().unwrap().body).into_owned();
+    assert!(text.contains("ng refs/heads/a Push size exceeds limit"));
+    assert!(text.contains("\x02Use Git LFS for large binary files"));
+}
+
+#[test]
+fn a_length_that_is_announced_is_believed_before_the_first_byte_of_the_pack() {
+    let limited = PushRules {
+        limit: 1000,
+        ..rules()
+    };
+    let mut body = PushBody::new(limited, Some(1001));
+    let mut out = BodyOut::default();
+    let head = commands(&[(ID, "refs/heads/a")]);
+    let denial = body.chunk(head.into(), &mut out).unwrap_err();
+    assert!(out.is_empty());
+    assert_eq!(denial.to_json()["details"]["push_size_bytes"], 1001);
+}
+
+#[test]
+fn a_list_that_never_ends_is_refused() {
+    let line = format!("0090{ID} {ID} refs/tags/{}", "x".repeat(48));
+    let many = line.repeat((1 << 20) / line.len() + 1);
+    let code = denied(rules(), many.as_bytes());
+    assert_eq!(code, Some(Code::BodyTooLargeToInspect));
+    for cut in ["", "0", "0085", &line[..100], &line] {
+        let code = denied(rules(), cut.as_bytes());
+        assert_eq!(code, Some(Code::MalformedRequest), "{cut}");
+    }
+}
+
+/// Bodies that are nearly pushes: those are the ones that find the borders.
+fn body() -> impl Strategy<Value = Vec<u8>> {
+    let name = prop_oneof![
+        Just("refs/heads/main"),
+        Just("refs/heads/sandbox/a"),
+        Just("refs/heads/.."),
+        Just("refs/for/main"),
+    ];
+    let command = (prop_oneof![4 => Just(ID), 1 => Just(ZERO)], name);
+    let list = prop::collection::vec(command, 0..4);
+    let damage = prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()));
+    let rest = prop::collection::vec(any::<u8>(), 0..40);
+    (list, damage, rest).prop_map(|(list, damage, rest)| {
+        let mut body = commands(&list);
+        if let Some((at, byte)) = damage {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        body.extend(rest);
+        body
+    })
+}
+
+proptest! {
+    #[test]
+    fn chunking_changes_no_verdict_and_no_byte(
+        body in body(),
+        limit in 100u64..600,
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let limited = || PushRules { limit, ..bot() };
+        let (whole, expected) = send(limited(), &[&body]);
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(body.len())).collect();
+        cuts.extend([0, body.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<_> = cuts.windows(2).map(|two| &body[two[0]..two[1]]).collect();
+        let bytewise: Vec<_> = body.chunks(1).collect();
+        for pieces in [pieces, bytewise] {
+            let (passed, verdict) = send(limited(), &pieces);
+            let code = |verdict: &Verdict| verdict.as_ref().err().map(Denial::code);
+            prop_assert_eq!(code(&verdict), code(&expected));
+            prop_assert!(body.starts_with(&passed) && passed.starts_with(&whole));
+            if verdict.is_ok() {
+                prop_assert_eq!(passed, body.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn no_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = send(rules(), &[&body]);
+    }
+}
+
+/// A mebibyte of each kind that might make it slow: the shortest lines, one byte at a time, and
+/// what never becomes a line.
+#[test]
+fn no_mebibyte_takes_long() {
+    let shortest = "0005a".repeat((1 << 20) / 5);
+    let line = format!("0068{ID} {ID} refs/tags/12345678");
+    let commands = line.repeat(9_000);
+    let longest = format!("fff0{}", "x".repeat(1 << 20));
+    for body in [shortest, commands, longest, "0".repeat(1 << 20)] {
+        let pieces: Vec<_> = body.as_bytes().chunks(1).collect();
+        let begun = Instant::now();
+        let _ = send(rules(), &[body.as_bytes()]);
+        let _ = send(rules(), &pieces[..pieces.len().min(100_000)]);
+        let taken = begun.elapsed();
+        assert!(taken < Duration::from_millis(200), "{taken:?}");
+    }
+}

@@ -1,0 +1,302 @@
+//! The operator's own rules: the first one that matches decides, and ends the list.
+
+use std::sync::Arc;
+
+use http::Method;
+use regex::{Regex, RegexBuilder};
+
+use crate::contract::{Code, Denial, EntryMap, Flow, Host, Origin, Request, Verdict};
+
+/// The memory that one compiled pattern may take; sensible ones take a hundredth. Matching
+/// takes time in proportion to the path, whatever the pattern.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// What a rule says of what it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It passes this list; it overrides no other addon.
+    Allow,
+    /// It is denied.
+    Deny,
+    /// A person decides.
+    Ask,
+}
+
+/// One rule. What it leaves empty matches anything.
+pub struct Rule {
+    name: Arc<str>,
+    effect: Effect,
+    hosts: EntryMap<()>,
+    methods: Vec<Method>,
+    paths: Vec<Regex>,
+    origin: Origin,
+}
+
+impl Rule {
+    /// A rule for everything; `origin` is where it was written.
+    #[must_use]
+    pub fn new(name: &str, effect: Effect, origin: Origin) -> Self {
+        Self {
+            name: name.into(),
+            effect,
+            hosts: EntryMap::default(),
+            methods: Vec::new(),
+            paths: Vec::new(),
+            origin,
+        }
+    }
+
+    /// Narrows it to hosts.
+    #[must_use]
+    pub fn for_hosts(mut self, hosts: EntryMap<()>) -> Self {
+        self.hosts = hosts;
+        self
+    }
+
+    /// Narrows it to methods.
+    #[must_use]
+    pub fn for_methods(mut self, methods: Vec<Method>) -> Self {
+        self.methods = methods;
+        self
+    }
+
+    /// Narrows it to paths in normal form that one of the patterns matches.
+    pub fn for_paths(mut self, patterns: &[String]) -> Result<Self, regex::Error> {
+        let compile =
+            |pattern: &String| RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build();
+        self.paths = patterns.iter().map(compile).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    fn has_host(&self, host: &Host) -> bool {
+        self.hosts.is_empty() || self.hosts.find(host).is_some()
+    }
+
+    /// Whether the host alone decides.
+    fn is_for_whole_hosts(&self) -> bool {
+        self.methods.is_empty() && self.paths.is_empty()
+    }
+
+    /// HEAD counts as GET. Frameworks let a POST stand for another method, by a field of a form
+    /// for one, so where those are not to pass it counts as each of them.
+    fn has_method(&self, method: &Method) -> bool {
+        let stands_for: &[Method] = match *method {
+            Method::HEAD => &[Method::GET],
+            Method::POST if self.effect != Effect::Allow => {
+                &[Method::PUT, Method::PATCH, Method::DELETE]
+            }
+            _ => &[],
+        };
+        self.methods.is_empty()
+            || self.methods.contains(method)
+            || stands_for
+                .iter()
+                .any(|method| self.methods.contains(method))
+    }
+
+    fn has_path(&self, path: &str) -> bool {
+        self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.is_match(path))
+    }
+
+    fn decide(&self, flow: &mut Flow) -> Verdict {
+        let (name, origin) = (&self.name, &self.origin);
+        flow.record.rule = Some(Arc::clone(name));
+        let (code, sentence) = match self.effect {
+            Effect::Allow => {
+                flow.note(|| format!("allowed by rule {name} at {origin}"));
+                return Ok(());
+            }
+            Effect::Deny => (Code::RuleDenied, format!("Denied by rule {name}")),
+            Effect::Ask => (
+                Code::ApprovalPending,
+                format!("Approval pending: rule {name} asks for one"),
+            ),
+        };
+        flow.note(|| format!("rule {name} at {origin} matches"));
+        Err(Denial::new(code, sentence)
+            .with("rule", &**name)
+            .rule(&**name)
+            .hint(format!("change rule {name} at {origin}")))
+    }
+}
+
+/// The rules, in their order.
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    pub(super) fn new(rules: Vec<Rule>) -> Self {
+        Self(rules)
+    }
+
+    /// Whether a rule looks at paths of this host, so that each needs one reading.
+    pub(super) fn judge_paths_of(&self, host: &Host) -> bool {
+        let mut rules = self.0.iter();
+        rules.any(|rule| !rule.paths.is_empty() && rule.has_host(host))
+    }
+
+    /// A CONNECT has no method and no path yet, so only rules for whole hosts can decide; one
+    /// that needs to know more leaves it to the request.
+    pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
+        let first = self.0.iter().find(|rule| rule.has_host(&flow.host));
+        match first {
+            Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Verdict {
+        let path = request.path.normal();
+        let first = self.0.iter().find(|rule| {
+            rule.has_host(&flow.host) && rule.has_method(&request.method) && rule.has_path(path)
+        });
+        first.map_or(Ok(()), |rule| rule.decide(flow))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{HostPattern, Kind};
+    use crate::fixtures::{container, flow_of, request};
+
+    fn rule(name: &str, effect: Effect, line: usize) -> Rule {
+        let file = "policy.yaml".into();
+        Rule::new(name, effect, Origin { file, line })
+    }
+
+    fn hosts(patterns: &[&str]) -> EntryMap<()> {
+        let mut hosts = EntryMap::default();
+        for pattern in patterns {
+            hosts.insert(HostPattern::parse(pattern).unwrap(), ());
+        }
+        hosts
+    }
+
+    fn paths(rule: Rule, patterns: &[&str]) -> Rule {
+        let patterns: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+        rule.for_paths(&patterns).unwrap()
+    }
+
+    fn rules() -> Rules {
+        let posts = rule("posts", Effect::Allow, 2)
+            .for_hosts(hosts(&["api.example.com"]))
+            .for_methods(vec![Method::POST, Method::GET]);
+        let keep = rule("keep", Effect::Deny, 5)
+            .for_hosts(hosts(&["*.example.com"]))
+            .for_methods(vec![Method::DELETE, Method::GET]);
+        let money = paths(
+            rule("money", Effect::Ask, 9),
+            &["^/payments/", "^/refunds$"],
+        );
+        let shut = rule("shut", Effect::Deny, 12).for_hosts(hosts(&["*.example.org"]));
+        Rules(vec![
+            paths(posts, &["^/projects/"]),
+            paths(keep, &["^/projects/"]),
+            money,
+            shut,
+        ])
+    }
+
+    fn judge(method: &str, host: &str, path: &str) -> Result<(), Denial> {
+        let mut flow = flow_of(&container("web"), Kind::Http, host);
+        let mut request = request(path, &[]);
+        request.method = method.parse().unwrap();
+        rules().judge_request(&mut flow, &request)
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        use Code::*;
+        for (method, host, path, decided) in [
+            ("GET", "api.example.com", "/projects/1", None),
+            ("HEAD", "api.example.com", "/projects/1", None),
+            ("POST", "api.example.com", "/projects/1", None),
+            ("DELETE", "api.example.com", "/projects/1", Some(RuleDenied)),
+            ("GET", "www.example.com", "/projects/1", Some(RuleDenied)),
+            ("HEAD", "www.example.com", "/projects/1", Some(RuleDenied)),
+            // It may stand for a DELETE, and no rule before allows it here.
+            ("POST", "www.example.com", "/projects/1", Some(RuleDenied)),
+            ("PUT", "www.example.com", "/projects/1", None),
+            ("DELETE", "www.example.com", "/other", None),
+            ("DELETE", "example.com", "/projects/1", None),
+            (
+                "GET",
+                "any.example.net",
+                "/payments/7",
+                Some(ApprovalPending),
+            ),
+            ("GET", "any.example.net", "/refunds", Some(ApprovalPending)),
+            ("GET", "any.example.net", "/refunds/7", None),
+            ("GET", "any.example.net", "/x/payments/7", None),
+            ("GET", "a.example.org", "/", Some(RuleDenied)),
+        ] {
+            let denial = judge(method, host, path).err();
+            let code = denial.map(|denial| denial.code());
+            assert_eq!(code, decided, "{method} {host}{path}");
+        }
+    }
+
+    #[test]
+    fn a_denial_names_its_rule_and_where_it_is_written() {
+        let denial = judge("DELETE", "api.example.com", "/projects/1").unwrap_err();
+        assert_eq!(denial.sentence(), "Denied by rule keep");
+        assert_eq!(denial.to_json()["rule"], "keep");
+        assert_eq!(denial.rule_name(), Some("keep"));
+        assert_eq!(denial.edit(), Some("change rule keep at policy.yaml:5"));
+        let asked = judge("GET", "api.example.com", "/refunds").unwrap_err();
+        assert_eq!(asked.to_json()["rule"], "money");
+    }
+
+    #[test]
+    fn a_rule_that_allows_is_recorded_and_explained_with_its_place() {
+        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com").rehearse();
+        let judged = rules().judge_request(&mut flow, &request("/projects/1", &[]));
+        judged.unwrap();
+        assert_eq!(flow.record.rule.as_deref(), Some("posts"));
+        let notes: Vec<_> = flow.notes().iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(notes, ["allowed by rule posts at policy.yaml:2"]);
+    }
+
+    #[test]
+    fn a_tunnel_is_denied_where_the_host_alone_decides() {
+        let shut = || rule("shut", Effect::Deny, 1).for_hosts(hosts(&["*.example.org"]));
+        let open = || rule("open", Effect::Allow, 1).for_hosts(hosts(&["a.example.org"]));
+        let gets = || rule("gets", Effect::Allow, 1).for_methods(vec![Method::GET]);
+        for (rules, host, denied) in [
+            (vec![shut()], "a.example.org", true),
+            (vec![shut()], "example.org", false),
+            (vec![open(), shut()], "a.example.org", false),
+            (vec![open(), shut()], "b.example.org", true),
+            // Whether this one matches is known with the request.
+            (vec![gets(), shut()], "a.example.org", false),
+        ] {
+            let mut flow = flow_of(&container("web"), Kind::Tunnel, host);
+            assert_eq!(
+                Rules(rules).judge_tunnel(&mut flow).is_err(),
+                denied,
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn paths_are_judged_where_a_rule_looks_at_them() {
+        let looks = Rules(vec![paths(
+            rule("a", Effect::Deny, 1).for_hosts(hosts(&["*.example.com"])),
+            &["^/x"],
+        )]);
+        for (host, judged) in [("a.example.com", true), ("example.com", false)] {
+            assert_eq!(looks.judge_paths_of(&Host::parse(host).unwrap()), judged);
+        }
+        let everywhere = Host::parse("example.net").unwrap();
+        assert!(rules().judge_paths_of(&everywhere));
+        let blind = Rules(vec![rule("b", Effect::Deny, 1)]);
+        assert!(!blind.judge_paths_of(&everywhere));
+    }
+
+    #[test]
+    fn a_pattern_that_takes_too_much_memory_is_refused() {
+        let patterns = ["(a{1000}){1000}".to_owned()];
+        assert!(rule("big", Effect::Deny, 1).for_paths(&patterns).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! How much one container may use of what is shared: the upstreams, and the resolver.
+
+mod dns;
+mod requests;
+
+use std::time::Duration;
+
+use crate::contract::{
+    Addon, Code, Denial, DnsQuery, Flow, Host, Order, Principal, Request, Step, Verdict,
+};
+
+pub use dns::DnsBudget;
+pub use requests::{Rate, RateBuckets, RequestLimits};
+
+/// What the limits are made from.
+pub struct RateLimitSettings {
+    /// What a lease may ask the resolver for.
+    pub dns: DnsBudget,
+    /// What a lease may ask an upstream for; `None` where requests are not counted.
+    pub requests: Option<RequestLimits>,
+    /// Knows every bucket across reloads, so it is made once and handed in.
+    pub buckets: RateBuckets,
+}
+
+/// Holds every lease to its budgets.
+pub struct RateLimit(RateLimitSettings);
+
+impl RateLimit {
+    /// Gives every lease the same budgets.
+    #[must_use]
+    pub fn new(settings: RateLimitSettings) -> Self {
+        Self(settings)
+    }
+
+    fn count_name(&self, flow: &Flow, host: &Host, is_query: bool) -> Verdict {
+        if !counts(flow) {
+            return Ok(());
+        }
+        let counted = self
+            .0
+            .dns
+            .count(flow.container()?, host, is_query, flow.started);
+        counted.map_err(|(limit, wait)| {
+            over(flow, wait)
+                .rule(format!("dns.{limit}"))
+                .hint(format!("raise dns.{limit} in proxy.yaml"))
+        })
+    }
+
+    fn count_request(&self, flow: &mut Flow) -> Verdict {
+        let Some(limits) = &self.0.requests else {
+            return Ok(());
+        };
+        let entry = flow.entry.clone();
+        let (bucket, rate) = limits.bucket_of(&flow.host, entry.as_deref());
+        flow.note(|| {
+            let (each, burst) = (rate.per_second, rate.burst);
+            format!("at most {each} requests a second to {bucket}, {burst} at once")
+        });
+        if !counts(flow) {
+            return Ok(());
+        }
+        let buckets = &self.0.buckets;
+        let counted = buckets.count(flow.container()?, flow, bucket, rate);
+        counted.map_err(|wait| {
+            over(flow, wait).rule("rate_limits").hint(format!(
+                "raise the limit of {bucket} under rate_limits in policy.yaml"
+            ))
+        })
+    }
+}
+
+impl Addon for RateLimit {
+    fn name(&self) -> &'static str {
+        "rate_limit"
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            after: &["identity"],
+            ..Order::default()
+        }
+    }
+
+    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        self.count_name(flow, &flow.host, false).into()
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {
+        self.count_request(flow).into()
+    }
+
+    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a mut DnsQuery) -> Step<'a> {
+        self.count_name(flow, &query.name, true).into()
+    }
+}
+
+/// A rehearsal sends nothing, and what the appliance asks for itself is nobody's budget.
+fn counts(flow: &Flow) -> bool {
+    !flow.is_rehearsal() && !matches!(flow.principal, Some(Principal::System(_)))
+}
+
+fn over(flow: &Flow, wait: Duration) -> Denial {
+    let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
+    let denial = match flow.known_container() {
+        Some(container) => denial.with("container_id", container.id.as_str()),
+        None => denial,
+    };
+    denial.with("upstream", flow.upstream()).retry_after(wait)
+}

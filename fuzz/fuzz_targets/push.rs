@@ -1,0 +1,78 @@
+//! Pushes: no body panics, and where it is cut changes neither the verdict nor a byte that passes.
+#![no_main]
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use addons::contract::*;
+use addons::git::{Git, GitSettings, PushWatch};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use libfuzzer_sys::fuzz_target;
+use time::{Duration, OffsetDateTime};
+
+struct Silent;
+
+impl PushWatch for Silent {
+    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
+}
+
+fn filters() -> Vec<Box<dyn BodyFilter>> {
+    let host = Host::parse("github.com").unwrap();
+    let git = Git::new(GitSettings {
+        hosts: HashSet::from([host.clone()]),
+        bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
+        allow_branch_deletion: false,
+        public_reads: false,
+        report_push_denials: true,
+        warning_bytes: 512,
+        hard_limit_bytes: 1024,
+        inspect_bytes: 10_000,
+        reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
+        watch: Arc::new(Silent),
+    });
+    let now = OffsetDateTime::now_utc();
+    let container = Container::new(Registration {
+        id: ContainerId::parse("fuzz").unwrap(),
+        lease: 1,
+        source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        repos: vec![Repo {
+            name: "acme/web".into(),
+            max_receive_pack_bytes: None,
+        }],
+        auth_mode: AuthMode::Bot,
+        created_at: now,
+        expires_at: now + Duration::hours(1),
+        allowed_domains: None,
+        level: Level::Public,
+    });
+    let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
+    flow.principal = Some(Principal::Container(Arc::new(container)));
+    let path = Path::parse("/acme/web/git-receive-pack");
+    let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
+    git.request(&mut flow, &mut request).ready().unwrap().unwrap();
+    request.take_filters()
+}
+
+fn send<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Option<Code>) {
+    let mut filter = filters().pop().unwrap();
+    let mut out = BodyOut::default();
+    let mut verdict = Ok(());
+    for piece in pieces {
+        verdict = filter.chunk(Bytes::copy_from_slice(piece), &mut out);
+        if verdict.is_err() {
+            break;
+        }
+    }
+    let verdict = verdict.and_then(|()| filter.end(&mut out, None));
+    (out.drain().flatten().collect(), verdict.err().map(|denial| denial.code()))
+}
+
+fuzz_target!(|body: &[u8]| {
+    let (whole, expected) = send(std::iter::once(body));
+    let (passed, code) = send(body.chunks(1));
+    assert_eq!(code, expected);
+    assert!(body.starts_with(&passed) && passed.starts_with(&whole));
+    assert!(code.is_some() || passed == body);
+});

@@ -1,0 +1,81 @@
+//! What lasts is asked for again when the configuration changes.
+
+use std::time::Duration;
+
+use addons::contract::{Fault, Flow, Host, Kind, Scheme};
+
+use super::connection::Connection;
+use crate::world::World;
+
+/// How long after a reload the request in hand is looked at: one that began under the old
+/// configuration has said by then where it goes.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// What was permitted, and under which configuration.
+#[derive(Clone)]
+pub struct Permitted {
+    epoch: u64,
+    kind: Kind,
+    scheme: Scheme,
+    host: Host,
+    port: u16,
+}
+
+impl Permitted {
+    /// What a flow asks for.
+    pub fn of(flow: &Flow, world: &World) -> Self {
+        Self {
+            epoch: world.epoch,
+            kind: flow.kind,
+            scheme: flow.scheme,
+            host: flow.host.clone(),
+            port: flow.port,
+        }
+    }
+}
+
+impl Connection {
+    /// Ends when a reload takes away what was permitted.
+    pub async fn revoked(&self, permitted: &Permitted) {
+        let mut epoch = permitted.epoch;
+        loop {
+            let world = self.engine.worlds.after(epoch).await;
+            epoch = world.epoch;
+            if !self.may_still(permitted, &world).await {
+                return;
+            }
+        }
+    }
+
+    /// The same for the request in hand, on a connection whose requests go here and there.
+    pub async fn request_revoked(&self) {
+        let mut epoch = self.engine.world().epoch;
+        loop {
+            let world = self.engine.worlds.after(epoch).await;
+            epoch = world.epoch;
+            tokio::time::sleep(SETTLE).await;
+            let permitted = self.in_hand.lock().clone();
+            if let Some(permitted) = permitted
+                && !self.may_still(&permitted, &world).await
+            {
+                return;
+            }
+        }
+    }
+
+    /// Asks the chain without counting anything. Only a rule takes a permission away: what
+    /// stands is not ended because something is out of order just now.
+    async fn may_still(&self, permitted: &Permitted, world: &World) -> bool {
+        let Permitted {
+            kind, scheme, port, ..
+        } = *permitted;
+        let host = permitted.host.clone();
+        let flow = world.flow(kind, self.client.clone(), scheme, host, port);
+        let mut flow = flow.rehearse();
+        flow.principal = self.principal();
+        match world.chain.tunnel(&mut flow).await {
+            Ok(_) => true,
+            Err(denial) => denial.code().fault() != Fault::Policy,
+        }
+    }
+}

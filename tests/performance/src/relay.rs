@@ -1,0 +1,108 @@
+//! The barest relay that does the product's work: TLS on both sides, hyper on both sides, one
+//! upstream connection for each client connection, and no decision.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, combinators::BoxBody};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self as client, SendRequest};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::certificates;
+
+struct Relay {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    upstream: SocketAddr,
+}
+
+pub async fn run(
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    upstream_ca: &Path,
+    ca: &Path,
+) -> anyhow::Result<()> {
+    let mut server = (*certificates::server(&["*.example.com", "*.many.example.com"], ca)?).clone();
+    server.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let client = certificates::client(upstream_ca, b"http/1.1")?;
+    let relay = Arc::new(Relay {
+        server: Arc::new(server),
+        client,
+        upstream,
+    });
+    let listener = TcpListener::bind(listen).await?;
+    loop {
+        let (socket, _) = listener.accept().await?;
+        socket.set_nodelay(true)?;
+        let relay = Arc::clone(&relay);
+        tokio::spawn(async move {
+            let service = service_fn(move |request| connect(Arc::clone(&relay), request));
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(socket), service)
+                .with_upgrades()
+                .await;
+        });
+    }
+}
+
+async fn connect(
+    relay: Arc<Relay>,
+    request: Request<Incoming>,
+) -> Result<Response<Empty<Bytes>>, hyper::Error> {
+    let host = request.uri().host().unwrap_or_default().to_owned();
+    tokio::spawn(async move {
+        let Ok(upgraded) = hyper::upgrade::on(request).await else {
+            return;
+        };
+        let acceptor = TlsAcceptor::from(Arc::clone(&relay.server));
+        let Ok(stream) = acceptor.accept(TokioIo::new(upgraded)).await else {
+            return;
+        };
+        let sender: Arc<Mutex<Option<SendRequest<Incoming>>>> = Arc::default();
+        let service = service_fn(move |request| {
+            forward(
+                Arc::clone(&relay),
+                host.clone(),
+                Arc::clone(&sender),
+                request,
+            )
+        });
+        let _ = http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    });
+    Ok(Response::new(Empty::new()))
+}
+
+async fn forward(
+    relay: Arc<Relay>,
+    host: String,
+    sender: Arc<Mutex<Option<SendRequest<Incoming>>>>,
+    request: Request<Incoming>,
+) -> anyhow::Result<Response<BoxBody<Bytes, hyper::Error>>> {
+    let mut sender = sender.lock().await;
+    if sender.as_ref().is_none_or(SendRequest::is_closed) {
+        let socket = TcpStream::connect(relay.upstream).await?;
+        socket.set_nodelay(true)?;
+        let connector = TlsConnector::from(Arc::clone(&relay.client));
+        let stream = connector.connect(host.try_into()?, socket).await?;
+        let (fresh, connection) = client::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        *sender = Some(fresh);
+    }
+    let sender = sender
+        .as_mut()
+        .ok_or_else(|| anyhow::anyhow!("no connection"))?;
+    sender.ready().await?;
+    Ok(sender.send_request(request).await?.map(|body| body.boxed()))
+}

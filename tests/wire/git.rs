@@ -1,0 +1,434 @@
+//! A real git before real repositories: what passes, and what its person is shown.
+
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, Ran, SANDBOX, Setup};
+
+/// A bare repository at the origin, a proxy with git rules for `git.example.com`, and a clone of
+/// one commit.
+pub struct Forge {
+    pub origin: Origin,
+    pub proxy: Proxy,
+}
+
+pub const HOST: &str = "https://git.example.com";
+
+impl Forge {
+    pub fn start() -> Self {
+        Self::with(|_| (), json!({}))
+    }
+
+    /// With a changed set-up, and further members of the registration.
+    pub fn with(change: impl FnOnce(&mut Setup), registration: Value) -> Self {
+        let origin = Origin::start();
+        for repo in ["acme/web", "acme/other"] {
+            let bare = origin.repositories().join(format!("{repo}.git"));
+            let run = |arguments: &[&str]| {
+                let git = std::process::Command::new("git").args(arguments).status();
+                assert!(git.unwrap().success());
+            };
+            let bare = bare.to_str().unwrap();
+            run(&["init", "--quiet", "--bare", "--initial-branch=main", bare]);
+            run(&["-C", bare, "config", "http.receivepack", "true"]);
+        }
+        let mut setup = Setup::new(&origin);
+        setup.containers.clear();
+        setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["git.example.com"] } }));
+        change(&mut setup);
+        let proxy = setup.start();
+        let mut body =
+            json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["acme/web"] });
+        for (key, value) in registration.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        proxy.register_as(body);
+        let forge = Self { origin, proxy };
+        forge
+            .git(&["init", "--quiet", "--initial-branch=main", "work"])
+            .ok();
+        forge.commit("first");
+        forge
+            .work(&["remote", "add", "origin", &format!("{HOST}/acme/web.git")])
+            .ok();
+        forge
+    }
+
+    pub fn git(&self, arguments: &[&str]) -> Ran {
+        self.proxy.run("git", arguments)
+    }
+
+    /// git in the clone.
+    pub fn work(&self, arguments: &[&str]) -> Ran {
+        let as_tester = [
+            "-C",
+            "work",
+            "-c",
+            "user.name=Tester",
+            "-c",
+            "user.email=tester@example.com",
+        ];
+        self.git(&[&as_tester[..], arguments].concat())
+    }
+
+    pub fn commit(&self, content: &str) {
+        std::fs::write(self.proxy.path("work/file"), content).unwrap();
+        self.work(&["add", "file"]).ok();
+        self.work(&["commit", "--quiet", "-m", "Change the file"])
+            .ok();
+    }
+
+    /// Pushes, which must be denied; answers what git said.
+    #[track_caller]
+    pub fn denied_push(&self, arguments: &[&str]) -> String {
+        let ran = self.work(&[&["push", "origin"], arguments].concat());
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.stderr
+    }
+
+    /// The commit of a ref at the origin.
+    pub fn at_origin(&self, name: &str) -> Option<String> {
+        let bare = self.origin.repositories().join("acme/web.git");
+        let ran = self.git(&[
+            "-C",
+            bare.to_str().unwrap(),
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            name,
+        ]);
+        (ran.code == Some(0)).then_some(ran.stdout)
+    }
+
+    pub fn head(&self) -> Option<String> {
+        Some(self.work(&["rev-parse", "HEAD"]).ok())
+    }
+
+    /// How many pushes with commands reached the origin.
+    pub fn pushes_seen(&self) -> usize {
+        let seen = self.origin.seen();
+        let pushes = seen
+            .iter()
+            .filter(|seen| seen.target.ends_with("/git-receive-pack"));
+        // A probe is four bytes.
+        pushes.filter(|seen| seen.received() > 4).count()
+    }
+}
+
+#[test]
+fn an_authorized_repository_is_cloned_fetched_and_pushed_with_and_without_the_suffix() {
+    let forge = Forge::start();
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    assert_eq!(forge.at_origin("main"), forge.head());
+    forge.work(&["tag", "v1"]).ok();
+    forge
+        .work(&["push", "--quiet", "origin", "v1", "main:refs/heads/topic"])
+        .ok();
+    assert_eq!(forge.at_origin("v1"), forge.head());
+    for (at, url) in [("a", "acme/web.git"), ("b", "acme/web")] {
+        forge
+            .git(&["clone", "--quiet", &format!("{HOST}/{url}"), at])
+            .ok();
+        forge.git(&["-C", at, "fetch", "--quiet", "--depth=1"]).ok();
+    }
+    forge
+        .git(&[
+            "-C",
+            "b",
+            "push",
+            "--quiet",
+            "origin",
+            "main:refs/heads/without",
+        ])
+        .ok();
+    assert_eq!(forge.at_origin("without"), forge.head());
+    for (operation, outcome) in [("refs", "ok"), ("fetch", "ok"), ("push", "ok")] {
+        let labels = [
+            format!("operation=\"{operation}\""),
+            format!("outcome=\"{outcome}\""),
+        ];
+        let labels = labels.each_ref().map(String::as_str);
+        assert!(forge.proxy.metric("proxy_git_operations_total", &labels) >= 2.0);
+    }
+}
+
+#[test]
+fn letter_case_changes_no_verdict() {
+    let forge = Forge::start();
+    let repositories = forge.origin.repositories();
+    std::os::unix::fs::symlink(repositories.join("acme"), repositories.join("ACME")).unwrap();
+    let upper = format!("{HOST}/ACME/web.git");
+    forge.git(&["ls-remote", "--quiet", &upper]).ok();
+    let denied = forge.git(&["ls-remote", &format!("{HOST}/ACME/OTHER.git")]);
+    assert!(denied.stderr.contains("403"), "{denied:?}");
+}
+
+#[test]
+fn another_repository_is_denied_reads_included() {
+    let forge = Forge::start();
+    for arguments in [
+        [
+            "clone",
+            "--quiet",
+            "https://git.example.com/acme/other",
+            "x",
+        ],
+        [
+            "clone",
+            "--quiet",
+            "https://git.example.com/acme/web/other.git",
+            "x",
+        ],
+    ] {
+        let ran = forge.git(&arguments);
+        assert_eq!(ran.code, Some(128));
+        assert!(
+            ran.stderr.contains("The requested URL returned error: 403"),
+            "{ran:?}"
+        );
+    }
+    for path in [
+        "/acme/other",
+        "/acme/other/raw/main/a",
+        "/acme/other.git/HEAD",
+    ] {
+        let reply = forge.proxy.fetch("git.example.com", path);
+        reply.assert_denied(403, "repo_not_authorized", "Repo not authorized");
+        assert_eq!(reply.json()["repo"], "acme/other");
+    }
+    let nameless = forge.proxy.fetch("git.example.com", "/search?q=acme");
+    nameless.assert_denied(403, "repo_not_authorized", "Repo not authorized");
+    assert_eq!(forge.origin.seen().len(), 0);
+    forge.proxy.audited(json!({
+        "code": "repo_not_authorized", "addon": "git", "rule": "repos of container sandbox",
+        "status": 403, "path": "/acme/other.git/HEAD",
+    }));
+}
+
+#[test]
+fn dumb_and_webdav_writes_are_refused() {
+    let forge = Forge::start();
+    for (method, path, status) in [
+        ("PUT", "/acme/web.git/objects/ab/cdef", 403),
+        ("DELETE", "/acme/web.git/refs/heads/main", 403),
+        ("POST", "/acme/web/settings", 403),
+        ("PROPFIND", "/acme/web.git/", 405),
+        ("MKCOL", "/acme/web.git/refs/heads/x", 405),
+    ] {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: git.example.com\r\nContent-Length: 0\r\n\r\n"
+        );
+        let reply = forge.proxy.https("git.example.com", head);
+        assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
+    }
+    forge.origin.assert_untouched();
+}
+
+#[test]
+fn a_deletion_is_denied_and_git_shows_why() {
+    let forge = Forge::start();
+    forge
+        .work(&[
+            "push",
+            "--quiet",
+            "origin",
+            "main",
+            "main:topic",
+            "main:refs/tags/v1",
+        ])
+        .ok();
+    let pushed = forge.pushes_seen();
+    for (name, shown) in [
+        ("topic", "Branch deletion blocked: refs/heads/topic"),
+        ("refs/tags/v1", "Branch deletion blocked: refs/tags/v1"),
+    ] {
+        let said = forge.denied_push(&["--delete", name]);
+        assert!(
+            said.contains("[remote rejected]") && said.contains(shown),
+            "{said}"
+        );
+        assert!(forge.at_origin(name).is_some());
+    }
+    // Whatever else the push wants goes with it.
+    forge.commit("second");
+    let said = forge.denied_push(&["main:new", ":topic"]);
+    assert_eq!(
+        said.matches("Branch deletion blocked: refs/heads/topic")
+            .count(),
+        2,
+        "{said}"
+    );
+    assert_eq!(forge.at_origin("new"), None);
+    assert_eq!(forge.pushes_seen(), pushed);
+    let blocked = ["reason=\"branch_deletion_blocked\""];
+    assert_eq!(
+        forge.proxy.metric("proxy_git_push_blocked_total", &blocked),
+        3.0
+    );
+    forge.proxy.audited(json!({
+        "code": "branch_deletion_blocked", "status": 403, "outcome": "denied",
+        "addon": "git", "rule": "policy.allow_branch_deletion",
+    }));
+}
+
+#[test]
+fn deletions_pass_where_the_policy_allows_them() {
+    let forge = Forge::with(
+        |setup| {
+            let policy = setup.policy.as_mut().unwrap();
+            policy["policy"] = json!({ "allow_branch_deletion": true });
+        },
+        json!({}),
+    );
+    forge
+        .work(&["push", "--quiet", "origin", "main", "main:topic"])
+        .ok();
+    forge
+        .work(&["push", "--quiet", "origin", "--delete", "topic"])
+        .ok();
+    assert_eq!(forge.at_origin("topic"), None);
+}
+
+#[test]
+fn push_to_main_in_bot_mode_is_denied_and_to_its_own_branches_is_not() {
+    let forge = Forge::with(|_| (), json!({ "auth_mode": "bot" }));
+    let shown = "Bot mode: can only push to sandbox/* branches";
+    for to in ["main", "main:refs/tags/v1", "main:refs/heads/sandboxed"] {
+        let said = forge.denied_push(&[to]);
+        assert!(said.contains(shown), "{said}");
+    }
+    let mixed = forge.denied_push(&["main:sandbox/a", "main"]);
+    assert_eq!(mixed.matches(shown).count(), 2, "{mixed}");
+    assert_eq!(forge.pushes_seen(), 0);
+    forge
+        .work(&["push", "--quiet", "origin", "main:sandbox/a"])
+        .ok();
+    assert_eq!(forge.at_origin("sandbox/a"), forge.head());
+}
+
+#[test]
+fn refs_that_mean_more_than_a_name_are_denied() {
+    let forge = Forge::start();
+    for name in [
+        "refs/for/main",
+        "refs/replace/0123456789abcdef0123456789abcdef01234567",
+    ] {
+        let said = forge.denied_push(&[&format!("main:{name}")]);
+        assert!(
+            said.contains(&format!("Write not allowed: push to {name}")),
+            "{said}"
+        );
+    }
+    assert_eq!(forge.pushes_seen(), 0);
+}
+
+#[test]
+fn force_pushes_pass() {
+    let forge = Forge::start();
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    forge
+        .work(&["commit", "--quiet", "--amend", "-m", "Another"])
+        .ok();
+    let refused = forge.work(&["push", "origin", "main"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    forge
+        .work(&["push", "--quiet", "--force", "origin", "main"])
+        .ok();
+    assert_eq!(forge.at_origin("main"), forge.head());
+}
+
+#[test]
+fn atomic_and_shallow_pushes_pass() {
+    let forge = Forge::start();
+    forge.commit("second");
+    forge
+        .work(&[
+            "push", "--quiet", "--atomic", "origin", "main", "main:b", "main:c",
+        ])
+        .ok();
+    assert_eq!(forge.at_origin("c"), forge.head());
+    let url = format!("{HOST}/acme/web.git");
+    forge
+        .git(&["clone", "--quiet", "--depth=1", &url, "shallow"])
+        .ok();
+    forge
+        .git(&[
+            "-C",
+            "shallow",
+            "push",
+            "--quiet",
+            "origin",
+            "main:refs/heads/d",
+        ])
+        .ok();
+    assert_eq!(forge.at_origin("d"), forge.head());
+}
+
+#[test]
+fn push_options_are_refused_and_git_shows_why() {
+    let forge = Forge::start();
+    let bare = forge.origin.repositories().join("acme/web.git");
+    let bare = bare.to_str().unwrap();
+    forge
+        .git(&["-C", bare, "config", "receive.advertisePushOptions", "true"])
+        .ok();
+    let said = forge.denied_push(&["--push-option=ci.skip", "main"]);
+    assert!(said.contains("Write not allowed: push options"), "{said}");
+    assert_eq!(forge.at_origin("main"), None);
+}
+
+#[test]
+fn with_statuses_asked_for_a_denial_is_plain_json() {
+    let forge = Forge::with(
+        |setup| setup.policy.as_mut().unwrap()["git"]["push_denials"] = "status".into(),
+        json!({ "auth_mode": "bot" }),
+    );
+    let ran = forge.work(&["push", "origin", "main"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("HTTP 403"), "{ran:?}");
+    let body = "0093".to_owned()
+        + &"0".repeat(40)
+        + " 0123456789abcdef0123456789abcdef01234567 refs/heads/main\0 report-status side-band-64k agent=x\n";
+    let length = body.len();
+    let body = body.replacen("0093", &format!("{length:04x}"), 1) + "0000";
+    let head = format!(
+        "POST /acme/web.git/git-receive-pack HTTP/1.1\r\nHost: git.example.com\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let reply = forge.proxy.https("git.example.com", head);
+    reply.assert_denied(
+        403,
+        "bot_branch_restricted",
+        "Bot mode: can only push to sandbox/* branches",
+    );
+}
+
+#[test]
+fn public_repositories_are_read_without_a_credential_where_the_policy_allows_it() {
+    let forge = Forge::with(
+        |setup| {
+            setup.policy.as_mut().unwrap()["git"]["public_reads"] = "allow".into();
+            setup.credential(json!({
+                "name": "forge", "hosts": ["git.example.com"],
+                "basic": { "username": "x-access-token", "password": "a-token-of-the-forge" },
+            }));
+        },
+        json!({}),
+    );
+    let seen_with_credential = || {
+        let seen = forge.origin.seen();
+        seen.iter()
+            .filter(|seen| seen.header("authorization").is_some())
+            .count()
+    };
+    forge
+        .git(&["clone", "--quiet", &format!("{HOST}/acme/other"), "other"])
+        .ok();
+    assert!(!forge.origin.seen().is_empty());
+    assert_eq!(seen_with_credential(), 0);
+    forge
+        .git(&["clone", "--quiet", &format!("{HOST}/acme/web"), "web"])
+        .ok();
+    assert!(seen_with_credential() > 0);
+    let push = forge.work(&["push", &format!("{HOST}/acme/other"), "main"]);
+    assert!(push.stderr.contains("403"), "{push:?}");
+}

@@ -1,0 +1,232 @@
+//! Pushes that are large, cut or compressed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::git::{Forge, HOST};
+use crate::support::{Setup, eventually, read_reply};
+
+const MB: usize = 1 << 20;
+
+/// Content that does not compress, so that a pack is as large as it says.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+fn commit_noise(forge: &Forge, bytes: usize) {
+    std::fs::write(forge.proxy.path("work/noise"), noise(bytes)).unwrap();
+    forge.work(&["add", "noise"]).ok();
+    forge.work(&["commit", "--quiet", "-m", "Add noise"]).ok();
+}
+
+fn limited(limit: &'static str) -> impl FnOnce(&mut Setup) {
+    move |setup| {
+        let git = &mut setup.policy.as_mut().unwrap()["git"];
+        git["push_limits"] = json!({ "warning_bytes": "1MB", "hard_limit_bytes": limit });
+    }
+}
+
+/// The beginning of a push that creates `main`.
+fn creation() -> String {
+    let id = "0123456789abcdef0123456789abcdef01234567";
+    let zero = "0".repeat(40);
+    let line = format!("{zero} {id} refs/heads/main\0 report-status");
+    format!("{:04x}{line}0000", line.len() + 4)
+}
+
+fn head(fields: &str) -> String {
+    format!("POST /acme/web.git/git-receive-pack HTTP/1.1\r\nHost: git.example.com\r\n{fields}\r\n")
+}
+
+#[test]
+fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
+    let forge = Forge::with(limited("100MB"), json!({}));
+    commit_noise(&forge, 3 * MB);
+    forge
+        .work(&[
+            "-c",
+            "http.postBuffer=65536",
+            "push",
+            "--quiet",
+            "origin",
+            "main",
+        ])
+        .ok();
+    assert_eq!(forge.at_origin("main"), forge.head());
+    let seen = forge.origin.seen();
+    assert_eq!(
+        seen.last().unwrap().header("transfer-encoding"),
+        None,
+        "{seen:?}"
+    );
+    eventually("the warning", Duration::from_secs(5), || {
+        forge.proxy.log().contains("a large push passed")
+    });
+}
+
+#[test]
+fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
+    for (buffer, version) in [
+        ("65536", "HTTP/1.1"),
+        ("65536", "HTTP/2"),
+        ("20000000", "HTTP/1.1"),
+        ("20000000", "HTTP/2"),
+    ] {
+        let forge = Forge::with(limited("2MB"), json!({}));
+        commit_noise(&forge, 3 * MB);
+        let buffer = format!("http.postBuffer={buffer}");
+        let version = format!("http.version={version}");
+        let ran = forge.work(&["-c", &buffer, "-c", &version, "push", "origin", "main"]);
+        assert_eq!(ran.code, Some(1), "{buffer} {version} {ran:?}");
+        let said = &ran.stderr;
+        assert!(
+            said.contains("Push size exceeds limit"),
+            "{buffer} {version} {said}"
+        );
+        assert!(
+            said.contains("remote: Use Git LFS for large binary files"),
+            "{said}"
+        );
+        assert_eq!(forge.at_origin("main"), None);
+        forge.proxy.audited(json!({
+            "code": "push_too_large", "status": 413, "addon": "git",
+            "rule": "git.push_limits.hard_limit_bytes",
+        }));
+    }
+}
+
+#[test]
+fn a_length_over_the_limit_is_refused_before_the_origin_is_contacted() {
+    let forge = Forge::with(
+        |setup| {
+            limited("1MB")(setup);
+            setup.policy.as_mut().unwrap()["git"]["push_denials"] = "status".into();
+        },
+        json!({}),
+    );
+    let reply = forge
+        .proxy
+        .https("git.example.com", head("Content-Length: 250000000\r\n"));
+    reply.assert_denied(413, "push_too_large", "Push size exceeds limit");
+    let said = reply.json();
+    assert_eq!(said["details"]["push_size_human"], "238.4 MB");
+    assert_eq!(said["details"]["limit_human"], "1 MB");
+    assert_eq!(said["guidance"]["options"].as_array().unwrap().len(), 3);
+    let example = "git push origin HEAD~50:refs/heads/branch";
+    assert_eq!(said["guidance"]["example"][0], example);
+    forge.origin.assert_untouched();
+}
+
+#[test]
+fn a_repository_may_have_a_limit_of_its_own() {
+    let repos = json!([{ "name": "acme/web", "max_receive_pack_bytes": 5 * MB }]);
+    let forge = Forge::with(limited("2MB"), json!({ "repos": repos }));
+    commit_noise(&forge, 3 * MB);
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    assert_eq!(forge.at_origin("main"), forge.head());
+    commit_noise(&forge, 6 * MB);
+    let said = forge.denied_push(&["main"]);
+    assert!(said.contains("Push size exceeds limit"), "{said}");
+}
+
+#[test]
+fn nothing_reaches_the_origin_before_the_commands_are_judged() {
+    let forge = Forge::start();
+    let mut stream = forge.proxy.tls("git.example.com");
+    let body = creation();
+    let (first, rest) = body.split_at(60);
+    let fields = format!("Content-Length: {}\r\n", body.len());
+    stream
+        .write_all((head(&fields) + first).as_bytes())
+        .unwrap();
+    stream.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    forge.origin.assert_untouched();
+    stream.write_all(rest.as_bytes()).unwrap();
+    read_reply(&mut stream).unwrap();
+    assert_eq!(forge.pushes_seen(), 1);
+}
+
+#[test]
+fn a_push_that_breaks_off_moves_no_ref() {
+    let forge = Forge::start();
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    let before = forge.at_origin("main");
+    let mut stream = forge.proxy.tls("git.example.com");
+    let zero = "0".repeat(40);
+    let line = format!(
+        "{zero} {} refs/heads/cut\0 report-status",
+        before.as_deref().unwrap().trim()
+    );
+    let commands = format!("{:04x}{line}0000PACK", line.len() + 4);
+    stream
+        .write_all((head("Content-Length: 5000\r\n") + &commands).as_bytes())
+        .unwrap();
+    stream.flush().unwrap();
+    eventually("the push is under way", Duration::from_secs(5), || {
+        forge.pushes_seen() > 1
+    });
+    drop(stream);
+    forge
+        .proxy
+        .audited(json!({ "path": "/acme/web.git/git-receive-pack", "bytes_in": commands.len() }));
+    assert_eq!(forge.at_origin("cut"), None);
+    assert_eq!(forge.at_origin("main"), before);
+}
+
+#[test]
+fn compressed_and_malformed_pushes_are_refused() {
+    let forge = Forge::start();
+    let compressed = head("Content-Encoding: gzip\r\nContent-Length: 4\r\n") + "0000";
+    let reply = forge.proxy.https("git.example.com", compressed);
+    reply.assert_denied(415, "unsupported_encoding", "Unsupported encoding");
+    for body in ["0001", "0003", "xxxx", "0004", "PACK", "", "00"] {
+        let request = head(&format!("Content-Length: {}\r\n", body.len())) + body;
+        let reply = forge.proxy.https("git.example.com", request);
+        reply.assert_denied(400, "malformed_request", "Malformed request");
+    }
+    forge.origin.assert_untouched();
+    let probe = forge
+        .proxy
+        .https("git.example.com", head("Content-Length: 4\r\n") + "0000");
+    assert_ne!(probe.header("x-proxy-denied"), Some("malformed_request"));
+    assert_eq!(forge.origin.seen().len(), 1);
+}
+
+#[test]
+fn a_push_of_90_mb_moves_memory_by_less_than_20() {
+    let forge = Forge::start();
+    forge
+        .git(&["ls-remote", "--quiet", &format!("{HOST}/acme/web")])
+        .ok();
+    let before = forge.proxy.memory("VmHWM");
+    let mut stream = forge.proxy.tls("git.example.com");
+    let begin = creation();
+    let length = begin.len() + 90 * MB;
+    stream
+        .write_all((head(&format!("Content-Length: {length}\r\n")) + &begin).as_bytes())
+        .unwrap();
+    let block = vec![0; MB];
+    for _ in 0..90 {
+        stream.write_all(&block).unwrap();
+    }
+    stream.flush().unwrap();
+    read_reply(&mut stream).unwrap();
+    assert_eq!(
+        forge.origin.seen().last().unwrap().received(),
+        length as u64
+    );
+    let grown = forge.proxy.memory("VmHWM") - before;
+    assert!(grown < 20 * 1024, "{grown} kB");
+}

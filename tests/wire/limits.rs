@@ -1,0 +1,210 @@
+//! Rate limits and circuit breakers: a flood and a failing upstream cost others nothing.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, RawOrigin, Reply, SANDBOX, Setup, eventually, read_reply};
+
+const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const SOON: Duration = Duration::from_secs(10);
+
+fn with_second(origin: &Origin, policy: Value) -> Setup {
+    let mut setup = Setup::new(origin);
+    setup.policy = Some(policy);
+    setup.containers.push((SECOND.to_string(), "second".into()));
+    setup
+}
+
+/// Requests on one connection, as fast as they go.
+fn burst(proxy: &Proxy, count: usize) -> Vec<Reply> {
+    let mut stream = proxy.tls("api.example.com");
+    let request = "GET /status/204 HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
+    let replies = (0..count).map(|_| {
+        stream.write_all(request.as_bytes()).unwrap();
+        read_reply(&mut stream).unwrap()
+    });
+    replies.collect()
+}
+
+fn get_from(proxy: &Proxy, source: Ipv4Addr, url: &str) -> u16 {
+    proxy.curl_from(source, &[url]).status
+}
+
+#[test]
+fn a_burst_over_the_limit_is_told_to_wait_and_others_are_not() {
+    let origin = Origin::start();
+    let limits = json!({ "defaults": { "requests_per_second": 10, "burst_size": 200 } });
+    let proxy = with_second(&origin, json!({ "version": 1, "rate_limits": limits })).start();
+    let replies = burst(&proxy, 250);
+    let passed = replies.iter().filter(|reply| reply.status == 204).count();
+    assert!((200..250).contains(&passed), "{passed} passed");
+    let rejected = replies.iter().find(|reply| reply.status == 429).unwrap();
+    rejected.assert_denied(429, "rate_limited", "Rate limit exceeded");
+    let body = rejected.json();
+    assert_eq!(body["container_id"], SANDBOX);
+    assert_eq!(body["upstream"], "api.example.com");
+    assert_eq!(body["retry_after"], 1);
+    assert_eq!(rejected.header("retry-after"), Some("1"));
+    assert_eq!(origin.seen().len(), passed);
+    // Another upstream and another container have their own.
+    assert_eq!(proxy.fetch("other.example.com", "/status/204").status, 204);
+    let url = "http://plain.example.com/status/204";
+    assert_eq!(get_from(&proxy, SECOND, url), 204);
+    let labels = [
+        &format!("container=\"{SANDBOX}\""),
+        "upstream=\"api.example.com\"",
+    ];
+    let rejections = proxy.metric("proxy_rate_limit_rejected_total", &labels);
+    assert_eq!(rejections as usize, 250 - passed);
+    assert!(proxy.metric("proxy_rate_limit_bucket_tokens", &labels) <= 50.0);
+    proxy.admin("DELETE", &format!("/internal/containers/{SANDBOX}"), None);
+    let text = proxy.admin("GET", "/internal/metrics", None).text();
+    assert!(!text.contains(labels[0]), "{text}");
+}
+
+#[test]
+fn connects_draw_on_no_rate_and_websockets_do() {
+    let origin = Origin::start();
+    let limits = json!({ "defaults": { "requests_per_second": 1, "burst_size": 1 } });
+    let mut setup = Setup::new(&origin);
+    setup.policy = Some(json!({ "version": 1, "rate_limits": limits }));
+    let proxy = setup.start();
+    for _ in 0..5 {
+        proxy.tunnel("api.example.com:443");
+    }
+    let upgrade = [
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    ];
+    let open = || proxy.https_get("api.example.com", "/websocket", &upgrade);
+    assert_eq!(open().status, 101);
+    open().assert_denied(429, "rate_limited", "");
+}
+
+fn breakers(failures: u32, recovery: u32, successes: u32) -> Value {
+    json!({ "version": 1, "circuit_breakers": { "defaults": {
+        "failure_threshold": failures,
+        "recovery_timeout": recovery,
+        "success_threshold": successes,
+    } } })
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
+    let origin = Origin::start();
+    let mut setup = with_second(&origin, breakers(3, 2, 2));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    setup.host("away.example.com", address);
+    let proxy = setup.start();
+    let url = "http://away.example.com/";
+    for _ in 0..3 {
+        proxy
+            .get(url, &[])
+            .assert_denied(502, "upstream_unreachable", "");
+    }
+    let begun = Instant::now();
+    let reply = proxy.get(url, &[]);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    reply.assert_denied(503, "circuit_open", "Service temporarily unavailable");
+    let body = reply.json();
+    assert_eq!(body["reason"], "circuit_breaker_open");
+    assert_eq!(body["upstream"], "away.example.com");
+    let wait = reply.header("retry-after").unwrap();
+    assert_eq!(body["retry_after"].to_string(), wait);
+    assert_eq!(get_from(&proxy, SECOND, url), 503);
+    let labels = ["upstream=\"away.example.com\""];
+    assert_eq!(proxy.metric("proxy_circuit_breaker_state", &labels), 2.0);
+    assert_eq!(
+        proxy.metric("proxy_circuit_breaker_failures_total", &labels),
+        3.0
+    );
+    let health = proxy.health();
+    assert_eq!(health.status, 200);
+    assert_eq!(health.json()["checks"]["circuits_closed"], false);
+    // It comes back: probes close the circuit.
+    let listener = TcpListener::bind(address).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 1024];
+            let _ = stream.read(&mut head);
+            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n");
+        }
+    });
+    eventually("a probe passes", SOON, || proxy.get(url, &[]).status == 204);
+    assert_eq!(proxy.get(url, &[]).status, 204);
+    eventually("the circuit closes", SOON, || {
+        proxy.metric("proxy_circuit_breaker_state", &labels) == 0.0
+    });
+    assert_eq!(proxy.health().json()["checks"]["circuits_closed"], true);
+}
+
+#[test]
+fn one_containers_errors_open_nothing_for_another() {
+    let origin = Origin::start();
+    let proxy = with_second(&origin, breakers(3, 60, 1)).start();
+    let failing = "http://plain.example.com/status/500";
+    for _ in 0..3 {
+        assert_eq!(get_from(&proxy, Ipv4Addr::LOCALHOST, failing), 500);
+    }
+    assert_eq!(get_from(&proxy, Ipv4Addr::LOCALHOST, failing), 503);
+    assert_eq!(get_from(&proxy, SECOND, failing), 500);
+}
+
+#[test]
+fn denials_open_no_circuit() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.policy = Some(breakers(1, 60, 1));
+    let proxy = setup.start();
+    for _ in 0..3 {
+        let trace = "TRACE http://plain.example.com/ HTTP/1.1\r\nHost: plain.example.com\r\n\r\n";
+        proxy
+            .exchange(trace)
+            .assert_denied(405, "method_not_allowed", "");
+    }
+    let url = "http://plain.example.com/status/204";
+    assert_eq!(proxy.get(url, &[]).status, 204);
+}
+
+#[test]
+fn a_probe_whose_client_goes_away_frees_its_place() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.policy = Some(breakers(1, 1, 1));
+    // It answers the first connection with an error, lets the second hang, and is well then.
+    let turn = std::sync::atomic::AtomicUsize::new(0);
+    let moody = RawOrigin::start(move |mut stream| {
+        let mut head = [0; 1024];
+        let _ = stream.read(&mut head)?;
+        match turn.fetch_add(1, std::sync::atomic::Ordering::AcqRel) {
+            0 => stream.write_all(b"HTTP/1.1 500 Broken\r\nConnection: close\r\n\r\n"),
+            1 => stream.read_exact(&mut head),
+            _ => stream.write_all(b"HTTP/1.1 204 Well\r\nConnection: close\r\n\r\n"),
+        }
+    });
+    setup.host("moody.example.com", moody.address);
+    let proxy = setup.start();
+    let url = "http://moody.example.com/";
+    assert_eq!(proxy.get(url, &[]).status, 500);
+    assert_eq!(proxy.get(url, &[]).status, 503);
+    std::thread::sleep(Duration::from_millis(1200));
+    let mut probe = proxy.dial();
+    write!(
+        probe,
+        "GET {url} HTTP/1.1\r\nHost: moody.example.com\r\n\r\n"
+    )
+    .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(proxy.get(url, &[]).status, 503, "one probe at a time");
+    drop(probe);
+    eventually("its place is free", SOON, || {
+        proxy.get(url, &[]).status == 204
+    });
+}

@@ -1,0 +1,185 @@
+//! The operator's own rules, and what a reload takes away.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, SANDBOX, Setup, assert_closes, eventually};
+
+/// What a change on disk may take to be in force everywhere.
+const IN_FORCE: Duration = Duration::from_secs(5);
+
+fn with_rules(origin: &Origin) -> Setup {
+    let mut setup = Setup::new(origin);
+    setup.policy = Some(json!({ "version": 1, "policy": { "rules": [
+        { "name": "read-projects", "effect": "allow", "hosts": ["api.example.com"],
+          "methods": ["GET"], "paths": ["^/echo/projects"] },
+        { "name": "no-projects", "effect": "deny", "hosts": ["*.example.com"],
+          "paths": ["^/echo/projects"] },
+        { "name": "ask-first", "effect": "ask", "hosts": ["other.example.com"], "methods": ["PUT"] },
+        { "name": "shut", "effect": "deny", "hosts": ["git.example.com"] },
+    ] } }));
+    setup
+}
+
+#[test]
+fn the_first_rule_that_matches_decides_over_the_wire() {
+    let origin = Origin::start();
+    let proxy = with_rules(&origin).start();
+    let send = |method: &str, host: &str, path: &str| {
+        proxy.https(
+            host,
+            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n"),
+        )
+    };
+    assert_eq!(send("GET", "api.example.com", "/echo/projects").status, 200);
+    assert_eq!(
+        send("PUT", "other.example.com", "/echo/projects/1").status,
+        403
+    );
+    let denied = send("DELETE", "api.example.com", "/echo/projects");
+    denied.assert_denied(403, "rule_denied", "Denied by rule no-projects");
+    assert_eq!(denied.json()["rule"], "no-projects");
+    let asked = send("PUT", "other.example.com", "/echo/x");
+    asked.assert_denied(403, "approval_pending", "");
+    assert_eq!(asked.json()["rule"], "ask-first");
+    let doubtful = send("GET", "api.example.com", "/x/../echo/projects");
+    doubtful.assert_denied(400, "malformed_request", "");
+    let (shut, _) = proxy.connect("git.example.com:443");
+    shut.assert_connect_denied(403, "rule_denied", "Denied by rule shut");
+    proxy.audited(json!({ "code": "rule_denied", "rule": "no-projects", "addon": "policy" }));
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[test]
+fn explain_names_the_rule_and_where_it_is_written() {
+    let origin = Origin::start();
+    let proxy = with_rules(&origin).start();
+    let socket = proxy.path("api.sock");
+    let explain = |method: &str| {
+        let url = "https://api.example.com/echo/projects";
+        let arguments = [
+            "explain",
+            "--socket",
+            socket.to_str().unwrap(),
+            SANDBOX,
+            method,
+            url,
+        ];
+        let ran = proxy.run(env!("CARGO_BIN_EXE_unified-proxy"), &arguments);
+        format!("{}{}", ran.stdout, ran.stderr)
+    };
+    let allowed = explain("GET");
+    assert!(
+        allowed.contains("rule read-projects at policy.yaml:"),
+        "{allowed}"
+    );
+    let denied = explain("DELETE");
+    assert!(
+        denied.contains("rule_denied") && denied.contains("rule no-projects at policy.yaml:"),
+        "{denied}"
+    );
+}
+
+#[test]
+fn a_rule_that_looks_inside_is_refused_for_hosts_that_are_tunnelled_unread() {
+    let origin = Origin::start();
+    for (host, refused) in [("api.example.com", true), ("www.example.org", false)] {
+        let mut setup = with_rules(&origin);
+        setup.proxy["tls"]["passthrough"] = json!([host]);
+        let (code, said) = setup.run("check");
+        assert_eq!(code == 78, refused, "{said}");
+        assert_eq!(
+            said.contains("rule no-projects at policy.yaml:"),
+            refused,
+            "{said}"
+        );
+    }
+}
+
+/// Takes hosts off the list, as an operator would.
+fn forbid(proxy: &Proxy, hosts: &[&str]) {
+    let path = proxy.path("config/allowlist.yaml");
+    let mut list: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let domains = list["domains"].as_array_mut().unwrap();
+    domains.retain(|domain| !hosts.iter().any(|host| domain == host));
+    std::fs::write(&path, list.to_string()).unwrap();
+}
+
+fn stream_of(proxy: &Proxy, host: &str) -> impl Read + Write + use<> {
+    let mut stream = proxy.tls(host);
+    write!(
+        stream,
+        "GET /events/1000/50 HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    )
+    .unwrap();
+    stream.read_exact(&mut [0; 64]).unwrap();
+    stream
+}
+
+/// Reads to the end of a stream that is cut off.
+fn ends(stream: &mut impl Read) {
+    let mut buffer = [0; 4096];
+    while let Ok(1..) = stream.read(&mut buffer) {}
+}
+
+#[test]
+fn what_lost_its_permission_by_a_reload_ends_within_five_seconds() {
+    let origin = Origin::start();
+    let proxy = Setup::new(&origin).start();
+    let mut stays = stream_of(&proxy, "other.example.com");
+    let mut stream = stream_of(&proxy, "api.example.com");
+    let mut tunnel = proxy.tunnel("api.example.com:443");
+    let mut plain = proxy.dial();
+    plain
+        .write_all(
+            b"GET http://plain.example.com/events/1000/50 HTTP/1.1\r\nHost: plain.example.com\r\n\r\n",
+        )
+        .unwrap();
+    plain.read_exact(&mut [0; 64]).unwrap();
+    let mut websocket = proxy.tls("api.example.com");
+    websocket
+        .write_all(
+            b"GET /websocket HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\n\
+              Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        )
+        .unwrap();
+    websocket.read_exact(&mut [0; 32]).unwrap();
+    let begun = Instant::now();
+    forbid(&proxy, &["api.example.com", "plain.example.com"]);
+    ends(&mut stream);
+    ends(&mut plain);
+    ends(&mut websocket);
+    assert_closes(&mut tunnel);
+    assert!(begun.elapsed() < IN_FORCE, "{:?}", begun.elapsed());
+    stays.read_exact(&mut [0; 64]).unwrap();
+    proxy.audited(json!({ "kind": "websocket", "outcome": "aborted" }));
+}
+
+#[test]
+fn a_reload_that_takes_nothing_away_ends_nothing_and_a_bad_one_changes_nothing() {
+    let origin = Origin::start();
+    let proxy = Setup::new(&origin).start();
+    let mut stream = stream_of(&proxy, "api.example.com");
+    forbid(&proxy, &["git.example.com"]);
+    eventually("the reload", IN_FORCE, || {
+        proxy.metric("proxy_config_reloads_total", &["status=\"ok\""]) == 1.0
+    });
+    stream.read_exact(&mut [0; 1024]).unwrap();
+    std::fs::write(
+        proxy.path("config/allowlist.yaml"),
+        "version: 1\nbogus: 1\n",
+    )
+    .unwrap();
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 422, "{}", reply.text());
+    assert!(
+        reply.text().contains("allowlist.yaml:2"),
+        "{}",
+        reply.text()
+    );
+    stream.read_exact(&mut [0; 1024]).unwrap();
+    assert_eq!(proxy.fetch("api.example.com", "/status/204").status, 204);
+}
