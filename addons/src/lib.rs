@@ -12,6 +12,7 @@ pub mod contract;
 pub mod credentials;
 pub mod decode;
 pub mod git;
+pub mod github;
 pub mod identity;
 pub mod observe;
 pub mod policy;
@@ -30,6 +31,7 @@ use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
 use contract::{Addon, Chain, Containers, OrderError};
 use credentials::{Credential, Credentials};
 use git::{Git, GitSettings};
+use github::{Github, GithubSettings};
 use identity::Identity;
 use observe::{Audit, Metrics};
 use policy::{Policy, PolicySettings};
@@ -49,6 +51,8 @@ pub struct Parts {
     pub circuit_breakers: CircuitBreakerSettings,
     /// Where containers may go.
     pub policy: PolicySettings,
+    /// What may be done through the APIs of GitHub.
+    pub github: GithubSettings,
     /// Which repositories, and what may be pushed to them.
     pub git: GitSettings,
     /// The secrets to lend.
@@ -74,6 +78,8 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
         Arc::new(Policy::new(parts.policy)),
+        // Behind policy, whose normal form of paths it judges.
+        Arc::new(Github::new(parts.github)),
         // Behind policy, for what may not be reached at all needs no reading of packets. It says
         // which requests must stay without a credential.
         Arc::new(Git::new(parts.git)),

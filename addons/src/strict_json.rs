@@ -22,6 +22,9 @@ pub enum StrictJsonError {
     /// Over [`MAX_NESTING`]. Found before anything recurses.
     #[error("the JSON is nested more than {MAX_NESTING} deep")]
     TooDeep,
+    /// More values than the caller is willing to read.
+    #[error("the JSON has more than {0} values")]
+    TooMany(usize),
     /// No JSON, or a key that stands twice in an object.
     #[error("the JSON is malformed: {0}")]
     Malformed(String),
@@ -29,9 +32,19 @@ pub enum StrictJsonError {
 
 /// Reads one value, the whole text and nothing but it.
 pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
+    parse_at_most(usize::MAX, bytes)
+}
+
+/// The same for texts of no more than so many values: small values take far more memory and
+/// time than their text.
+pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
     let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
-    if nesting(bytes) > MAX_NESTING {
+    let shape = Shape::of(bytes);
+    if shape.nesting > MAX_NESTING {
         return Err(StrictJsonError::TooDeep);
+    }
+    if shape.values > most {
+        return Err(StrictJsonError::TooMany(most));
     }
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -40,28 +53,37 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
     Ok(value)
 }
 
-/// The deepest that brackets outside strings go. Counts without regard to whether they match,
-/// so it is never less than what a parser would do.
-fn nesting(bytes: &[u8]) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut in_string, mut escaped) = (false, false);
-    for byte in bytes {
-        if in_string {
-            in_string = escaped || *byte != b'"';
-            escaped = !escaped && *byte == b'\\';
-            continue;
-        }
-        match byte {
-            b'"' => in_string = true,
-            b'[' | b'{' => {
-                depth += 1;
-                deepest = deepest.max(depth);
+/// What brackets and commas outside strings tell of a text before it is parsed. They are counted
+/// without regard to whether they match, so it is never less than what a parser would find.
+struct Shape {
+    nesting: usize,
+    values: usize,
+}
+
+impl Shape {
+    fn of(bytes: &[u8]) -> Self {
+        let (mut depth, mut nesting, mut values) = (0_usize, 0, 1);
+        let (mut in_string, mut escaped) = (false, false);
+        for byte in bytes {
+            if in_string {
+                in_string = escaped || *byte != b'"';
+                escaped = !escaped && *byte == b'\\';
+                continue;
             }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
+            match byte {
+                b'"' => in_string = true,
+                b',' => values += 1,
+                b'[' | b'{' => {
+                    values += 1;
+                    depth += 1;
+                    nesting = nesting.max(depth);
+                }
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
         }
+        Self { nesting, values }
     }
-    deepest
 }
 
 /// Reads a value as [`Value`] does, but refuses a key that stands twice.
@@ -186,6 +208,13 @@ mod tests {
         }
         let quoted = format!("\"\\\"{}\"", "[".repeat(1000));
         assert!(parse(quoted.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn the_number_of_values_can_be_bounded() {
+        let text = b"{\"a\":[1,2,3],\"b,[{\":4}";
+        assert!(parse_at_most(6, text).is_ok());
+        assert_eq!(parse_at_most(5, text), Err(StrictJsonError::TooMany(5)));
     }
 
     proptest! {

@@ -12,6 +12,7 @@ use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
+use addons::github::{GithubSettings, Mutations, Patterns, Unasked};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -115,6 +116,15 @@ fn chain(lines: &Arc<Lines>) -> Chain {
             reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
             watch: Arc::new(Silent),
         },
+        github: GithubSettings {
+            hosts: Vec::new(),
+            blocked: Patterns::default(),
+            allowed: Patterns::default(),
+            writes_are_an_allowlist: true,
+            public_reads: false,
+            mutations: Mutations::new(&[], &[], true),
+            forge: Arc::new(Unasked),
+        },
         credentials: vec![credential],
         deadline: Duration::from_secs(10),
     };
@@ -183,6 +193,7 @@ fn the_standard_chain_is_in_order() {
         "rate_limit",
         "circuit_breaker",
         "policy",
+        "github",
         "git",
         "credentials",
     ];

@@ -16,6 +16,7 @@ use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
+use super::github;
 use crate::config::{self, Config, CredentialConfig, RuleConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
@@ -114,6 +115,7 @@ impl Builder {
             rate_limits: self.rate_limits(config),
             circuit_breakers: self.circuit_breakers(config),
             policy,
+            github: github::settings(&config.policy)?,
             git: git(config),
             credentials: config.credentials.iter().map(credential).collect(),
             deadline: PHASE_DEADLINE,

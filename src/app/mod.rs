@@ -4,6 +4,7 @@ mod build;
 mod dev;
 mod explain;
 mod failure;
+mod github;
 mod health;
 mod listeners;
 mod reload;

@@ -32,18 +32,9 @@ const EFFECTS: [(&str, Effect); 3] = [
     ("ask", Effect::Ask),
 ];
 
-/// Decodes the file, and warns of settings that are not in force yet.
+/// Decodes the file.
 pub fn read(document: &Document<'_>) -> PolicyConfig {
-    let config = document.decode(|fields| policy_yaml(fields, document));
-    let mut absent = Fields::absent(document.report(), String::new());
-    let defaults = policy_yaml(&mut absent, document);
-    for section in differences(&config, &defaults) {
-        let report = document.report();
-        report.warn(format_args!(
-            "{section} is validated but not enforced by this version"
-        ));
-    }
-    config
+    document.decode(|fields| policy_yaml(fields, document))
 }
 
 fn policy_yaml(fields: &mut Fields<'_>, document: &Document<'_>) -> PolicyConfig {
@@ -59,13 +50,6 @@ fn policy_yaml(fields: &mut Fields<'_>, document: &Document<'_>) -> PolicyConfig
         circuit_breakers: fields.section("circuit_breakers", budgets::circuit_breakers),
         rate_limits: fields.section("rate_limits", budgets::rate_limits),
     }
-}
-
-/// The sections that say something else than the defaults.
-fn differences(config: &PolicyConfig, defaults: &PolicyConfig) -> Vec<&'static str> {
-    let sections = [("policy", config.api != defaults.api)];
-    let changed = sections.into_iter().filter(|(_, changed)| *changed);
-    changed.map(|(section, _)| section).collect()
 }
 
 fn api(fields: &mut Fields<'_>) -> ApiPolicy {

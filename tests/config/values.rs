@@ -161,7 +161,7 @@ fn allowlist_entries_carry_their_settings_and_their_line() {
 }
 
 #[test]
-fn what_a_policy_sets_replaces_its_default_and_is_warned_about() {
+fn what_a_policy_sets_replaces_its_default() {
     let config = load_one(
         "policy.yaml",
         r#"
@@ -188,10 +188,4 @@ rate_limits: { defaults: { burst_size: 7 } }
     let limits = &policy.rate_limits.per_upstream;
     let limit = limits.find(&host("api.github.com")).unwrap();
     assert_eq!((limit.requests_per_second, limit.burst_size), (50, 7));
-    assert_eq!(
-        config.warnings[1..],
-        ["policy"].map(|section| format!(
-            "policy.yaml: {section} is validated but not enforced by this version"
-        ))
-    );
 }

@@ -39,3 +39,7 @@ impl GitOperation {
 /// The request reads what everybody may read: no credential may be added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anonymous;
+
+/// The request is to an API that lies on a git host, and was judged as such: it is no git.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApiCall;

@@ -28,7 +28,7 @@ pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostPattern, Origin, PatternError};
 pub use flow::{Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme};
-pub use git::{Anonymous, GitOperation};
+pub use git::{Anonymous, ApiCall, GitOperation};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};

@@ -1,0 +1,60 @@
+//! Values of arguments, with their variables filled in.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value as Json};
+
+use super::budget::Budget;
+use super::syntax::{Unreadable, Value};
+
+/// What the variables of one operation stand for.
+pub(super) struct Variables<'a> {
+    given: Option<&'a Map<String, Json>>,
+    defaults: &'a HashMap<String, Value>,
+}
+
+impl<'a> Variables<'a> {
+    pub(super) fn new(
+        given: Option<&'a Map<String, Json>>,
+        defaults: &'a HashMap<String, Value>,
+    ) -> Self {
+        Self { given, defaults }
+    }
+
+    /// A value as the server will see it. Numbers and booleans come out as `true`.
+    pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, Unreadable> {
+        budget.spend_step()?;
+        Ok(match value {
+            Value::Null => Json::Null,
+            Value::Plain => Json::Bool(true),
+            Value::Text(text) => {
+                budget.spend_bytes(text.len())?;
+                Json::String(text.clone())
+            }
+            Value::Variable(name) => return self.variable(name, budget),
+            Value::List(items) => {
+                let filled = items.iter().map(|item| self.fill(item, budget));
+                Json::Array(filled.collect::<Result<_, _>>()?)
+            }
+            Value::Object(members) => {
+                let mut object = Map::new();
+                for (name, value) in members {
+                    object.insert(name.clone(), self.fill(value, budget)?);
+                }
+                Json::Object(object)
+            }
+        })
+    }
+
+    fn variable(&self, name: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
+        if let Some(given) = self.given.and_then(|given| given.get(name)) {
+            budget.spend_value(given)?;
+            return Ok(given.clone());
+        }
+        match self.defaults.get(name) {
+            // A default is constant: the parser refuses a variable in it.
+            Some(default) => self.fill(default, budget),
+            None => Ok(Json::Null),
+        }
+    }
+}

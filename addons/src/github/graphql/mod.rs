@@ -1,0 +1,121 @@
+//! Judging GraphQL by its tree, never by its text.
+
+mod budget;
+mod fields;
+mod input;
+mod mutations;
+mod selection;
+mod syntax;
+
+use serde_json::{Map, Value};
+
+use super::denials::Denials;
+use crate::contract::{Container, Denial};
+use crate::strict_json;
+use budget::Budget;
+use input::Variables;
+pub use mutations::Mutations;
+use mutations::Wanted;
+use selection::Walk;
+use syntax::{OperationKind, Unreadable};
+
+/// The most that is read of one body.
+pub(super) const MAX_BODY: usize = 1 << 20;
+
+/// The most values that the JSON around the queries may have, variables included.
+const MAX_VALUES: usize = 20_000;
+
+/// The most requests in one body. GitHub itself takes no batches.
+const MAX_BATCH: usize = 16;
+
+/// Judges a body: one request or a list of them. What it names by node id alone is answered, to
+/// be resolved before the body may pass.
+pub(super) fn judge(
+    body: &[u8],
+    mutations: &Mutations,
+    container: &Container,
+) -> Result<Wanted, Denial> {
+    let body = strict_json::parse_at_most(MAX_VALUES, body).map_err(Denial::malformed)?;
+    let requests = match &body {
+        Value::Array(requests) => requests.as_slice(),
+        request => std::slice::from_ref(request),
+    };
+    if requests.is_empty() || requests.len() > MAX_BATCH {
+        return Err(malformed(&format!(
+            "a batch has one to {MAX_BATCH} requests"
+        )));
+    }
+    let mut wanted = Wanted::default();
+    let mut budget = Budget::default();
+    for request in requests {
+        judge_request(request, mutations, container, &mut budget, &mut wanted)?;
+    }
+    Ok(wanted)
+}
+
+fn malformed(why: &str) -> Denial {
+    Denial::malformed(format!("GraphQL: {why}"))
+}
+
+impl From<Unreadable> for Denial {
+    fn from(unreadable: Unreadable) -> Self {
+        malformed(&unreadable.0)
+    }
+}
+
+fn judge_request(
+    request: &Value,
+    mutations: &Mutations,
+    container: &Container,
+    budget: &mut Budget,
+    wanted: &mut Wanted,
+) -> Result<(), Denial> {
+    let Value::Object(request) = request else {
+        return Err(malformed("a request is an object"));
+    };
+    let text = query_text(request)?;
+    let given = match request.get("variables") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(variables)) => Some(variables),
+        Some(_) => return Err(malformed("variables are an object")),
+    };
+    let document = syntax::parse(text, budget)?;
+    for operation in &document.operations {
+        let variables = Variables::new(given, &operation.defaults);
+        let mut walk = Walk {
+            document: &document,
+            variables: &variables,
+            container,
+            budget,
+            wanted,
+        };
+        match operation.kind {
+            OperationKind::Query => walk.query(&operation.selections)?,
+            OperationKind::Mutation => walk.mutation(&operation.selections, mutations)?,
+            OperationKind::Subscription => {
+                return Err(Denials::write("a subscription", container));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The query, which must be there: one that the server keeps under a hash cannot be judged.
+fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
+    const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
+    if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        return Err(malformed(&format!("{unknown:?} is not known")));
+    }
+    let persisted = match request.get("extensions") {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(extensions)) => extensions.contains_key("persistedQuery"),
+        Some(_) => return Err(malformed("extensions are an object")),
+    };
+    match request.get("query") {
+        Some(Value::String(text)) if !persisted => Ok(text),
+        Some(Value::String(_)) | None if persisted => Err(malformed(
+            "a persisted query cannot be judged; send its text",
+        )),
+        _ => Err(malformed("there is no query")),
+    }
+}

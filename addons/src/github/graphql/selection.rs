@@ -1,0 +1,151 @@
+//! Following a selection, and where it leads.
+
+use serde_json::{Map, Value as Json};
+
+use super::budget::Budget;
+use super::fields::{self, Place};
+use super::input::Variables;
+use super::mutations::{Mutations, Wanted};
+use super::syntax::{Document, Field, Selection, Unreadable};
+use crate::contract::{Container, Denial};
+use crate::github::denials::Denials;
+
+/// How deep fields may lie in each other, fragments followed. It bounds cycles of them too.
+const MAX_DEPTH: usize = 64;
+
+/// A walk over the selections of one operation.
+pub(super) struct Walk<'a> {
+    pub(super) document: &'a Document,
+    pub(super) variables: &'a Variables<'a>,
+    pub(super) container: &'a Container,
+    pub(super) budget: &'a mut Budget,
+    pub(super) wanted: &'a mut Wanted,
+}
+
+/// What is done with each field; it is told how deep the field lies.
+type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Walk<'a>, &'a Field, usize) -> Result<(), Denial>;
+
+impl<'a> Walk<'a> {
+    /// The fields of a query's root.
+    pub(super) fn query(&mut self, selections: &'a [Selection]) -> Result<(), Denial> {
+        self.each_field(selections, 0, &mut |walk, field, depth| {
+            walk.root_field(field, depth)
+        })
+    }
+
+    /// The fields of a mutation's root. What they answer is judged as what lies in a repository.
+    pub(super) fn mutation(
+        &mut self,
+        selections: &'a [Selection],
+        mutations: &Mutations,
+    ) -> Result<(), Denial> {
+        self.each_field(selections, 0, &mut |walk, field, depth| {
+            if field.name == "__typename" {
+                return Ok(());
+            }
+            mutations.permit(&field.name, walk.container)?;
+            let input = walk.arguments(field)?;
+            walk.wanted.add_input(&field.name, &input, walk.container)?;
+            walk.inside(&field.selections, Place::Inside, depth + 1)
+        })
+    }
+
+    /// Visits fields, fragments followed.
+    fn each_field(
+        &mut self,
+        selections: &'a [Selection],
+        depth: usize,
+        visit: Visit<'_, 'a>,
+    ) -> Result<(), Denial> {
+        if depth > MAX_DEPTH {
+            let why = "fragments go in circles, or fields lie too deep";
+            return Err(Unreadable::new(why).into());
+        }
+        for selection in selections {
+            self.budget.spend_step()?;
+            match selection {
+                Selection::Field(field) => visit(self, field, depth)?,
+                Selection::Inline(selections) => self.each_field(selections, depth + 1, visit)?,
+                Selection::Spread(name) => {
+                    let document = self.document;
+                    let fragment = document.fragments.get(name);
+                    let fragment = fragment
+                        .ok_or_else(|| Unreadable::new(format!("there is no fragment {name}")))?;
+                    self.each_field(fragment, depth + 1, visit)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn root_field(&mut self, field: &'a Field, depth: usize) -> Result<(), Denial> {
+        let place = match field.name.as_str() {
+            "__typename" => return Ok(()),
+            "repository" => {
+                self.repository(field)?;
+                Place::Inside
+            }
+            "node" => {
+                self.nodes(field, "id")?;
+                Place::Inside
+            }
+            "nodes" => {
+                self.nodes(field, "ids")?;
+                Place::Inside
+            }
+            "viewer" | "rateLimit" => Place::Outside,
+            "__schema" | "__type" => Place::Schema,
+            name => {
+                return Err(Denials::leads_out(
+                    name,
+                    "it is not among the root fields that a query may have: repository, node, nodes, viewer, rateLimit",
+                ));
+            }
+        };
+        self.inside(&field.selections, place, depth + 1)
+    }
+
+    fn inside(
+        &mut self,
+        selections: &'a [Selection],
+        place: Place,
+        depth: usize,
+    ) -> Result<(), Denial> {
+        self.each_field(selections, depth, &mut |walk, field, depth| {
+            if field.selections.is_empty() {
+                return Ok(());
+            }
+            let has_arguments = !field.arguments.is_empty();
+            let next = fields::lead(place, &field.name, has_arguments).ok_or_else(|| {
+                let why = "it leads out of the repository, where only fields without a selection of their own may be asked for";
+                Denials::leads_out(&field.name, why)
+            })?;
+            walk.inside(&field.selections, next, depth + 1)
+        })
+    }
+
+    fn arguments(&mut self, field: &Field) -> Result<Map<String, Json>, Unreadable> {
+        let mut filled = Map::new();
+        for (name, value) in &field.arguments {
+            filled.insert(name.clone(), self.variables.fill(value, self.budget)?);
+        }
+        Ok(filled)
+    }
+
+    fn repository(&mut self, field: &Field) -> Result<(), Denial> {
+        let arguments = self.arguments(field)?;
+        let text = |name: &str| arguments.get(name).and_then(Json::as_str);
+        let (Some(owner), Some(name)) = (text("owner"), text("name")) else {
+            let why = "repository takes an owner and a name, each a string";
+            return Err(Unreadable::new(why).into());
+        };
+        let repo = format!("{owner}/{name}");
+        Denials::permit_repo(&repo, self.container)
+    }
+
+    fn nodes(&mut self, field: &Field, argument: &str) -> Result<(), Denial> {
+        let arguments = self.arguments(field)?;
+        let ids = arguments.get(argument).unwrap_or(&Json::Null);
+        self.wanted.add_nodes(ids)
+    }
+}

@@ -1,0 +1,237 @@
+//! GraphQL text to a tree of what matters for a verdict.
+
+use std::collections::{HashMap, HashSet};
+
+use apollo_parser::{Lexer, Parser, TokenKind, cst};
+
+use super::budget::Budget;
+
+/// How deep selections, lists and objects may lie in each other.
+const MAX_NESTING: usize = 64;
+
+/// What was sent is not a GraphQL request that can be judged.
+#[derive(Debug)]
+pub(super) struct Unreadable(pub(super) String);
+
+impl Unreadable {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+/// A document: nothing but operations and fragments.
+pub(super) struct Document {
+    pub(super) operations: Vec<Operation>,
+    pub(super) fragments: HashMap<String, Vec<Selection>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OperationKind {
+    Query,
+    Mutation,
+    Subscription,
+}
+
+pub(super) struct Operation {
+    pub(super) kind: OperationKind,
+    /// Variables that have a default, with it.
+    pub(super) defaults: HashMap<String, Value>,
+    pub(super) selections: Vec<Selection>,
+}
+
+pub(super) enum Selection {
+    Field(Field),
+    /// `...Name`
+    Spread(String),
+    /// `... on Type { }`
+    Inline(Vec<Selection>),
+}
+
+/// A field under its own name; aliases are of no interest.
+pub(super) struct Field {
+    pub(super) name: String,
+    pub(super) arguments: Vec<(String, Value)>,
+    pub(super) selections: Vec<Selection>,
+}
+
+/// A value as it is written. Numbers, booleans and null decide nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Variable(String),
+    /// A string, or the name of an enum's value.
+    Text(String),
+    Plain,
+    Null,
+    List(Vec<Value>),
+    Object(Vec<(String, Value)>),
+}
+
+/// Parses a document. What the parser would mend is refused.
+pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Unreadable> {
+    budget.spend_text(text.len())?;
+    let tokens = count_tokens(text, budget.tokens())?;
+    budget.spend_tokens(tokens)?;
+    let tree = Parser::new(text)
+        .recursion_limit(MAX_NESTING)
+        .token_limit(tokens)
+        .parse();
+    if let Some(error) = tree.errors().next() {
+        return Err(Unreadable::new(error.message()));
+    }
+    let mut document = Document {
+        operations: Vec::new(),
+        fragments: HashMap::new(),
+    };
+    for definition in tree.document().definitions() {
+        match definition {
+            cst::Definition::OperationDefinition(node) => {
+                document.operations.push(operation(&node)?);
+            }
+            cst::Definition::FragmentDefinition(node) => {
+                let name = some(node.fragment_name().and_then(|name| name.name()))?;
+                let selections = selections(node.selection_set())?;
+                if document
+                    .fragments
+                    .insert(text_of(&name), selections)
+                    .is_some()
+                {
+                    return Err(Unreadable::new("two fragments have one name"));
+                }
+            }
+            _ => return Err(Unreadable::new("a type definition is no request")),
+        }
+    }
+    if document.operations.is_empty() {
+        return Err(Unreadable::new("there is no operation"));
+    }
+    Ok(document)
+}
+
+/// Counts tokens, up to one more than `most`. What lies too deep is refused before anything
+/// recurses or builds a tree.
+fn count_tokens(text: &str, most: usize) -> Result<usize, Unreadable> {
+    let mut depth = 0_usize;
+    let mut count = 0;
+    for token in Lexer::new(text).take(most.saturating_add(1)) {
+        let token = token.map_err(|error| Unreadable::new(error.message()))?;
+        count += 1;
+        match token.kind() {
+            TokenKind::LCurly | TokenKind::LBracket | TokenKind::LParen => depth += 1,
+            TokenKind::RCurly | TokenKind::RBracket | TokenKind::RParen => {
+                depth = depth.saturating_sub(1);
+            }
+            _ => {}
+        }
+        if depth > MAX_NESTING {
+            return Err(Unreadable::new(format!("more than {MAX_NESTING} levels")));
+        }
+    }
+    Ok(count)
+}
+
+fn some<T>(part: Option<T>) -> Result<T, Unreadable> {
+    part.ok_or_else(|| Unreadable::new("the document is not complete"))
+}
+
+fn text_of(name: &cst::Name) -> String {
+    name.text().into()
+}
+
+fn operation(node: &cst::OperationDefinition) -> Result<Operation, Unreadable> {
+    let kind = match node.operation_type() {
+        None => OperationKind::Query,
+        Some(named) if named.query_token().is_some() => OperationKind::Query,
+        Some(named) if named.mutation_token().is_some() => OperationKind::Mutation,
+        Some(_) => OperationKind::Subscription,
+    };
+    let mut names = HashSet::new();
+    let mut defaults = HashMap::new();
+    let definitions = node.variable_definitions().into_iter();
+    for definition in definitions.flat_map(|list| list.variable_definitions()) {
+        let name = some(definition.variable().and_then(|variable| variable.name()))?;
+        let name = text_of(&name);
+        if !names.insert(name.clone()) {
+            return Err(Unreadable::new("a variable is defined twice"));
+        }
+        if let Some(default) = definition.default_value() {
+            defaults.insert(name, value(some(default.value())?)?);
+        }
+    }
+    Ok(Operation {
+        kind,
+        defaults,
+        selections: selections(node.selection_set())?,
+    })
+}
+
+fn selections(set: Option<cst::SelectionSet>) -> Result<Vec<Selection>, Unreadable> {
+    let mut found = Vec::new();
+    for selection in some(set)?.selections() {
+        found.push(match selection {
+            cst::Selection::Field(node) => Selection::Field(field(&node)?),
+            cst::Selection::FragmentSpread(node) => {
+                let name = node.fragment_name().and_then(|name| name.name());
+                Selection::Spread(text_of(&some(name)?))
+            }
+            cst::Selection::InlineFragment(node) => {
+                Selection::Inline(selections(node.selection_set())?)
+            }
+        });
+    }
+    Ok(found)
+}
+
+fn field(node: &cst::Field) -> Result<Field, Unreadable> {
+    let mut arguments = Vec::new();
+    for argument in node
+        .arguments()
+        .into_iter()
+        .flat_map(|list| list.arguments())
+    {
+        let name = text_of(&some(argument.name())?);
+        arguments.push((name, value(some(argument.value())?)?));
+    }
+    unique(&arguments)?;
+    Ok(Field {
+        name: text_of(&some(node.name())?),
+        arguments,
+        selections: match node.selection_set() {
+            Some(set) => selections(Some(set))?,
+            None => Vec::new(),
+        },
+    })
+}
+
+fn value(node: cst::Value) -> Result<Value, Unreadable> {
+    Ok(match node {
+        cst::Value::Variable(node) => Value::Variable(text_of(&some(node.name())?)),
+        cst::Value::StringValue(node) => Value::Text(node.into()),
+        cst::Value::EnumValue(node) => Value::Text(text_of(&some(node.name())?)),
+        cst::Value::NullValue(_) => Value::Null,
+        cst::Value::FloatValue(_) | cst::Value::IntValue(_) | cst::Value::BooleanValue(_) => {
+            Value::Plain
+        }
+        cst::Value::ListValue(node) => {
+            Value::List(node.values().map(value).collect::<Result<_, _>>()?)
+        }
+        cst::Value::ObjectValue(node) => {
+            let mut members = Vec::new();
+            for member in node.object_fields() {
+                let name = text_of(&some(member.name())?);
+                members.push((name, value(some(member.value())?)?));
+            }
+            unique(&members)?;
+            Value::Object(members)
+        }
+    })
+}
+
+/// Which of two equal names counts, no two servers agree.
+fn unique(named: &[(String, Value)]) -> Result<(), Unreadable> {
+    let mut names = HashSet::new();
+    if named.iter().all(|(name, _)| names.insert(name)) {
+        Ok(())
+    } else {
+        Err(Unreadable::new("a name stands twice"))
+    }
+}

@@ -1,0 +1,362 @@
+//! What may be done through the APIs of GitHub, and of GitHub Enterprise servers.
+//!
+//! Repositories are those of the container's list. Reads stay in them; writes are an allowlist.
+//! With a personal token this is the only boundary there is.
+
+mod content;
+mod denials;
+mod forge;
+mod graphql;
+mod patterns;
+mod rest;
+mod target;
+mod writes;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method};
+use percent_encoding::percent_decode_str;
+
+use crate::contract::{
+    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, Order, Principal, Request,
+    Slot, Step, Verdict,
+};
+use crate::fold::{folds_to, remove_fields};
+use denials::Denials;
+pub use forge::{Asker, Forge, Node, Unasked};
+pub use graphql::Mutations;
+pub use patterns::Patterns;
+use rest::{Access, InRepo, Rest};
+use target::Target;
+
+const NAME: &str = "github";
+
+/// The hosts of gists, which belong to no repository.
+const GISTS: [&str; 2] = ["gist.github.com", "gist.githubusercontent.com"];
+
+/// What the guard is made from.
+pub struct GithubSettings {
+    /// The forges it guards.
+    pub hosts: Vec<ForgeHosts>,
+    /// `policy.blocked_api_patterns`
+    pub blocked: Patterns,
+    /// `policy.allowed_api_patterns`
+    pub allowed: Patterns,
+    /// `policy.github_writes: allowlist`
+    pub writes_are_an_allowlist: bool,
+    /// `git.public_reads: allow`
+    pub public_reads: bool,
+    /// Which mutations may be made.
+    pub mutations: Mutations,
+    /// Resolves numbers and node ids.
+    pub forge: Arc<dyn Forge>,
+}
+
+/// One forge's hosts. Where the API has none of its own it lies on `host`, below `/api`.
+#[derive(Clone, Debug)]
+pub struct ForgeHosts {
+    /// Where people and git go.
+    pub host: Host,
+    /// The API.
+    pub api: Option<Host>,
+    /// Uploads of release assets.
+    pub uploads: Option<Host>,
+    /// Single files.
+    pub raw: Option<Host>,
+    /// Archives.
+    pub codeload: Option<Host>,
+}
+
+/// Marks a flow of the engine that resolves a name for this addon: it must not be asked to
+/// resolve another one.
+pub struct Lookup;
+
+/// What a host serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    /// Pages and git, which other addons judge, and the API below `/api`.
+    Web,
+    Api,
+    /// Files and archives, below `/OWNER/REPO/`.
+    Files,
+    Gists,
+}
+
+/// The guard.
+pub struct Github {
+    services: HashMap<Host, Service>,
+    rest: Rest,
+    mutations: Arc<Mutations>,
+    forge: Arc<dyn Forge>,
+}
+
+impl Github {
+    /// Makes it from its settings.
+    #[must_use]
+    pub fn new(settings: GithubSettings) -> Self {
+        let mut services = HashMap::new();
+        for hosts in settings.hosts {
+            let gists = Host::parse(&format!("gist.{}", hosts.host)).ok();
+            for (host, service) in [
+                (gists, Service::Gists),
+                (hosts.raw, Service::Files),
+                (hosts.codeload, Service::Files),
+                (Some(hosts.host), Service::Web),
+                (hosts.uploads, Service::Api),
+                (hosts.api, Service::Api),
+            ] {
+                services.extend(host.map(|host| (host, service)));
+            }
+        }
+        let gists = GISTS.map(|host| Host::Name(host.into()));
+        services.extend(gists.map(|host| (host, Service::Gists)));
+        Self {
+            services,
+            rest: Rest {
+                blocked: settings.blocked,
+                allowed: settings.allowed,
+                writes_are_an_allowlist: settings.writes_are_an_allowlist,
+                public_reads: settings.public_reads,
+            },
+            mutations: Arc::new(settings.mutations),
+            forge: settings.forge,
+        }
+    }
+
+    fn judge_api<'a>(
+        &'a self,
+        flow: &'a mut Flow,
+        request: &'a mut Request,
+        path: String,
+        prefix: &'static str,
+    ) -> Result<Step<'a>, Denial> {
+        let container = Arc::clone(flow.container()?);
+        clean(request);
+        let asker = Asker {
+            container: Arc::clone(&container),
+            host: flow.host.clone(),
+            prefix,
+        };
+        match target::read(&path) {
+            Target::Graphql => self.judge_graphql(request, asker)?,
+            Target::Repo { owner, name, rest } => {
+                let rest = &rest;
+                let repo = InRepo { owner, name, rest };
+                let access = self.rest.judge(&repo, request, &container)?;
+                admit(flow, request, access);
+            }
+            Target::Nameless(segments) => {
+                self.rest.judge_nameless(&segments, request, &container)?;
+            }
+            Target::Numbered { id, rest } => {
+                let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
+                let judging = self.judge_numbered(flow, request, asker, id, rest);
+                return Ok(Step::wait(judging));
+            }
+        }
+        Ok(Step::PASS)
+    }
+
+    async fn judge_numbered(
+        &self,
+        flow: &mut Flow,
+        request: &mut Request,
+        asker: Asker,
+        id: u64,
+        rest: Vec<String>,
+    ) -> Verdict {
+        let container = Arc::clone(&asker.container);
+        let repo = self.forge.repo_of_id(asker, id).await;
+        let repo = repo.map(|repo| repo.to_ascii_lowercase());
+        let Some((owner, name)) = repo.as_deref().and_then(|repo| repo.split_once('/')) else {
+            let what = format!("which repository has the number {id} cannot be told");
+            return Err(Denials::no_repo(what));
+        };
+        let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+        let rest = &rest;
+        let repo = InRepo { owner, name, rest };
+        let access = self.rest.judge(&repo, request, &container)?;
+        admit(flow, request, access);
+        Ok(())
+    }
+
+    fn judge_graphql(&self, request: &mut Request, asker: Asker) -> Verdict {
+        if request.method != Method::POST || request.query.is_some() {
+            let what = "GraphQL is judged in the body of a POST, without a query string";
+            return Err(Denial::malformed(what));
+        }
+        let judge = GraphqlJudge {
+            mutations: Arc::clone(&self.mutations),
+            forge: Arc::clone(&self.forge),
+            asker,
+        };
+        send_as_json(request);
+        request.judge_body(graphql::MAX_BODY, judge);
+        Ok(())
+    }
+
+    fn judge_request<'a>(
+        &'a self,
+        service: Service,
+        flow: &'a mut Flow,
+        request: &'a mut Request,
+    ) -> Result<Step<'a>, Denial> {
+        if let Some(why) = request.path.ambiguity() {
+            return Err(Denial::malformed(why));
+        }
+        request.path.send_normal();
+        let path = request.path.normal().to_ascii_lowercase();
+        match (service, below_api(&path)) {
+            (Service::Web, None) => Ok(Step::PASS),
+            (Service::Web, Some(below)) => {
+                flow.slots.put(ApiCall);
+                self.judge_api(flow, request, below, "/api")
+            }
+            (Service::Api, below) => {
+                let path = below.unwrap_or(path);
+                self.judge_api(flow, request, path, "")
+            }
+            (Service::Files, _) => {
+                let access = self.rest.judge_file(&path, request, flow.container()?)?;
+                admit(flow, request, access);
+                Ok(Step::PASS)
+            }
+            (Service::Gists, _) => Err(Denials::no_repo("a gist belongs to no repository")),
+        }
+    }
+}
+
+/// The path of an API that lies below `/api`, whatever the version of it.
+fn below_api(path: &str) -> Option<String> {
+    let below = path.strip_prefix("/api")?;
+    if below.trim_end_matches('/') == "/graphql" {
+        return Some("/graphql".to_owned());
+    }
+    ["/v3", "/uploads"].iter().find_map(|api| {
+        let path = below.strip_prefix(api)?;
+        (path.is_empty() || path.starts_with('/')).then(|| path.to_owned())
+    })
+}
+
+/// Lets a request out that passed; one that anybody may make goes as anybody's.
+fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
+    match access {
+        Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
+        Access::Public => {
+            flow.note(|| "a public repository is read without a credential".to_owned());
+            flow.slots.put(Anonymous);
+            remove_fields(&mut request.headers, |name| {
+                ["authorization", "cookie"]
+                    .iter()
+                    .any(|field| folds_to(name, field))
+            });
+        }
+    }
+}
+
+/// What could turn the request that was judged into another one: a parameter that overrides the
+/// method, a body that would be read as a form.
+fn clean(request: &mut Request) {
+    if let Some(query) = &request.query {
+        let kept: Vec<&str> = query.split('&').filter(|pair| !overrides(pair)).collect();
+        request.query = match kept.join("&") {
+            kept if kept.is_empty() => None,
+            kept => Some(kept.into()),
+        };
+    }
+    if is_form(&request.headers) {
+        send_as_json(request);
+    }
+}
+
+/// A body that was judged as JSON is read as JSON.
+fn send_as_json(request: &mut Request) {
+    let json = HeaderValue::from_static("application/json; charset=utf-8");
+    request.headers.insert(CONTENT_TYPE, json);
+}
+
+fn overrides(pair: &str) -> bool {
+    let name = pair.split('=').next().unwrap_or_default();
+    let name = percent_decode_str(name).decode_utf8_lossy();
+    name.trim().to_ascii_lowercase().starts_with("_method")
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_TYPE).iter().any(|value| {
+        let value = value.as_bytes().to_ascii_lowercase();
+        let has = |part: &[u8]| value.windows(part.len()).any(|window| window == part);
+        has(b"x-www-form-urlencoded") || has(b"multipart/")
+    })
+}
+
+/// Judges a GraphQL body, then the nodes that it names by id.
+struct GraphqlJudge {
+    mutations: Arc<Mutations>,
+    forge: Arc<dyn Forge>,
+    asker: Asker,
+}
+
+impl BodyJudge for GraphqlJudge {
+    fn addon(&self) -> &'static str {
+        NAME
+    }
+
+    fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>> {
+        Box::pin(async move {
+            let container = Arc::clone(&self.asker.container);
+            let wanted = graphql::judge(&body, &self.mutations, &container)?;
+            if wanted.nodes.is_empty() {
+                return Ok(body);
+            }
+            let ids: Vec<String> = wanted.nodes.iter().cloned().collect();
+            let nodes = self.forge.nodes(self.asker, ids.clone()).await;
+            let mut nodes = nodes.into_iter();
+            for id in ids {
+                let Some(node) = nodes.next().flatten() else {
+                    let why = "to which repository this node belongs cannot be told";
+                    return Err(Denials::no_repo(why).with("node", id));
+                };
+                Denials::permit_repo(&node.repo, &container)?;
+                let label = node.label.filter(|label| content::is_bot_label(label));
+                if let Some(label) = label.filter(|_| wanted.labels.contains(&id)) {
+                    let why = content::Objection::Label(label).to_string();
+                    return Err(Denials::write("a label", &container).with("reason", why));
+                }
+            }
+            Ok(body)
+        })
+    }
+}
+
+impl Addon for Github {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            provides: vec![Slot::of::<ApiCall>(), Slot::of::<Anonymous>()],
+            after: &["identity", "policy"],
+            before: &["mcp", "git", "credentials"],
+            ..Order::default()
+        }
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        let Some(service) = self.services.get(&flow.host) else {
+            return Step::PASS;
+        };
+        // The engine's own errands have no container whose list could bound them.
+        let is_ours = matches!(flow.principal, Some(Principal::System(_)));
+        if is_ours || flow.slots.find::<Lookup>().is_some() {
+            return Step::PASS;
+        }
+        match self.judge_request(*service, flow, request) {
+            Ok(step) => step,
+            Err(denial) => Err(denial).into(),
+        }
+    }
+}

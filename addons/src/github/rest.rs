@@ -1,0 +1,252 @@
+//! Judging requests to the REST API.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+
+use super::content;
+use super::denials::{Denials, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
+use super::patterns::Patterns;
+use super::{target, writes};
+use crate::contract::{BodyJudge, BoxFuture, Code, Container, Denial, Request, Verdict};
+use crate::strict_json;
+
+/// The most that is read of a write's body; GitHub takes less.
+const MAX_BODY: usize = 1 << 20;
+
+/// The rules of the REST API.
+pub(super) struct Rest {
+    pub(super) blocked: Patterns,
+    pub(super) allowed: Patterns,
+    pub(super) writes_are_an_allowlist: bool,
+    /// Whether other repositories may be read, without any credential.
+    pub(super) public_reads: bool,
+}
+
+/// How a request that passes goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// As the container's own, with a credential.
+    Own,
+    /// As anybody's.
+    Public,
+}
+
+/// A repository as a path names it, in lower case, with what follows.
+pub(super) struct InRepo<'a> {
+    pub(super) owner: &'a str,
+    pub(super) name: &'a str,
+    pub(super) rest: &'a [&'a str],
+}
+
+impl InRepo<'_> {
+    /// The path that patterns are written for.
+    fn path(&self) -> String {
+        let mut path = format!("/repos/{}/{}", self.owner, self.name);
+        for segment in self.rest {
+            path.push('/');
+            path.push_str(segment);
+        }
+        path
+    }
+
+    /// `compare/main...other:branch` reads a branch of another repository.
+    fn compares_with_another(&self) -> bool {
+        let ["compare", sides @ ..] = self.rest else {
+            return false;
+        };
+        let sides = sides.join("/").replace("%3a", ":");
+        sides.split("..").any(|side| {
+            let side = side.trim_start_matches('.');
+            let mut parts = side.rsplit(':').skip(1).collect::<Vec<_>>();
+            parts.reverse();
+            match parts.as_slice() {
+                [] => false,
+                [owner] => *owner != self.owner,
+                [owner, name] => (*owner, *name) != (self.owner, self.name),
+                _ => true,
+            }
+        })
+    }
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+impl Rest {
+    /// A request that names a repository; one that writes has its body judged as well.
+    pub(super) fn judge(
+        &self,
+        repo: &InRepo<'_>,
+        request: &mut Request,
+        container: &Arc<Container>,
+    ) -> Result<Access, Denial> {
+        let path = repo.path();
+        self.check_blocked(request, &path)?;
+        let access = self.permit_repo(repo.owner, repo.name, &request.method, container)?;
+        if access == Access::Own && repo.compares_with_another() {
+            return Err(Denials::no_repo("it compares with another repository"));
+        }
+        if is_read(&request.method) {
+            return Ok(access);
+        }
+        if writes::is_allowed(&request.method, repo.rest) {
+            return judge_body(request, repo.rest, container).map(|()| access);
+        }
+        if self.allowed.find(&request.method, &path).is_some() || !self.writes_are_an_allowlist {
+            return Ok(access);
+        }
+        Err(match special(&request.method, repo.rest) {
+            Some(sentence) => api_blocked(sentence, "the allowlist of writes"),
+            None => self.write_denied(request, container),
+        })
+    }
+
+    /// A file or an archive of a repository: `/OWNER/REPO/…`, for reading alone.
+    pub(super) fn judge_file(
+        &self,
+        path: &str,
+        request: &Request,
+        container: &Container,
+    ) -> Result<Access, Denial> {
+        let mut segments = path.split('/').skip(1);
+        let (Some(owner), Some(name)) = (segments.next(), segments.next()) else {
+            return Err(Denials::no_repo(format!("{path} names no repository")));
+        };
+        let access = self.permit_repo(owner, name, &request.method, container)?;
+        if is_read(&request.method) {
+            Ok(access)
+        } else {
+            Err(Denials::write(&what(request), container))
+        }
+    }
+
+    fn permit_repo(
+        &self,
+        owner: &str,
+        name: &str,
+        method: &Method,
+        container: &Container,
+    ) -> Result<Access, Denial> {
+        match Denials::permit_repo(&format!("{owner}/{name}"), container) {
+            Ok(()) => Ok(Access::Own),
+            Err(_) if self.public_reads && is_read(method) => Ok(Access::Public),
+            Err(denial) => Err(denial),
+        }
+    }
+
+    /// A request that names no repository.
+    pub(super) fn judge_nameless(
+        &self,
+        segments: &[&str],
+        request: &Request,
+        container: &Container,
+    ) -> Verdict {
+        let path = format!("/{}", segments.join("/"));
+        self.check_blocked(request, &path)?;
+        let method = match request.method {
+            Method::HEAD => &Method::GET,
+            ref method => method,
+        };
+        let listed = is_read(method) && target::is_readable(segments);
+        if listed || self.allowed.find(method, &path).is_some() {
+            return Ok(());
+        }
+        if is_read(method) {
+            let what = format!("{method} {path} names no repository");
+            return Err(Denials::no_repo(what));
+        }
+        Err(self.write_denied(request, container))
+    }
+
+    fn check_blocked(&self, request: &Request, path: &str) -> Verdict {
+        let Some(pattern) = self.blocked.guard(&request.method, path) else {
+            return Ok(());
+        };
+        let segments: Vec<&str> = path.split('/').skip(4).collect();
+        let sentence = match special(&request.method, &segments) {
+            Some(sentence) => sentence.to_owned(),
+            None => format!("API blocked: {} {path}", request.method),
+        };
+        Err(api_blocked(sentence, pattern)
+            .hint("remove the pattern from policy.blocked_api_patterns in policy.yaml"))
+    }
+
+    fn write_denied(&self, request: &Request, container: &Container) -> Denial {
+        let denial = Denials::write(&what(request), container);
+        let method = &request.method;
+        denial.hint(format!(
+            "add a pattern for it to policy.allowed_api_patterns.{method} in policy.yaml"
+        ))
+    }
+}
+
+fn what(request: &Request) -> String {
+    format!("{} {}", request.method, request.path.normal())
+}
+
+fn api_blocked(sentence: impl Into<std::borrow::Cow<'static, str>>, rule: &str) -> Denial {
+    Denial::new(Code::ApiBlocked, sentence)
+        .with("rule", rule)
+        .rule(rule)
+}
+
+/// The sentences for what people are told to do elsewhere.
+fn special(method: &Method, rest: &[&str]) -> Option<&'static str> {
+    match rest {
+        ["pulls", _, "merge"] if !is_read(method) => Some(PR_MERGE_BLOCKED),
+        ["releases"] if *method == Method::POST => Some(RELEASE_BLOCKED),
+        _ => None,
+    }
+}
+
+fn judge_body(request: &mut Request, rest: &[&str], container: &Arc<Container>) -> Verdict {
+    if request.query.is_some() {
+        return Err(Denial::malformed(
+            "the parameters of a write go in its body, where they can be judged",
+        ));
+    }
+    let judge = WriteJudge {
+        what: what(request),
+        names_labels: rest.contains(&"labels"),
+        container: Arc::clone(container),
+    };
+    super::send_as_json(request);
+    request.judge_body(MAX_BODY, judge);
+    Ok(())
+}
+
+/// Judges what an allowed write says.
+struct WriteJudge {
+    what: String,
+    names_labels: bool,
+    container: Arc<Container>,
+}
+
+impl BodyJudge for WriteJudge {
+    fn addon(&self) -> &'static str {
+        super::NAME
+    }
+
+    fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>> {
+        Box::pin(std::future::ready(self.check(&body).map(|()| body)))
+    }
+}
+
+impl WriteJudge {
+    fn check(&self, body: &[u8]) -> Verdict {
+        if body.is_empty() {
+            return Ok(());
+        }
+        let value = strict_json::parse(body).map_err(Denial::malformed)?;
+        match content::objection(&value, self.names_labels) {
+            None => Ok(()),
+            Some(objection) => {
+                let denial = Denials::write(&self.what, &self.container);
+                Err(denial.with("reason", objection.to_string()))
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What a path of the API names.
+
+/// What a request is about, read from its path. Everything in it is in lower case.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Target<'a> {
+    /// `/graphql`
+    Graphql,
+    /// `/repos/OWNER/REPO/…`
+    Repo {
+        owner: &'a str,
+        name: &'a str,
+        rest: Vec<&'a str>,
+    },
+    /// `/repositories/ID/…`
+    Numbered { id: u64, rest: Vec<&'a str> },
+    /// Anything else.
+    Nameless(Vec<&'a str>),
+}
+
+/// Paths that name no repository and may be read all the same: who one is, what one has left.
+const READABLE: [&str; 11] = [
+    "",
+    "codes_of_conduct",
+    "emojis",
+    "gitignore/templates",
+    "licenses",
+    "meta",
+    "octocat",
+    "rate_limit",
+    "user",
+    "versions",
+    "zen",
+];
+
+/// Reads a path without the prefix of its API, in lower case.
+pub(super) fn read(path: &str) -> Target<'_> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let segments: Vec<&str> = path.split('/').collect();
+    match segments.as_slice() {
+        ["graphql"] => Target::Graphql,
+        ["repos", owner, name, rest @ ..] => Target::Repo {
+            owner,
+            name,
+            rest: rest.to_vec(),
+        },
+        ["repositories", id, rest @ ..] => match number(id) {
+            Some(id) => Target::Numbered {
+                id,
+                rest: rest.to_vec(),
+            },
+            None => Target::Nameless(segments),
+        },
+        _ => Target::Nameless(segments),
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_plain)
+}
+
+/// Whether what names no repository may be read.
+pub(super) fn is_readable(segments: &[&str]) -> bool {
+    READABLE.contains(&segments.join("/").as_str())
+}

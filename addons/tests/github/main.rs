@@ -1,0 +1,157 @@
+//! The GitHub guard as it stands in a chain: identity and policy before it, bodies judged whole.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod graphql;
+mod hostile;
+mod rest;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::*;
+use addons::github::{Asker, Forge, ForgeHosts, Github, GithubSettings, Mutations, Node, Patterns};
+use addons::identity::Identity;
+use addons::policy::{Policy, PolicySettings};
+use bytes::Bytes;
+use fixtures::{Nowhere, OneContainer, container, flow, request};
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+
+/// A forge that knows the repositories 7 (the container's) and 8, and nodes by the first letter
+/// of their ids: `W…` lie in the container's repository, `X…` in another one.
+struct Known;
+
+impl Forge for Known {
+    fn repo_of_id<'a>(&'a self, _asker: Asker, id: u64) -> BoxFuture<'a, Option<String>> {
+        let repo = match id {
+            7 => Some("Acme/Web".to_owned()),
+            8 => Some("acme/secret".to_owned()),
+            _ => None,
+        };
+        Box::pin(std::future::ready(repo))
+    }
+
+    fn nodes<'a>(&'a self, _asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>> {
+        let node = |id: &String| {
+            let repo = match id.chars().next()? {
+                'W' => "acme/web",
+                'X' => "acme/secret",
+                _ => return None,
+            };
+            Some(Node {
+                repo: repo.to_owned(),
+                label: id.ends_with("automerge").then(|| "Auto Merge".to_owned()),
+            })
+        };
+        Box::pin(std::future::ready(ids.iter().map(node).collect()))
+    }
+}
+
+fn host(name: &str) -> Host {
+    Host::parse(name).unwrap()
+}
+
+fn patterns(patterns: &[(&str, &str)]) -> Patterns {
+    let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (method, pattern) in patterns {
+        map.entry((*method).to_owned())
+            .or_default()
+            .push((*pattern).to_owned());
+    }
+    Patterns::new(&map).unwrap()
+}
+
+/// The settings that are shipped, with a GitHub Enterprise server besides.
+fn settings() -> GithubSettings {
+    GithubSettings {
+        hosts: vec![
+            ForgeHosts {
+                host: host("github.com"),
+                api: Some(host("api.github.com")),
+                uploads: Some(host("uploads.github.com")),
+                raw: Some(host("raw.githubusercontent.com")),
+                codeload: Some(host("codeload.github.com")),
+            },
+            ForgeHosts {
+                host: host("ghe.example.com"),
+                api: None,
+                uploads: None,
+                raw: None,
+                codeload: None,
+            },
+        ],
+        blocked: patterns(&[
+            ("PUT", r"^/repos/[^/]+/[^/]+/pulls/\d+/merge$"),
+            ("POST", r"^/repos/[^/]+/[^/]+/releases$"),
+            ("DELETE", r"^/repos/[^/]+/[^/]+$"),
+        ]),
+        allowed: Patterns::default(),
+        writes_are_an_allowlist: true,
+        public_reads: false,
+        mutations: Mutations::new(&[], &[], true),
+        forge: Arc::new(Known),
+    }
+}
+
+struct Guard {
+    chain: Chain,
+    runtime: Runtime,
+}
+
+impl Guard {
+    fn new(settings: GithubSettings) -> Self {
+        let policy = PolicySettings {
+            allow_private: Vec::new(),
+            own: Arc::new(Nowhere),
+            guarded_hosts: ["api.github.com", "ghe.example.com"].map(host).into(),
+            rules: Vec::new(),
+        };
+        let addons: Vec<Arc<dyn Addon>> = vec![
+            Arc::new(Identity::new(OneContainer::new(container("web")))),
+            Arc::new(Policy::new(policy)),
+            Arc::new(Github::new(settings)),
+        ];
+        Self {
+            chain: Chain::new(addons, Duration::from_secs(10)).unwrap(),
+            runtime: Builder::new_current_thread().enable_time().build().unwrap(),
+        }
+    }
+
+    /// What becomes of a request: the head as it would be sent, or a denial.
+    fn send(&self, host: &str, line: &str, body: &[u8]) -> Result<Request, Denial> {
+        let (method, target) = line.split_once(' ').unwrap();
+        let mut flow = flow(Kind::Http, host);
+        let fields = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("authorization", "token brought"),
+        ];
+        let mut request = request(target, &fields);
+        request.method = method.parse().unwrap();
+        let judging = async {
+            self.chain.request(&mut flow, &mut request).await?;
+            if let Some(whole) = request.take_whole() {
+                if body.len() > whole.limit {
+                    return Err(Denial::new(Code::BodyTooLargeToInspect, "too large"));
+                }
+                let sent = self.chain.body(whole, Bytes::copy_from_slice(body)).await?;
+                assert_eq!(sent, body);
+            }
+            Ok(())
+        };
+        self.runtime.block_on(judging)?;
+        Ok(request)
+    }
+
+    fn code(&self, host: &str, line: &str, body: &Value) -> Option<Code> {
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        let sent = self.send(host, line, body.as_bytes());
+        sent.err().map(|denial| denial.code())
+    }
+}
