@@ -39,6 +39,10 @@ struct Probes {
     _held: Vec<Probe>,
 }
 
+/// Left in a flow's slots by the engine when the fault that ends it is one that another flow met:
+/// several waited for one connection, and it is one fault all the same.
+pub struct SharedFault;
+
 /// What a fault says something about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
@@ -151,7 +155,7 @@ impl Addon for CircuitBreaker {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_rehearsal() {
+        if flow.is_rehearsal() || flow.slots.find::<SharedFault>().is_some() {
             return;
         }
         match outcome.denial.as_ref().and_then(about) {

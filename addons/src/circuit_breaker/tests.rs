@@ -152,6 +152,18 @@ fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
 }
 
 #[test]
+fn a_fault_that_several_flows_waited_for_counts_once() {
+    let (breaker, web) = (breaker(2), container("web"));
+    breaker.exchange(&web, 0, unreachable()).unwrap();
+    for _ in 0..5 {
+        let mut flow = flow_at(&web, Kind::Http, 0);
+        flow.slots.put(SharedFault);
+        breaker.end(flow, unreachable());
+    }
+    assert!(!breaker.is_open(&web));
+}
+
+#[test]
 fn every_5xx_counts_and_any_other_status_resets() {
     for (status, opens) in [
         (500, true),

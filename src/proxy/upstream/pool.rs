@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use addons::circuit_breaker::SharedFault;
 use addons::contract::{Cleared, Container, Denial};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
@@ -164,6 +165,7 @@ impl LeasePool {
         // Those who waited for a dial share its failure too: one after the other, they would
         // wait for as many time-outs as they are.
         if let Some((_, denial)) = state.failed.as_ref().filter(|(at, _)| *at >= asked) {
+            live.flow.slots.put(SharedFault);
             return Err(denial.clone());
         }
         let dialled = dial(world, live, cleared, target, Arc::clone(&self.http2)).await;
