@@ -88,9 +88,13 @@ fn the_audit_verifies_across_a_rotation_and_whoever_changes_or_cuts_it_is_found(
     setup.proxy["audit"]["max_bytes"] = json!(1024 * 1024);
     setup.proxy["audit"]["lines_per_minute_per_container"] = json!(100_000);
     let mut proxy = setup.start();
-    let long = "a".repeat(6000);
-    for number in 0..300 {
-        proxy.get(&format!("http://blocked.example.org/{number}/{long}"), &[]);
+    // A line holds the beginning of a long path: some hundred bytes each.
+    let url = format!("http://blocked.example.org/{}", "a".repeat(1000));
+    let request = format!("GET {url} HTTP/1.1\r\nHost: blocked.example.org\r\n\r\n");
+    let mut stream = proxy.dial();
+    for _ in 0..1500 {
+        stream.write_all(request.as_bytes()).unwrap();
+        assert_eq!(read_reply(&mut stream).unwrap().status, 403);
     }
     let verify = |proxy: &Proxy| proxy.cli(&[&["audit", "verify"][..], &CONFIG].concat());
     let (newest, older) = (
