@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
-use super::drain::drain;
+use super::drain::Denied;
 use super::live::LiveFlow;
 
 /// Why a body broke off.
@@ -93,7 +93,7 @@ pub struct RequestBody {
 }
 
 /// Where a filter's denial is left for the exchange that waits for the answer.
-pub type DenialSlot = Arc<Mutex<Option<Denial>>>;
+pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
     pub fn new(
@@ -154,11 +154,9 @@ impl RequestBody {
                 None => filtering.end(None),
             };
             if let Err(denial) = verdict {
-                if let Some(rest) = self.inner.take() {
-                    drain(rest, &denial);
-                }
                 if let Some(slot) = &self.denied {
-                    *slot.lock() = Some(denial.clone());
+                    let denied = Denied::new(denial.clone(), self.inner.take());
+                    *slot.lock() = Some(denied);
                 }
                 return Poll::Ready(Err(BodyError::Denied(denial)));
             }

@@ -110,7 +110,7 @@ fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
 fn a_length_over_the_limit_is_refused_before_the_origin_is_contacted() {
     let forge = Forge::with(
         |setup| {
-            limited(1 * MB)(setup);
+            limited(MB)(setup);
             setup.policy.as_mut().unwrap()["git"]["push_denials"] = "status".into();
         },
         json!({}),
