@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
-use super::drain::drain;
+use super::drain::Denied;
 use super::live::LiveFlow;
 
 /// Why a body broke off.
@@ -92,6 +92,14 @@ enum Source {
 }
 
 impl Source {
+    /// What the client still sends, if it does.
+    fn into_streaming(self) -> Option<Incoming> {
+        match self {
+            Self::Streaming(inner) => Some(inner),
+            Self::Held(_) | Self::Ended => None,
+        }
+    }
+
     /// The next bytes. Trailers from a client are dropped.
     fn poll_chunk(
         &mut self,
@@ -134,7 +142,7 @@ pub struct RequestBody {
 }
 
 /// Where a filter's denial is left for the exchange that waits for the answer.
-pub type DenialSlot = Arc<Mutex<Option<Denial>>>;
+pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
     pub fn new(
@@ -216,12 +224,10 @@ impl RequestBody {
                 None => filtering.end(None),
             };
             if let Err(denial) = verdict {
-                let rest = std::mem::replace(&mut self.source, Source::Ended);
-                if let Source::Streaming(rest) = rest {
-                    drain(rest, &denial);
-                }
                 if let Some(slot) = &self.denied {
-                    *slot.lock() = Some(denial.clone());
+                    let rest = std::mem::replace(&mut self.source, Source::Ended);
+                    let denied = Denied::new(denial.clone(), rest.into_streaming());
+                    *slot.lock() = Some(denied);
                 }
                 return Poll::Ready(Err(BodyError::Denied(denial)));
             }

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use super::body::{DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
-use super::drain::drain;
+use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head, read_response_head};
 use super::live::LiveFlow;
 use super::outgoing::{
@@ -156,9 +156,9 @@ impl Exchange {
         let judged = self.judge(door, parts, on_upgrade.is_some()).await;
         let (mut head, cleared) = match judged {
             Ok(judged) => judged,
-            Err(denial) if unasked => return Err(denial),
+            Err(denial) if unasked || body.is_end_stream() => return Err(denial),
             Err(denial) => {
-                drain(body, &denial);
+                tokio::spawn(drain(body, &denial));
                 return Err(denial);
             }
         };
@@ -169,13 +169,16 @@ impl Exchange {
         let body = whole::body_of(&mut head, body, &chain, counters, activity).await;
         let mut body = body.map_err(|(denial, rest)| {
             if !unasked {
-                drain(rest, &denial);
+                tokio::spawn(drain(rest, &denial));
             }
             denial
         })?;
-        body.prime()
-            .await
-            .map_err(|error| request_broke_off(&error))?;
+        if let Err(error) = body.prime().await {
+            return Err(match take_denied(body.denial_slot().as_ref()) {
+                Some(denied) => denied.when_due(version).await,
+                None => request_broke_off(&error),
+            });
+        }
         if !body.keeps_length() {
             head.headers.remove(CONTENT_LENGTH);
         }
@@ -255,8 +258,8 @@ impl Exchange {
             match sent {
                 Ok(response) => return self.answer(response, upstream, target, websocket).await,
                 Err(mut error) => {
-                    if let Some(denial) = slot.as_ref().and_then(take_denial) {
-                        return Err(denial);
+                    if let Some(denied) = take_denied(slot.as_ref()) {
+                        return Err(denied.when_due(version).await);
                     }
                     // The connection was closed before a byte of the request went out: that is
                     // no fault of either side, and nothing was sent twice.
@@ -445,6 +448,6 @@ fn absolute(uri: &Uri) -> Result<Authority, Denial> {
     Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)
 }
 
-fn take_denial(slot: &DenialSlot) -> Option<Denial> {
-    slot.lock().take()
+fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
+    slot?.lock().take()
 }

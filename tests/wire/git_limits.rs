@@ -30,10 +30,10 @@ fn commit_noise(forge: &Forge, bytes: usize) {
     forge.work(&["commit", "--quiet", "-m", "Add noise"]).ok();
 }
 
-fn limited(limit: &'static str) -> impl FnOnce(&mut Setup) {
+fn limited(limit: usize) -> impl FnOnce(&mut Setup) {
     move |setup| {
         let git = &mut setup.policy.as_mut().unwrap()["git"];
-        git["push_limits"] = json!({ "warning_bytes": "1MB", "hard_limit_bytes": limit });
+        git["push_limits"] = json!({ "warning_bytes": MB, "hard_limit_bytes": limit });
     }
 }
 
@@ -51,7 +51,7 @@ fn head(fields: &str) -> String {
 
 #[test]
 fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
-    let forge = Forge::with(limited("100MB"), json!({}));
+    let forge = Forge::with(limited(100 * MB), json!({}));
     commit_noise(&forge, 3 * MB);
     forge
         .work(&[
@@ -83,7 +83,7 @@ fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
         ("20000000", "HTTP/1.1"),
         ("20000000", "HTTP/2"),
     ] {
-        let forge = Forge::with(limited("2MB"), json!({}));
+        let forge = Forge::with(limited(2 * MB), json!({}));
         commit_noise(&forge, 3 * MB);
         let buffer = format!("http.postBuffer={buffer}");
         let version = format!("http.version={version}");
@@ -110,7 +110,7 @@ fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
 fn a_length_over_the_limit_is_refused_before_the_origin_is_contacted() {
     let forge = Forge::with(
         |setup| {
-            limited("1MB")(setup);
+            limited(MB)(setup);
             setup.policy.as_mut().unwrap()["git"]["push_denials"] = "status".into();
         },
         json!({}),
@@ -131,7 +131,7 @@ fn a_length_over_the_limit_is_refused_before_the_origin_is_contacted() {
 #[test]
 fn a_repository_may_have_a_limit_of_its_own() {
     let repos = json!([{ "name": "acme/web", "max_receive_pack_bytes": 5 * MB }]);
-    let forge = Forge::with(limited("2MB"), json!({ "repos": repos }));
+    let forge = Forge::with(limited(2 * MB), json!({ "repos": repos }));
     commit_noise(&forge, 3 * MB);
     forge.work(&["push", "--quiet", "origin", "main"]).ok();
     assert_eq!(forge.at_origin("main"), forge.head());
