@@ -4,6 +4,7 @@
 //! known before a packet is parsed, and nothing is asked upstream that the chain did not clear.
 
 mod bounds;
+mod flight;
 mod message;
 mod question;
 mod server;
