@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use addons::contract::Containers;
+use addons::contract::{Addon, Client, Containers, Flow, Host, Kind, Outcome, Scheme};
+use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -31,6 +33,34 @@ struct Server {
     dns: Arc<AtomicBool>,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
+}
+
+impl Server {
+    /// Ends a flow to a host, as the chain would tell of it.
+    fn end_flow(&self, host: &str) {
+        let settings = AuditSettings {
+            log: Arc::clone(&self.flows) as _,
+            live: Vec::new(),
+            lines_per_minute_per_container: NonZeroU32::MAX,
+        };
+        let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
+        let host = Host::parse(host).unwrap();
+        let flow = Flow::new(
+            Kind::Http,
+            Client::default(),
+            Scheme::Https,
+            host,
+            443,
+            None,
+        );
+        let outcome = Outcome {
+            status: 200,
+            denial: None,
+            aborted: false,
+            duration: Duration::ZERO,
+        };
+        audit.finished(&flow, &outcome);
+    }
 }
 
 struct Answer {
@@ -404,20 +434,25 @@ async fn metrics_reload_and_explain_are_passed_on() {
 #[tokio::test]
 async fn flows_are_listed_newest_first_and_streamed_as_they_end() {
     let server = Server::start();
-    server.flows.push(r#"{"flow":"1"}"#.into());
-    server.flows.push(r#"{"flow":"2"}"#.into());
+    server.end_flow("one.example.com");
+    server.end_flow("two.example.com");
     let newest = server.get("/internal/flows").await.body;
-    assert_eq!(newest, json!({"flows": [{"flow": "2"}, {"flow": "1"}]}));
+    let flows = newest["flows"].as_array().unwrap().iter();
+    let hosts: Vec<_> = flows.map(|flow| &flow["host"]).collect();
+    assert_eq!(hosts, ["two.example.com", "one.example.com"]);
 
     let request = Request::builder()
         .uri("/internal/flows")
         .header("accept", "text/event-stream");
     let response = server.send(request.body(Full::default()).unwrap()).await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
-    server.flows.push(r#"{"flow":"3"}"#.into());
+    server.end_flow("three.example.com");
     let mut body = response.into_body();
     let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert_eq!(frame, "data: {\"flow\":\"3\"}\n\n");
+    let event = std::str::from_utf8(&frame).unwrap();
+    let line = event.strip_prefix("data: ").unwrap().trim_end();
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["host"], "three.example.com");
 
     // An open stream does not hold up the shutdown.
     server.shutdown.cancel();

@@ -45,8 +45,8 @@ impl PushWatch for Silent {
 struct Lines(Mutex<Vec<AuditLine>>);
 
 impl AuditSink for Lines {
-    fn write(&self, line: AuditLine) {
-        self.0.lock().push(line);
+    fn write(&self, line: Arc<AuditLine>) {
+        self.0.lock().push(Arc::unwrap_or_clone(line));
     }
 }
 

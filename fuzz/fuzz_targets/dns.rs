@@ -10,7 +10,8 @@ fuzz_target!(|packet: &[u8]| {
     for protocol in [Protocol::Udp, Protocol::Tcp] {
         match read_question(packet, peer, protocol) {
             Ok((_, query)) => assert_eq!(Host::parse(&query.name.to_string()), Ok(query.name)),
-            Err(answer) => {
+            Err(refused) => {
+                let answer = refused.answer;
                 // Nothing, or an answer to this packet.
                 assert!(answer.is_empty() || answer.len() >= 12);
                 assert_eq!(

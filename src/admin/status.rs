@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use addons::observe::AuditLine;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -101,6 +102,11 @@ pub enum StepVerdict {
     NotReached,
 }
 
+#[derive(Serialize)]
+struct Flows<'a> {
+    flows: Vec<&'a AuditLine>,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Reloaded {
     /// `reloaded`
@@ -163,15 +169,15 @@ pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Re
     if wants_stream {
         return live_flows(&api);
     }
-    let lines = api.state.flows.newest();
-    let body = format!("{{\"flows\":[{}]}}", lines.join(","));
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+    let flows = api.state.flows.newest();
+    let flows = flows.iter().map(AsRef::as_ref).collect();
+    Json(Flows { flows }).into_response()
 }
 
 fn live_flows(api: &Api) -> Response {
     let events = stream::unfold(api.state.flows.subscribe(), async |mut flows| {
         let event = match flows.recv().await {
-            Ok(line) => Event::default().data(line),
+            Ok(line) => Event::default().json_data(&*line).unwrap_or_default(),
             Err(RecvError::Lagged(missed)) => {
                 Event::default().event("missed").data(missed.to_string())
             }

@@ -23,13 +23,15 @@ pub enum Failure {
     },
     #[error("{0}")]
     Setting(String),
-    #[error("cannot listen on {address} for {purpose}: {source}{}", advice(source))]
+    #[error("cannot listen on {address} for the proxy: {source}{}", advice(source))]
     Listen {
         address: SocketAddr,
-        purpose: &'static str,
         source: std::io::Error,
     },
-    #[error("cannot listen on {}: {source}", path.display())]
+    /// Its own words name the address and the protocol.
+    #[error("{source}{}", advice(source))]
+    Dns { source: std::io::Error },
+    #[error("cannot listen on {}: {source}; choose another path under `listen.admin` in proxy.yaml, or make its directory writable for this user", path.display())]
     Socket {
         path: PathBuf,
         source: std::io::Error,
@@ -43,7 +45,7 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => code::CONFIG,
-            Self::Listen { .. } | Self::Socket { .. } => code::UNAVAILABLE,
+            Self::Listen { .. } | Self::Dns { .. } | Self::Socket { .. } => code::UNAVAILABLE,
             Self::Ours(_) => code::SOFTWARE,
         }
     }

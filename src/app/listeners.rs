@@ -1,10 +1,11 @@
 //! The sockets that sandboxes reach, all opened before the first of them is served.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,8 @@ use crate::registry::Registry;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
+/// How long to wait after a container's own listener could not be opened.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The sockets, bound and not yet served.
 pub struct Listeners {
@@ -32,24 +35,18 @@ impl Listeners {
         for address in &listen.proxy {
             proxy.push(bind_tcp(*address)?);
         }
-        let mut dns = None;
-        for address in &listen.dns {
-            // One by one first, so that the error names the address.
-            DnsServer::bind(&[*address]).map_err(|source| Failure::Listen {
-                address: *address,
-                purpose: "DNS",
-                source,
-            })?;
-            dns = Some(*address);
-        }
-        let fallback = dns.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let dns = DnsServer::bind(&listen.dns).map_err(|source| Failure::Listen {
-            address: fallback,
-            purpose: "DNS",
-            source,
-        })?;
+        let dns = DnsServer::bind(&listen.dns).map_err(|source| Failure::Dns { source })?;
         let admin = bind_admin(&listen.admin, admin_mode)?;
         Ok(Self { proxy, dns, admin })
+    }
+
+    /// Where sandboxes reach us, as it was bound: a port of 0 has become a real one.
+    pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
+        let mut addresses = self.dns.local_addresses()?;
+        for listener in &self.proxy {
+            addresses.push(listener.local_addr()?);
+        }
+        Ok(addresses)
     }
 }
 
@@ -63,11 +60,7 @@ fn bind_tcp(address: SocketAddr) -> Result<TcpListener, Failure> {
         socket.bind(address)?;
         socket.listen(BACKLOG)
     })();
-    bound.map_err(|source| Failure::Listen {
-        address,
-        purpose: "the proxy",
-        source,
-    })
+    bound.map_err(|source| Failure::Listen { address, source })
 }
 
 fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
@@ -88,12 +81,14 @@ pub async fn follow_own_listeners(
     shutdown: CancellationToken,
 ) {
     let mut wanted = registry.subscribe_listeners();
-    let mut open = HashSet::new();
+    let mut open: HashMap<u64, CancellationToken> = HashMap::new();
     loop {
         let now = wanted.borrow_and_update().clone();
-        open.retain(|lease| now.contains_key(lease));
+        // One that ended by a clock that jumped may come back under the same number.
+        open.retain(|lease, ended| now.contains_key(lease) && !ended.is_cancelled());
+        let mut failed = false;
         for (lease, own) in now {
-            if !open.insert(lease) {
+            if open.contains_key(&lease) {
                 continue;
             }
             let bound = bind_own(&own.socket);
@@ -101,25 +96,22 @@ pub async fn follow_own_listeners(
             let _ = own.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {
-                    let path = own.socket.clone();
-                    let serving = serve_unix(
-                        Arc::clone(&engine),
-                        listener,
-                        own.container.id.clone(),
-                        own.container.ended().clone(),
-                    );
+                    open.insert(lease, own.container.ended().clone());
+                    let serving = serve_unix(Arc::clone(&engine), listener, own.container);
                     tokio::spawn(async move {
                         serving.await;
-                        let _ = std::fs::remove_file(path);
+                        let _ = std::fs::remove_file(own.socket);
                     });
                 }
                 Err(error) => {
-                    tracing::error!(path = %own.socket.display(), %error, "cannot open a container's own listener");
+                    failed = true;
+                    tracing::error!(path = %own.socket.display(), %error, "cannot open a container's own listener; trying again");
                 }
             }
         }
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(RETRY), if failed => {}
             () = shutdown.cancelled() => return,
         }
     }

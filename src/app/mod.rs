@@ -1,6 +1,7 @@
 //! Builds everything from one configuration, runs it, and drains it.
 
 mod build;
+mod descriptors;
 mod dev;
 mod explain;
 mod failure;
@@ -39,6 +40,8 @@ use reload::Reloader;
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
+/// How long the rest may take to end once all flows have.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often folded audit lines are looked at.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
 /// How often what nobody uses any more is forgotten.
@@ -56,18 +59,22 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let app = App::build(&config_dir, profile, Arc::clone(&config))?;
+    descriptors::raise_limit(config.proxy.limits.max_connections);
+    // Before the state is opened: another process that listens there has it open as well.
     let listeners = Listeners::bind(&config.proxy.listen, config.proxy.admin_mode)?;
+    let addresses = listeners.addresses().map_err(ours)?;
+    let own = OwnListeners::new(addresses.iter().chain(&config.proxy.listen.mcp).copied());
+    let app = App::build(&config_dir, profile, Arc::clone(&config), own)?;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
     }
     let running = app.start(listeners);
-    tracing::info!(proxy = ?config.proxy.listen.proxy, dns = ?config.proxy.listen.dns, admin = %config.proxy.listen.admin.display(), "listening");
+    tracing::info!(?addresses, admin = %config.proxy.listen.admin.display(), "listening");
     if dev.is_some() {
         dev::print_what_to_try(&config);
     }
     running.until_signalled().await?;
-    running.drain(&config).await;
+    running.drain().await;
     Ok(())
 }
 
@@ -88,7 +95,12 @@ struct App {
 }
 
 impl App {
-    fn build(config_dir: &Path, profile: Profile, config: Arc<Config>) -> Result<Self, Failure> {
+    fn build(
+        config_dir: &Path,
+        profile: Profile,
+        config: Arc<Config>,
+        own: OwnListeners,
+    ) -> Result<Self, Failure> {
         let proxy = &config.proxy;
         prepare_data_dir(&proxy.data_dir)?;
         let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -121,17 +133,7 @@ impl App {
             breakers: breakers.clone(),
         };
         let buckets = lasting.buckets.clone();
-        let listen = &proxy.listen;
-        let own = [&listen.proxy, &listen.dns, &listen.mcp]
-            .into_iter()
-            .flatten()
-            .copied();
-        let builder = Builder::new(
-            Arc::clone(&registry),
-            OwnListeners::new(own),
-            provider,
-            lasting,
-        );
+        let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);
         let admin_uids = proxy.admin_uids.clone();
         let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
         let engine =
@@ -177,7 +179,11 @@ impl App {
         let worlds = Arc::clone(&self.worlds);
         let dns = listeners
             .dns
-            .serve(Arc::new(move || worlds.current()), shutdown.clone());
+            // It drains beside the proxy, and within the same time.
+            .serve(
+                Arc::new(move || worlds.current()),
+                self.engine.stopping.clone(),
+            );
         tasks.spawn(async move {
             dns.await;
             drop(dns_lit);
@@ -254,12 +260,14 @@ impl Running {
     }
 
     /// Stops accepting, lets flows finish, then closes what is left.
-    async fn drain(self, config: &Config) {
+    async fn drain(self) {
         tracing::info!("shutting down");
-        self.app.engine.stop(config.proxy.shutdown_timeout).await;
+        let limit = self.app.world.load().config.proxy.shutdown_timeout;
+        self.app.engine.stop(limit).await;
         self.shutdown.cancel();
         self.tasks.close();
-        self.tasks.wait().await;
+        // What still waits for a nameserver or a disk has had its time.
+        let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
         self.app.audit.flush();
         self.app.log.finish();
     }
@@ -310,7 +318,9 @@ async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
         .await
         .is_some()
     {
-        if let Err(error) = engine.refresh_authority() {
+        let engine = Arc::clone(&engine);
+        let refreshed = tokio::task::spawn_blocking(move || engine.refresh_authority()).await;
+        if let Ok(Err(error)) = refreshed {
             tracing::error!(%error, "the interception CA cannot be read again; the one in use stays");
         }
     }

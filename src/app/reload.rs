@@ -61,7 +61,8 @@ impl Reloader {
     /// Loads the files; answers every error if there is one, and then nothing has changed.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut current = self.current.lock();
-        let loaded = self.load();
+        // Reads files and certificates: other tasks go on elsewhere meanwhile.
+        let loaded = tokio::task::block_in_place(|| self.load());
         let status = if loaded.is_ok() { "ok" } else { "failed" };
         self.reloads.with_label_values(&[status]).inc();
         match loaded {

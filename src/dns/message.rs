@@ -81,6 +81,11 @@ impl<'a> Packet<'a> {
         answer
     }
 
+    /// How long the packet is.
+    pub fn len(self) -> usize {
+        self.bytes.len()
+    }
+
     /// The packet's bytes, to keep.
     pub fn to_vec(self) -> Vec<u8> {
         self.bytes.to_vec()

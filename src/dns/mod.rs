@@ -4,6 +4,7 @@
 //! known before a packet is parsed, and nothing is asked upstream that the chain did not clear.
 
 mod bounds;
+mod flight;
 mod message;
 mod question;
 mod server;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use crate::world::World;
 
 pub use hickory_resolver::net::xfer::Protocol;
-pub use question::read_question;
+pub use question::{Refused, read_question};
 pub use server::DnsServer;
 
 /// Answers the world in force now; called for every packet.

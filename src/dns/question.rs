@@ -2,12 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use addons::contract::{
-    Chain, Cleared, Client, Code, Denial, DnsAnswer, DnsQuery, Fault, Flow, Host, Kind, Outcome,
-    Scheme, Source, fold_address,
-};
+use addons::contract::{Cleared, Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
 use hickory_resolver::net::xfer::Protocol;
@@ -15,6 +11,7 @@ use hickory_server::server::Request;
 
 use super::World;
 use super::bounds::{Bounds, Share};
+use super::flight::{Asked, Flight, response_code};
 use super::message::{encode, reflect};
 use crate::net::Answer;
 
@@ -22,6 +19,7 @@ use crate::net::Answer;
 pub(super) struct Question {
     pub world: Arc<World>,
     pub bounds: Arc<Bounds>,
+    pub container: Arc<Container>,
     pub share: Arc<Share>,
     pub packet: Vec<u8>,
     pub peer: SocketAddr,
@@ -31,25 +29,34 @@ pub(super) struct Question {
 impl Question {
     /// Judges the question and answers it, in the form of its protocol.
     pub async fn answer(self) -> Vec<u8> {
-        let (request, query) = match read_question(&self.packet, self.peer, self.protocol) {
+        let read = read_question(&self.packet, self.peer, self.protocol);
+        let (request, query) = match read {
             Ok(read) => read,
-            Err(answer) => return answer,
+            Err(Refused { code, denial, answer }) => return self.refuse(code, denial, answer),
         };
-        let mut flight = Flight::begin(&self.world, self.peer, &query);
-        let bytes = match self.judge(&mut flight.flow, query).await {
+        let asked = Asked::query(&query, self.packet.len());
+        let mut flight = Flight::begin(&self.world, self.peer, asked);
+        match self.judge(&mut flight.flow, query).await {
             Ok(answer) => {
-                flight.status(answer.code);
-                encode(&request, answer.code, &answer.records)
+                let bytes = encode(&request, answer.code, &answer.records);
+                flight.answered(answer.code, bytes.len());
+                bytes
             }
             Err(denial) => {
                 let code = response_code(&denial);
-                flight.status(code);
-                flight.outcome.denial = Some(denial);
-                encode(&request, code, &[])
+                let bytes = encode(&request, code, &[]);
+                flight.refused(code, denial, bytes.len());
+                bytes
             }
-        };
-        flight.counts(request.as_slice().len(), bytes.len());
-        bytes
+        }
+    }
+
+    /// What is no question that could be judged still ends as a flow of its container.
+    fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
+        Flight::begin(&self.world, self.peer, Asked::nothing(self.packet.len()))
+            .of(&self.container)
+            .refused(code, denial.by("dns"), answer.len());
+        answer
     }
 
     async fn judge(&self, flow: &mut Flow, mut query: DnsQuery) -> Result<Answer, Denial> {
@@ -98,54 +105,11 @@ impl Question {
     }
 }
 
-/// A flow that tells the chain of its end, however it ends.
-struct Flight<'w> {
-    chain: &'w Chain,
-    flow: Flow,
-    outcome: Outcome,
-}
-
-impl<'w> Flight<'w> {
-    fn begin(world: &'w World, peer: SocketAddr, query: &DnsQuery) -> Self {
-        let client = Client {
-            source: Some(Source::Address(fold_address(peer.ip()))),
-            peer: Some(peer),
-        };
-        let host = query.name.clone();
-        let entry = world.config.allowlist.find(&host).cloned();
-        let mut flow = Flow::new(Kind::Dns, client, Scheme::Http, host, 53, entry);
-        let record_type = RecordType::from(query.record_type);
-        flow.record.method = Some(<&str>::from(record_type).into());
-        Self {
-            chain: &world.chain,
-            flow,
-            outcome: Outcome {
-                status: 0,
-                denial: None,
-                aborted: true,
-                duration: Duration::ZERO,
-            },
-        }
-    }
-
-    fn status(&mut self, code: ResponseCode) {
-        self.outcome.status = code.into();
-        self.outcome.aborted = false;
-    }
-
-    fn counts(&self, bytes_in: usize, bytes_out: usize) {
-        use std::sync::atomic::Ordering::Relaxed;
-        let counters = &self.flow.counters;
-        counters.bytes_in.store(bytes_in as u64, Relaxed);
-        counters.bytes_out.store(bytes_out as u64, Relaxed);
-    }
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        self.outcome.duration = self.flow.started.elapsed();
-        self.chain.finished(&self.flow, &self.outcome);
-    }
+/// What cannot be judged: why, and what is answered.
+pub struct Refused {
+    pub code: ResponseCode,
+    pub denial: Denial,
+    pub answer: Vec<u8>,
 }
 
 /// Reads a packet: the message and what it asks, or the answer for what cannot be judged.
@@ -153,30 +117,42 @@ pub fn read_question(
     packet: &[u8],
     peer: SocketAddr,
     protocol: Protocol,
-) -> Result<(Request, DnsQuery), Vec<u8>> {
-    let request = Request::from_bytes(packet.to_vec(), peer, protocol)
-        .map_err(|_malformed| reflect(packet, ResponseCode::FormErr))?;
+) -> Result<(Request, DnsQuery), Refused> {
+    let request = Request::from_bytes(packet.to_vec(), peer, protocol);
+    let request = request.map_err(|_malformed| Refused {
+        code: ResponseCode::FormErr,
+        denial: Denial::malformed("the message cannot be read"),
+        answer: reflect(packet, ResponseCode::FormErr),
+    })?;
     match read(&request) {
         Ok(query) => Ok((request, query)),
-        Err(code) => Err(encode(&request, code, &[])),
+        Err((code, denial)) => Err(Refused {
+            code,
+            denial,
+            answer: encode(&request, code, &[]),
+        }),
     }
 }
 
 /// The question, or why there is none that could be judged.
-fn read(request: &Request) -> Result<DnsQuery, ResponseCode> {
+fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
     if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
-        return Err(ResponseCode::BADVERS);
+        let denial = Denial::malformed("EDNS of a version that nobody has");
+        return Err((ResponseCode::BADVERS, denial));
     }
     let [query] = request.queries.queries() else {
-        return Err(ResponseCode::FormErr);
+        let denial = Denial::malformed("not one question");
+        return Err((ResponseCode::FormErr, denial));
     };
     let name = query.original().name();
     let record_type = u16::from(query.query_type());
     if query.query_class() != DNSClass::IN || is_meta(record_type) || name.is_root() {
-        return Err(ResponseCode::Refused);
+        let denial = Denial::malformed("other than records of one type and class IN");
+        return Err((ResponseCode::Refused, denial));
     }
     // What no host is called is on no allowlist.
-    let name = Host::parse(&name.to_ascii()).map_err(|_| ResponseCode::NXDomain)?;
+    let name = Host::parse(&name.to_ascii())
+        .map_err(|why| (ResponseCode::NXDomain, Denial::malformed(why)))?;
     Ok(DnsQuery { name, record_type })
 }
 
@@ -184,14 +160,6 @@ fn read(request: &Request) -> Result<DnsQuery, ResponseCode> {
 /// (RFC 6895, section 3.1).
 fn is_meta(record_type: u16) -> bool {
     matches!(record_type, 0 | 41 | 128..=255)
-}
-
-fn response_code(denial: &Denial) -> ResponseCode {
-    match (denial.code(), denial.code().fault()) {
-        (Code::DomainNotAllowed, _) => ResponseCode::NXDomain,
-        (_, Fault::Us | Fault::Upstream) => ResponseCode::ServFail,
-        (_, Fault::Policy | Fault::Client) => ResponseCode::Refused,
-    }
 }
 
 fn address(record: &Record) -> Option<IpAddr> {

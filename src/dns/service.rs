@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use addons::contract::{Container, Source, fold_address};
-use hickory_proto::op::ResponseCode;
+use addons::contract::{Code, Container, Denial, Source, fold_address};
 use hickory_resolver::net::xfer::Protocol;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::{Bounds, Share};
+use super::flight::{Asked, Flight, response_code};
 use super::message::Packet;
 use super::question::Question;
 use super::{CurrentWorld, World};
@@ -57,20 +57,33 @@ impl Service {
             return Admission::Silence;
         };
         let world = (self.world)();
-        let share = match find(&world, peer) {
-            Ok(Some(container)) => container.owned(Share::new),
-            Ok(None) => return self.brush_off(packet, ResponseCode::Refused),
-            Err(_unavailable) => return self.brush_off(packet, ResponseCode::ServFail),
+        let container = match find(&world, peer) {
+            Ok(Some(container)) => container,
+            Ok(None) => {
+                let denial = Denial::new(Code::UnknownSource, "Unknown source IP");
+                return self.brush_off(&world, packet, peer, denial);
+            }
+            Err(_unavailable) => {
+                let denial = Denial::new(Code::RegistryUnavailable, "Registry unavailable");
+                return self.brush_off(&world, packet, peer, denial);
+            }
         };
+        let share = container.owned(Share::new);
         if share.questions.check().is_err() {
             return Admission::Silence;
         }
         if let Some(code) = packet.flaw() {
-            return Admission::Refusal(packet.reflect(code));
+            let answer = packet.reflect(code);
+            let denial = Denial::malformed("not one plain question").by("dns");
+            Flight::begin(&world, peer, Asked::nothing(packet.len()))
+                .of(&container)
+                .refused(code, denial, answer.len());
+            return Admission::Refusal(answer);
         }
         Admission::Question(Question {
             world,
             bounds: Arc::clone(&self.bounds),
+            container,
             share,
             packet: packet.to_vec(),
             peer,
@@ -100,11 +113,26 @@ impl Service {
         })
     }
 
-    fn brush_off(&self, packet: Packet<'_>, code: ResponseCode) -> Admission {
-        match self.bounds.stranger_answers.check() {
-            Ok(()) => Admission::Refusal(packet.reflect(code)),
-            Err(_spent) => Admission::Silence,
+    /// Refuses whom nobody knows. What is not answered is not recorded either: a flood must not
+    /// cost more than receiving it.
+    fn brush_off(
+        &self,
+        world: &World,
+        packet: Packet<'_>,
+        peer: SocketAddr,
+        denial: Denial,
+    ) -> Admission {
+        if self.bounds.stranger_answers.check().is_err() {
+            return Admission::Silence;
         }
+        let code = response_code(&denial);
+        let answer = packet.reflect(code);
+        Flight::begin(world, peer, Asked::nothing(packet.len())).refused(
+            code,
+            denial.by("identity"),
+            answer.len(),
+        );
+        Admission::Refusal(answer)
     }
 }
 

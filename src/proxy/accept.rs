@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Client, ContainerId, Source, fold_address};
+use addons::contract::{Client, Container, Source, fold_address};
 use tokio::net::{TcpListener, UnixListener};
-use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::connection::Connection;
@@ -31,7 +30,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
                     source: Some(Source::Address(fold_address(peer.ip()))),
                     peer: Some(peer),
                 };
-                spawn(&engine, socket, client);
+                spawn(&engine, socket, client, None);
             }
             Err(error) => rest(&error).await,
         }
@@ -39,25 +38,20 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
 }
 
 /// Serves the one container that a listener belongs to, until its lease ends.
-pub async fn serve_unix(
-    engine: Arc<Engine>,
-    listener: UnixListener,
-    container: ContainerId,
-    ended: CancellationToken,
-) {
+pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: Arc<Container>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = engine.stopping.cancelled() => return,
-            () = ended.cancelled() => return,
+            () = container.ended().cancelled() => return,
         };
         match accepted {
             Ok((socket, _)) => {
                 let client = Client {
-                    source: Some(Source::Listener(container.clone())),
+                    source: Some(Source::Listener(container.id.clone())),
                     peer: None,
                 };
-                spawn(&engine, socket, client);
+                spawn(&engine, socket, client, Some(container.lease));
             }
             Err(error) => rest(&error).await,
         }
@@ -69,11 +63,17 @@ async fn rest(error: &std::io::Error) {
     tokio::time::sleep(REST).await;
 }
 
-fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client) {
+/// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
+/// not become its successor.
+fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<u64>) {
     let world = engine.world();
     let Some(connection) = Connection::admit(Arc::clone(engine), &world, client) else {
         return;
     };
+    let bound = connection.container.as_ref().map(|bound| bound.lease);
+    if lease.is_some() && bound.is_some() && bound != lease {
+        return;
+    }
     let connection = Arc::new(connection);
     engine.tasks.spawn(async move {
         let io = ClientIo::new(socket, Arc::clone(&connection.activity));

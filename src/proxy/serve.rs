@@ -46,7 +46,9 @@ where
             let response = if opens_tunnel {
                 tunnel::connect::<S>(connection, request).await
             } else {
-                handle(connection, door, request).await
+                // hyper keeps room for this future as long as the connection lives: an idle one
+                // needs but a pointer.
+                Box::pin(handle(connection, door, request)).await
             };
             Ok::<_, Infallible>(response)
         }

@@ -27,8 +27,14 @@ pub struct AuditLog {
 }
 
 struct Lines {
-    sender: Mutex<Option<SyncSender<AuditLine>>>,
+    sender: SyncSender<Message>,
     dropped: IntCounter,
+}
+
+enum Message {
+    Line(Arc<AuditLine>),
+    /// Nothing comes after it.
+    End,
 }
 
 impl AuditLog {
@@ -56,10 +62,7 @@ impl AuditLog {
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let handle = thread.spawn(move || writer.run(&receiver))?;
         Ok(Self {
-            lines: Arc::new(Lines {
-                sender: Mutex::new(Some(sender)),
-                dropped,
-            }),
+            lines: Arc::new(Lines { sender, dropped }),
             writer: Mutex::new(Some(handle)),
         })
     }
@@ -71,7 +74,8 @@ impl AuditLog {
 
     /// Writes what waits and ends.
     pub fn finish(&self) {
-        self.lines.sender.lock().take();
+        // An error says that the writer is gone already.
+        let _ = self.lines.sender.send(Message::End);
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();
         }
@@ -79,12 +83,8 @@ impl AuditLog {
 }
 
 impl AuditSink for Lines {
-    fn write(&self, line: AuditLine) {
-        let sent = match &*self.sender.lock() {
-            Some(sender) => sender.try_send(line),
-            None => return,
-        };
-        if let Err(TrySendError::Full(_)) = sent {
+    fn write(&self, line: Arc<AuditLine>) {
+        if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Line(line)) {
             self.dropped.inc();
         }
     }
@@ -99,17 +99,17 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, lines: &Receiver<AuditLine>) {
+    fn run(mut self, lines: &Receiver<Message>) {
         let mut unflushed: Option<Instant> = None;
         loop {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
             match lines.recv_timeout(patience) {
-                Ok(line) => {
+                Ok(Message::Line(line)) => {
                     self.take(&line);
                     unflushed.get_or_insert_with(Instant::now);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
+                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
                     self.flush();
                     return;
                 }
@@ -131,7 +131,10 @@ impl Writer {
         let appended = self.file.as_mut().map(|(file, _)| file.append(&json));
         match appended {
             Some(Ok(())) => {}
-            Some(Err(error)) => self.fail(&error),
+            Some(Err(error)) => {
+                self.dropped.inc();
+                self.fail(&error);
+            }
             None => self.dropped.inc(),
         }
     }

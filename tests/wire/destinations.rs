@@ -202,6 +202,25 @@ fn our_own_listeners_cannot_be_reached_whatever_is_allowed() {
 }
 
 #[test]
+fn a_listener_on_a_port_that_the_system_chose_is_ours_too() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.allow(json!({ "domain": "self.example.com" }));
+    setup.proxy["listen"]["proxy"] = json!([setup.address.to_string(), "127.0.0.1:0"]);
+    let mut changed = setup.proxy.clone();
+    let proxy = setup.start();
+    let log = proxy.log();
+    let listed = log.split("addresses=[").nth(1).unwrap();
+    let chosen = listed.split([',', ']']).map(str::trim).nth(2).unwrap();
+    changed["upstream"]["hosts"]["self.example.com"] = json!(chosen);
+    std::fs::write(proxy.path("config/proxy.yaml"), changed.to_string()).unwrap();
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let reply = proxy.get("http://self.example.com/", &[]);
+    reply.assert_denied(403, "address_not_allowed", "");
+}
+
+#[test]
 fn a_port_that_the_entry_does_not_list_is_denied() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);

@@ -66,6 +66,35 @@ fn a_stranger_is_refused() {
         assert!(answer.contains("status: REFUSED"), "{answer}");
     }
     assert_eq!(nameserver.asked(), Vec::<String>::new());
+    let line = proxy.audited(json!({ "kind": "dns", "code": "unknown_source" }));
+    assert_eq!(
+        (&line["client"], &line["status"], &line["container_id"]),
+        (&json!(STRANGER), &json!(5), &json!(null))
+    );
+    let denied = |name, label| proxy.metric(name, &[label]);
+    assert_eq!(denied("proxy_dns_queries_total", "outcome=\"denied\""), 2.0);
+    assert_eq!(
+        denied("proxy_denials_total", "code=\"unknown_source\""),
+        2.0
+    );
+}
+
+#[test]
+fn what_is_no_question_is_recorded_as_a_flow_of_its_container() {
+    let (_nameserver, proxy) = start(|_| ());
+    for (message, status) in [
+        // No question at all, a question of class CHAOS, one for a name that no host has.
+        (&b"\x12\x34\x01\0\0\0\0\0\0\0\0\0"[..], 1),
+        (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x03", 5),
+        (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02a_\0\0\x01\0\x01", 3),
+    ] {
+        let answer = ask_raw(&proxy, message).unwrap();
+        assert_eq!(answer[3] & 15, status, "{message:?}");
+        proxy.audited(json!({
+            "kind": "dns", "container_id": "sandbox", "status": status,
+            "outcome": "denied", "code": "malformed_request", "bytes_in": message.len(),
+        }));
+    }
 }
 
 #[test]

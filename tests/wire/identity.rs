@@ -1,8 +1,9 @@
 //! Who is asking: by source address, bound to a lease, on every request.
 
-use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -241,21 +242,54 @@ fn an_idle_tunnel_lends_its_upstream_connection_to_the_same_container_alone() {
     let mut idle = proxy.tls("api.example.com");
     let first = serve(&mut idle);
     // Not idle for two seconds yet: it keeps what it may need at once.
-    let busy = serve(&mut proxy.tls("api.example.com"));
-    assert_ne!(busy, first);
+    let mut eager = proxy.tls("api.example.com");
+    let second = serve(&mut eager);
+    assert_ne!(second, first);
     std::thread::sleep(Duration::from_secs(3));
     let (reply, stream) = proxy.connect_from(SECOND, "api.example.com:443");
     assert_eq!(reply.status, 200);
     let config = proxy.tls_config(&["http/1.1"]);
-    let stranger = serve(&mut handshake(stream, "api.example.com", config).unwrap());
-    assert!(stranger != first && stranger != busy, "{stranger}");
-    let lent = serve(&mut proxy.tls("api.example.com"));
-    let also_lent = serve(&mut idle);
-    assert_eq!(
-        HashSet::from([lent.as_u64(), also_lent.as_u64()]),
-        HashSet::from([first.as_u64(), busy.as_u64()])
-    );
+    let mut stranger = handshake(stream, "api.example.com", config).unwrap();
+    let strangers = serve(&mut stranger);
+    assert!(strangers != first && strangers != second, "{strangers}");
+    let mut late = proxy.tls("api.example.com");
+    let lent = serve(&mut late);
+    assert!(lent == first || lent == second, "{lent}");
     assert_eq!(origin.connections(), 3);
+}
+
+#[test]
+fn a_listener_of_its_own_is_an_identity_that_ends_with_its_lease() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let register = || {
+        let body = json!({ "listener": "unix", "container_id": "inner", "repos": [] });
+        let reply = proxy
+            .admin("POST", "/internal/containers", Some(body))
+            .json();
+        PathBuf::from(reply["socket"].as_str().unwrap())
+    };
+    let ask = |stream: &mut UnixStream, id: &str| {
+        let request = format!(
+            "GET http://plain.example.com/echo HTTP/1.1\r\nHost: plain.example.com\r\n\
+             X-Container-Id: {id}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        read_reply(stream).unwrap().status
+    };
+    let socket = register();
+    eventually("it listens", ENDED, || socket.exists());
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    assert_eq!(ask(&mut stream, "inner"), 200);
+    assert_eq!(ask(&mut stream, SANDBOX), 403);
+    proxy.admin("DELETE", "/internal/containers/inner", None);
+    assert_ends(&mut stream, ENDED);
+    eventually("the listener is gone", ENDED, || !socket.exists());
+    let successor = register();
+    assert_ne!(successor, socket);
+    eventually("it listens", ENDED, || successor.exists());
+    let mut stream = UnixStream::connect(&successor).unwrap();
+    assert_eq!(ask(&mut stream, "inner"), 200);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 use serde_json::json;
 
 use crate::support::{Origin, Proxy, Setup, assert_closes, eventually, read_reply};
@@ -427,6 +427,22 @@ fn running_out_of_file_descriptors_mends_by_itself() {
     eventually("it is healthy again", SOON, || proxy.health().status == 200);
     let (reply, _) = proxy.connect_from(Ipv4Addr::new(127, 0, 0, 9), "api.example.com:443");
     reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
+}
+
+#[test]
+fn as_many_files_may_be_open_as_the_system_lets_us() {
+    let origin = Origin::start();
+    let mut own = getrlimit(Resource::Nofile);
+    own.current = Some(512);
+    setrlimit(Resource::Nofile, own).unwrap();
+    let proxy = Proxy::start(&origin);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", proxy.pid())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let numbers: Vec<_> = files.unwrap().split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "soft and hard");
+    assert_ne!(numbers[0], "512");
 }
 
 #[test]

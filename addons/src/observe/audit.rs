@@ -14,8 +14,8 @@ use crate::contract::{Addon, Flow, Order, Outcome, Principal};
 
 /// Takes audit lines. It must not block: it is called where flows end.
 pub trait AuditSink: Send + Sync {
-    /// Takes a line.
-    fn write(&self, line: AuditLine);
+    /// Takes a line, which others may hold as well.
+    fn write(&self, line: Arc<AuditLine>);
 }
 
 /// What the audit is made from.
@@ -107,9 +107,9 @@ impl Addon for Audit {
         if flow.is_rehearsal() {
             return;
         }
-        let line = AuditLine::of(flow, outcome);
+        let line = Arc::new(AuditLine::of(flow, outcome));
         for live in &self.settings.live {
-            live.write(line.clone());
+            live.write(Arc::clone(&line));
         }
         match &flow.principal {
             Some(Principal::Container(container)) => {
@@ -139,8 +139,8 @@ mod tests {
     struct Lines(Mutex<Vec<AuditLine>>);
 
     impl AuditSink for Lines {
-        fn write(&self, line: AuditLine) {
-            self.0.lock().push(line);
+        fn write(&self, line: Arc<AuditLine>) {
+            self.0.lock().push(Arc::unwrap_or_clone(line));
         }
     }
 

@@ -59,11 +59,11 @@ impl Budget {
     }
 
     /// Writes the line, or folds it into those like it.
-    pub(super) fn write(&self, line: AuditLine) {
+    pub(super) fn write(&self, line: Arc<AuditLine>) {
         if self.limiter.check().is_ok() {
             self.sink.write(line);
         } else {
-            self.fold(line);
+            self.fold(Arc::unwrap_or_clone(line));
         }
     }
 
@@ -101,7 +101,7 @@ impl Budget {
             line.bytes_in = fold.bytes_in;
             line.bytes_out = fold.bytes_out;
             line.count = (fold.count > 1).then_some(fold.count);
-            self.sink.write(line);
+            self.sink.write(Arc::new(line));
         }
     }
 }
