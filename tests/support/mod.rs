@@ -6,6 +6,7 @@ mod cgi;
 mod clients;
 mod exchange;
 pub mod frames;
+mod github;
 mod nameserver;
 mod origin;
 mod proxy;

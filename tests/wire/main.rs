@@ -19,6 +19,7 @@ mod floods;
 mod framing;
 mod git;
 mod git_limits;
+mod github;
 mod house;
 mod identity;
 mod limits;
