@@ -7,6 +7,7 @@ mod clients;
 mod dev;
 mod exchange;
 pub mod frames;
+mod github;
 mod nameserver;
 mod origin;
 mod proxy;

@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::cgi;
+use super::github;
 use super::origin::{Seen, Shared};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -59,6 +60,7 @@ pub async fn answer(
         ["bytes", count] => sized(count.parse().unwrap()),
         ["chunked", count] => Response::new(zeros(count.parse().unwrap())),
         ["events", count, every] => events(count.parse().unwrap(), every.parse().unwrap()),
+        ["graphql"] => github::graphql(&body),
         ["grpc", ..] => grpc(body),
         ["slow", millis] => {
             tokio::time::sleep(Duration::from_millis(millis.parse().unwrap())).await;

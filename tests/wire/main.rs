@@ -22,6 +22,7 @@ mod floods;
 mod framing;
 mod git;
 mod git_limits;
+mod github;
 mod guarded;
 mod house;
 mod identity;

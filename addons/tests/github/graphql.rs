@@ -430,3 +430,20 @@ fn subscriptions_are_denied() {
         Some(Code::WriteNotAllowed)
     );
 }
+
+/// Requests as `gh` 2.23 sends them: viewing, listing, creating and commenting pass; approving,
+/// merging, releasing, forking, searching and what is not in a repository do not.
+#[test]
+fn gh_works_within_its_repositories_and_not_beyond() {
+    let recorded: Value = serde_json::from_str(include_str!("gh.json")).unwrap();
+    let guard = Guard::new(settings());
+    for (part, passes) in [("passes", true), ("denied", false)] {
+        let requests = recorded[part].as_array().unwrap();
+        assert!(requests.len() >= 8);
+        for request in requests {
+            let line = request["line"].as_str().unwrap();
+            let code = guard.code("api.github.com", line, &request["body"]);
+            assert_eq!(code.is_none(), passes, "{code:?} {request}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! GraphQL: no body panics or fills the stack, and none of a mebibyte takes long.
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use addons::contract::*;
+use addons::github::{ForgeHosts, Github, GithubSettings, Mutations, Patterns, Unasked};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use libfuzzer_sys::fuzz_target;
+use time::{Duration, OffsetDateTime};
+
+/// No chain is made without these two; here they have nothing to say.
+struct Named(&'static str);
+
+impl Addon for Named {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+}
+
+fn host(name: &str) -> Host {
+    Host::parse(name).unwrap()
+}
+
+fn chain() -> Chain {
+    let github = Github::new(GithubSettings {
+        hosts: vec![ForgeHosts {
+            host: host("github.com"),
+            api: Some(host("api.github.com")),
+            uploads: None,
+            raw: None,
+            codeload: None,
+        }],
+        blocked: Patterns::default(),
+        allowed: Patterns::default(),
+        writes_are_an_allowlist: true,
+        public_reads: false,
+        mutations: Mutations::new(&[], &[], true),
+        forge: Arc::new(Unasked),
+    });
+    let addons: Vec<Arc<dyn Addon>> = vec![
+        Arc::new(Named("identity")),
+        Arc::new(Named("policy")),
+        Arc::new(github),
+    ];
+    Chain::new(addons, std::time::Duration::from_secs(10)).unwrap()
+}
+
+fn container() -> Container {
+    let now = OffsetDateTime::now_utc();
+    Container::new(Registration {
+        id: ContainerId::parse("fuzz").unwrap(),
+        lease: 1,
+        source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        repos: vec![Repo {
+            name: "acme/web".into(),
+            max_receive_pack_bytes: None,
+        }],
+        auth_mode: AuthMode::User,
+        created_at: now,
+        expires_at: now + Duration::hours(1),
+        allowed_domains: None,
+        level: Level::Public,
+    })
+}
+
+async fn judge(body: Vec<u8>) -> Result<Bytes, Denial> {
+    let host = host("api.github.com");
+    let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
+    flow.principal = Some(Principal::Container(Arc::new(container())));
+    let path = Path::parse("/graphql");
+    let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
+    let chain = chain();
+    chain.request(&mut flow, &mut request).await?;
+    chain.body(request.take_whole().unwrap(), body.into()).await
+}
+
+fuzz_target!(|text: &str| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let wrapped = serde_json::json!({ "query": text }).to_string();
+    for body in [text.to_owned(), wrapped] {
+        if body.len() > 1 << 20 {
+            continue;
+        }
+        let begun = std::time::Instant::now();
+        let verdict = runtime.block_on(judge(body.into_bytes()));
+        let internal = verdict.err().filter(|denial| denial.code() == Code::InternalError);
+        assert!(internal.is_none(), "{internal:?}");
+        assert!(begun.elapsed().as_millis() < 500, "{:?}", begun.elapsed());
+    }
+});

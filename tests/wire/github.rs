@@ -1,0 +1,229 @@
+//! GitHub's API behind the real binary: curl and gh, before an origin that plays its part.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, SANDBOX, Setup};
+
+const API: &str = "https://api.github.com";
+const MERGE: &str = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
+
+fn start(origin: &Origin) -> Proxy {
+    let mut setup = Setup::new(origin);
+    setup.host("api.github.com", origin.https);
+    setup.containers.clear();
+    let proxy = setup.start();
+    proxy.register_as(json!({
+        "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["acme/web"],
+    }));
+    proxy
+}
+
+fn post(proxy: &Proxy, path: &str, body: &Value, more: &[&str]) -> (u16, Value) {
+    let (url, body) = (format!("{API}{path}"), body.to_string());
+    let curl = proxy.curl(&[&["--data", &body, &url], more].concat());
+    (
+        curl.status,
+        serde_json::from_slice(&curl.body).unwrap_or_default(),
+    )
+}
+
+#[test]
+fn the_api_is_read_and_written_within_the_containers_repositories() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    for (arguments, status) in [
+        (&["/repos/acme/web"][..], 404), // The origin's own: it was reached.
+        (&["/REPOS/Acme/Web/pulls/"], 404),
+        (&["/repos/acme/secret"], 403),
+        (&["/repositories/1"], 403),
+        (&["/user/repos"], 403),
+        (&["/repos/acme/web/../secret", "--path-as-is"], 400),
+        (&["/repos/acme/web/..;/secret"], 400),
+        (&["/repos/acme/web/pulls/1/merge", "--request", "PUT"], 403),
+        (&["/repos/acme/web/contents/a", "--request", "PUT"], 403),
+    ] {
+        let url = format!("{API}{}", arguments[0]);
+        let curl = proxy.curl(&[&[url.as_str()], &arguments[1..]].concat());
+        assert_eq!(curl.status, status, "{arguments:?} {curl:?}");
+    }
+    assert_eq!(origin.seen().len(), 2);
+    let (status, body) = post(&proxy, "/repos/acme/web/releases", &json!({}), &[]);
+    assert_eq!((status, &body["code"]), (403, &json!("api_blocked")));
+    assert_eq!(body["error"], "Release creation blocked");
+    proxy.audited(json!({
+        "host": "api.github.com", "code": "api_blocked", "addon": "github",
+        "path": "/repos/acme/web/releases",
+    }));
+}
+
+#[test]
+fn a_review_that_approves_and_a_command_to_a_bot_never_reach_the_origin() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let reviews = "/repos/acme/web/pulls/1/reviews";
+    let comments = "/repos/acme/web/issues/1/comments";
+    for (path, body) in [
+        (reviews, json!({ "event": "APPROVE" })),
+        (
+            "/repos/acme/web/pulls/1/reviews/2/events",
+            json!({ "event": "APPROVE" }),
+        ),
+        (comments, json!({ "body": "@dependabot merge" })),
+    ] {
+        for more in [
+            &["--http2"][..],
+            &["--http1.1", "--header", "Transfer-Encoding: chunked"],
+        ] {
+            let (status, answer) = post(&proxy, path, &body, more);
+            assert_eq!(
+                (status, &answer["code"]),
+                (403, &json!("write_not_allowed"))
+            );
+        }
+    }
+    origin.assert_untouched();
+    let (status, _) = post(&proxy, comments, &json!({ "body": "Looks good" }), &[]);
+    assert_eq!(status, 404);
+    let seen = origin.only();
+    assert_eq!(
+        seen.header("content-type"),
+        Some("application/json; charset=utf-8")
+    );
+    assert_eq!(seen.header("content-length"), Some("21"));
+    assert_eq!(seen.received(), 21);
+}
+
+#[test]
+fn graphql_that_is_not_allowed_never_reaches_the_origin() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let viewer = json!({ "query": "{ viewer { login } }" });
+    let merge = json!({ "query": MERGE });
+    for (body, code) in [
+        (merge.to_string(), "api_blocked"),
+        (json!([viewer, merge]).to_string(), "api_blocked"),
+        (
+            format!("{{\"query\":\"{{viewer{{login}}}}\",\"query\":\"{MERGE}\"}}"),
+            "malformed_request",
+        ),
+        (
+            json!({ "query": "{ search(query: \"x\", type: ISSUE) { issueCount } }" }).to_string(),
+            "repo_not_authorized",
+        ),
+        (
+            json!({ "query": "{ node(id: \"I_1\") { id } }" }).to_string(),
+            "repo_not_authorized",
+        ),
+        (
+            json!({ "query": format!("{{ viewer {{ login }} }} #{}", "x".repeat(1 << 20)) })
+                .to_string(),
+            "body_too_large_to_inspect",
+        ),
+    ] {
+        let file = proxy.path("body.json");
+        std::fs::write(&file, &body).unwrap();
+        let data = format!("@{}", file.display());
+        let curl = proxy.curl(&["--data-binary", &data, &format!("{API}/graphql")]);
+        assert_eq!(
+            curl.json()["code"],
+            code,
+            "{}",
+            &body[..body.len().min(200)]
+        );
+    }
+    origin.assert_untouched();
+    assert_eq!(post(&proxy, "/graphql", &viewer, &[]).0, 200);
+}
+
+#[test]
+fn a_compressed_body_is_judged_and_sent_on_plain() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let gzip = |body: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(body).unwrap();
+        encoder.finish().unwrap()
+    };
+    let deflate = |body: &[u8]| {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(body).unwrap();
+        encoder.finish().unwrap()
+    };
+    let merge = json!({ "query": MERGE }).to_string();
+    let viewer = json!({ "query": "{ viewer { login } }" }).to_string();
+    for (encoding, body, status) in [
+        ("gzip", gzip(merge.as_bytes()), 403),
+        ("gzip", gzip(&vec![b' '; 4 << 20]), 413),
+        ("gzip", b"no gzip".to_vec(), 415),
+        ("deflate", deflate(viewer.as_bytes()), 415),
+        ("gzip, gzip", gzip(&gzip(viewer.as_bytes())), 415),
+        ("gzip", gzip(viewer.as_bytes()), 200),
+    ] {
+        let file = proxy.path("body");
+        std::fs::write(&file, &body).unwrap();
+        let (data, field) = (
+            format!("@{}", file.display()),
+            format!("Content-Encoding: {encoding}"),
+        );
+        let url = format!("{API}/graphql");
+        let curl = proxy.curl(&["--data-binary", &data, "--header", &field, &url]);
+        assert_eq!(curl.status, status, "{encoding} {curl:?}");
+    }
+    let seen = origin.only();
+    assert_eq!(seen.header("content-encoding"), None);
+    assert_eq!(seen.received(), viewer.len() as u64);
+    assert_eq!(
+        seen.header("content-length"),
+        Some(viewer.len().to_string().as_str())
+    );
+}
+
+#[test]
+fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    let gh = |arguments: &[&str]| {
+        let output = proxy
+            .command("gh")
+            .env(
+                "GH_TOKEN",
+                "up-placeholder-0123456789abcdef0123456789abcdef",
+            )
+            .env("GH_CONFIG_DIR", proxy.path("gh"))
+            .env("GH_PROMPT_DISABLED", "1")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.success(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let repo = ["--repo", "acme/web"];
+    let (shown, stdout, stderr) = gh(&[&["pr", "view", "1"], &repo[..]].concat());
+    assert!(shown && stdout.contains("Add a file"), "{stdout}{stderr}");
+    let reached = origin.seen().len();
+    for arguments in [
+        &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
+        &[
+            "release", "create", "v1", "--notes", "x", "--title", "v1", "--repo", "acme/web",
+        ],
+        &["repo", "delete", "acme/web", "--yes"],
+        &["pr", "view", "1", "--repo", "acme/secret"],
+        &["api", "graphql", "--field", &format!("query={MERGE}")],
+    ] {
+        let (done, stdout, stderr) = gh(arguments);
+        assert!(!done, "{arguments:?} {stdout}");
+        assert!(
+            stderr.contains("403") || stdout.contains("blocked"),
+            "{arguments:?} {stderr}"
+        );
+    }
+    assert_eq!(origin.seen().len(), reached, "{:?}", origin.seen());
+}
