@@ -262,7 +262,7 @@ impl Running {
     /// Stops accepting, lets flows finish, then closes what is left.
     async fn drain(self) {
         tracing::info!("shutting down");
-        let limit = self.app.world.load().config.proxy.shutdown_timeout;
+        let limit = self.app.worlds.current().config.proxy.shutdown_timeout;
         self.app.engine.stop(limit).await;
         self.shutdown.cancel();
         self.tasks.close();

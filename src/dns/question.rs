@@ -32,7 +32,11 @@ impl Question {
         let read = read_question(&self.packet, self.peer, self.protocol);
         let (request, query) = match read {
             Ok(read) => read,
-            Err(Refused { code, denial, answer }) => return self.refuse(code, denial, answer),
+            Err(Refused {
+                code,
+                denial,
+                answer,
+            }) => return self.refuse(code, denial, answer),
         };
         let asked = Asked::query(&query, self.packet.len());
         let mut flight = Flight::begin(&self.world, self.peer, asked);
