@@ -47,9 +47,13 @@ impl House {
     }
 
     async fn restart(self) -> Self {
+        Self::open(self.stop().await)
+    }
+
+    async fn stop(self) -> TempDir {
         self.shutdown.cancel();
         self.keeper.await.unwrap();
-        Self::open(self.directory)
+        self.directory
     }
 
     fn file(&self) -> PathBuf {
@@ -352,9 +356,15 @@ async fn a_write_right_after_the_damage_does_not_touch_the_file() {
 async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_from() {
     let house = House::new();
     house.register("c1", A).await;
-    let intact = fs::read(house.file()).unwrap();
-    fs::write(house.file(), GARBAGE).unwrap();
-    let house = house.restart().await;
+    let backups = tempfile::tempdir().unwrap();
+    let backup = backups.path().join("backup.db");
+    offline::backup(&house.file(), &backup).unwrap();
+    let directory = house.stop().await;
+    for entry in fs::read_dir(directory.path()).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    fs::write(directory.path().join(FILE_NAME), GARBAGE).unwrap();
+    let house = House::open(directory);
     assert!(!house.registry.available());
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert_eq!(fs::read(house.file()).unwrap(), GARBAGE);
@@ -370,7 +380,7 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(names(), [FILE_NAME], "nothing was put beside it");
-    fs::write(house.file(), intact).unwrap();
+    fs::copy(&backup, house.file()).unwrap();
     house.becomes(true).await;
     assert!(house.at(A).is_some());
 }
