@@ -12,7 +12,12 @@ const API: &str = "https://api.github.com";
 const MERGE: &str = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
 
 fn start(origin: &Origin) -> Proxy {
+    start_with(origin, |_| {})
+}
+
+fn start_with(origin: &Origin, change: impl FnOnce(&mut Setup)) -> Proxy {
     let mut setup = Setup::new(origin);
+    change(&mut setup);
     setup.host("api.github.com", origin.https);
     setup.containers.clear();
     let proxy = setup.start();
@@ -139,6 +144,16 @@ fn graphql_that_is_not_allowed_never_reaches_the_origin() {
     assert_eq!(post(&proxy, "/graphql", &viewer, &[]).0, 200);
 }
 
+/// What does not get smaller.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
 #[test]
 fn a_compressed_body_is_judged_and_sent_on_plain() {
     let origin = Origin::start();
@@ -157,7 +172,8 @@ fn a_compressed_body_is_judged_and_sent_on_plain() {
     let viewer = json!({ "query": "{ viewer { login } }" }).to_string();
     for (encoding, body, status) in [
         ("gzip", gzip(merge.as_bytes()), 403),
-        ("gzip", gzip(&vec![b' '; 4 << 20]), 413),
+        ("gzip", gzip(&noise(4 << 20)), 413),
+        ("gzip", gzip(&vec![b' '; 4 << 20]), 415),
         ("gzip", b"no gzip".to_vec(), 415),
         ("deflate", deflate(viewer.as_bytes()), 415),
         ("gzip, gzip", gzip(&gzip(viewer.as_bytes())), 415),
@@ -185,7 +201,11 @@ fn a_compressed_body_is_judged_and_sent_on_plain() {
 #[test]
 fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
     let origin = Origin::start();
-    let proxy = start(&origin);
+    let proxy = start_with(&origin, |setup| {
+        setup.credential(json!({
+            "name": "github", "hosts": ["api.github.com"], "bearer": "a-personal-token-of-the-operator",
+        }));
+    });
     let gh = |arguments: &[&str]| {
         let output = proxy
             .command("gh")

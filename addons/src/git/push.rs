@@ -71,7 +71,7 @@ impl PushRules {
             Code::PushTooLarge => &size::OPTIONS[..],
             _ => &[],
         };
-        report(denial, commands, advice, self.limit)
+        report(denial, commands, advice, DRAIN_BYTES)
     }
 }
 
@@ -98,6 +98,10 @@ pub(super) struct PushBody {
     size: u64,
     state: State,
 }
+
+/// What is still read of a denied push: git hears no answer before it has sent all, so this is as
+/// much as the largest limit that a registration may have.
+pub(super) const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {

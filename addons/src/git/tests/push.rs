@@ -154,7 +154,7 @@ fn a_denial_is_reported_for_every_ref_or_by_its_status_alone() {
     let body = commands(&[(ID, "refs/heads/a"), (ZERO, "refs/heads/b")]);
     let denial = send(rules(), &[&body]).1.unwrap_err();
     let answer = denial.answer().unwrap();
-    assert_eq!(answer.drain_bytes, rules().limit);
+    assert_eq!(answer.drain_bytes, super::super::push::DRAIN_BYTES);
     let text = String::from_utf8_lossy(&answer.body);
     for name in ["a", "b"] {
         let line = format!("ng refs/heads/{name} Branch deletion blocked: refs/heads/b");
