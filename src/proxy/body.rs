@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
+use super::drain::drain;
 use super::live::LiveFlow;
 
 /// Why a body broke off.
@@ -130,7 +131,8 @@ impl RequestBody {
         std::future::poll_fn(|context| self.poll_fill(context)).await
     }
 
-    /// Ready once something passed or all ended.
+    /// Ready once something passed or all ended. What remains of a denied body is drained here,
+    /// because by then the body may be in the hands of the upstream's connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));
@@ -152,6 +154,9 @@ impl RequestBody {
                 None => filtering.end(None),
             };
             if let Err(denial) = verdict {
+                if let Some(rest) = self.inner.take() {
+                    drain(rest, &denial);
+                }
                 if let Some(slot) = &self.denied {
                     *slot.lock() = Some(denial.clone());
                 }
@@ -159,11 +164,6 @@ impl RequestBody {
             }
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// What is left to read, for draining after a denial.
-    pub fn into_rest(self) -> Option<Incoming> {
-        self.inner
     }
 }
 

@@ -12,23 +12,18 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use super::body::{BodyError, DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
+use super::drain::drain;
 use super::headers::{Upgrade, read_head, strip_hop_by_hop};
 use super::live::LiveFlow;
 use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
 use super::{upstream, websocket};
 use crate::world::World;
-
-/// How much of a body is read after it was denied, so that a client that is still writing
-/// sees the answer rather than a reset.
-const DRAIN_BYTES: usize = 1 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// How requests on a connection say where they go.
 #[derive(Clone, Debug)]
@@ -150,7 +145,7 @@ impl Exchange {
             Ok(judged) => judged,
             Err(denial) if unasked => return Err(denial),
             Err(denial) => {
-                drain(body);
+                drain(body, &denial);
                 return Err(denial);
             }
         };
@@ -158,12 +153,7 @@ impl Exchange {
         let live = self.live()?;
         let counters = Arc::clone(&live.flow.counters);
         let mut body = RequestBody::new(body, head.take_filters(), counters, activity);
-        if let Err(error) = body.prime().await {
-            if let Some(rest) = body.into_rest() {
-                drain(rest);
-            }
-            return Err(request_broke_off(error));
-        }
+        body.prime().await.map_err(request_broke_off)?;
         if !body.keeps_length() {
             head.headers.remove(CONTENT_LENGTH);
         }
@@ -535,20 +525,4 @@ fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
         "closed the connection"
     };
     Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).with("step", "response")
-}
-
-/// Reads on for a bounded while without keeping anyone waiting.
-fn drain(mut body: Incoming) {
-    if body.is_end_stream() {
-        return;
-    }
-    tokio::spawn(timeout(DRAIN_TIME, async move {
-        let mut left = DRAIN_BYTES;
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, bytes::Bytes::len));
-            if left == 0 {
-                return;
-            }
-        }
-    }));
 }

@@ -4,6 +4,7 @@ mod accept;
 mod activity;
 mod body;
 mod connection;
+mod drain;
 mod exchange;
 mod headers;
 mod io;
@@ -25,7 +26,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use accept::{serve_tcp, serve_unix};
+pub(crate) use live::LiveFlow;
 pub use sniff::{Sniffed, sniff};
+
+pub(crate) use upstream::{Dialled, handshake, open_raw};
 
 use crate::tls::Authority;
 use crate::world::World;

@@ -5,11 +5,13 @@ use std::task::{Context, Poll};
 
 use addons::contract::{Denial, FlowId};
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::body::{BodyError, ResponseBody};
+
+const DENIED: HeaderName = HeaderName::from_static("x-proxy-denied");
 
 /// What a client gets: a few bytes of ours, or an upstream's body.
 pub enum Reply {
@@ -53,9 +55,22 @@ pub fn empty(status: StatusCode) -> Response<Reply> {
     response
 }
 
-/// A denial as HTTP has it: JSON, its code in a header, and when to come back.
+/// A denial as HTTP has it: JSON, or what the client's protocol has in its place; its code in a
+/// header, and when to come back.
 pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let code = denial.code();
+    let denied = HeaderValue::from_static(code.as_str());
+    if let Some(answer) = denial.answer() {
+        let mut response = Response::new(Reply::Ours(Some(answer.body.clone())));
+        *response.status_mut() = status(answer.status);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        if denial.refuses() {
+            headers.insert(DENIED, denied);
+        }
+        return response;
+    }
     let mut body = denial.to_json();
     if code == addons::contract::Code::InternalError
         && let Some(object) = body.as_object_mut()
@@ -63,10 +78,10 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
         object.insert("flow".into(), flow.to_string().into());
     }
     let mut response = Response::new(Reply::Ours(Some(Bytes::from(format!("{body}\n")))));
-    *response.status_mut() = status_of(denial);
+    *response.status_mut() = status(code.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert("x-proxy-denied", HeaderValue::from_static(code.as_str()));
+    headers.insert(DENIED, denied);
     if let Some(seconds) = denial.retry_after_seconds() {
         headers.insert(RETRY_AFTER, seconds.into());
     }
@@ -105,6 +120,6 @@ pub fn raw(denial: &Denial) -> Vec<u8> {
     .into_bytes()
 }
 
-fn status_of(denial: &Denial) -> StatusCode {
-    StatusCode::from_u16(denial.code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+fn status(number: u16) -> StatusCode {
+    StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

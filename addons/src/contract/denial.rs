@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
 
 /// What a hook answers: pass, or a [`Denial`] that ends the flow.
@@ -121,6 +122,21 @@ codes! {
     InternalError = "internal_error", 500, Us;
 }
 
+/// What the client is answered in the place of status and JSON, where its protocol would throw
+/// those away. Audit and metrics record the denial's own status all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// What `body` is.
+    pub content_type: &'static str,
+    /// The answer in the client's protocol.
+    pub body: Bytes,
+    /// How much of the request's body may be read and thrown away, for a client that reads no
+    /// answer before it has sent all.
+    pub drain_bytes: u64,
+}
+
 /// A refusal: what happened, for machines and for people. One pointer wide, so that a
 /// [`Verdict`] costs nothing to return.
 #[derive(Clone)]
@@ -135,6 +151,8 @@ struct Inner {
     addon: &'static str,
     rule: Option<String>,
     hint: Option<String>,
+    answer: Option<Answer>,
+    refuses: bool,
 }
 
 impl Denial {
@@ -149,7 +167,18 @@ impl Denial {
             addon: "",
             rule: None,
             hint: None,
+            answer: None,
+            refuses: true,
         }))
+    }
+
+    /// Nothing is wrong: an addon has the answer itself, and no upstream is asked. It travels
+    /// as a denial because it ends the flow; who does not know of answers denies.
+    #[must_use]
+    pub fn answered(sentence: impl Into<Cow<'static, str>>, answer: Answer) -> Self {
+        let mut denial = Self::new(Code::InternalError, sentence);
+        denial.0.refuses = false;
+        denial.answered_with(answer)
     }
 
     /// Something of ours broke; the client learns no more than that.
@@ -194,6 +223,13 @@ impl Denial {
         self
     }
 
+    /// Answers over HTTP in the client's own protocol.
+    #[must_use]
+    pub fn answered_with(mut self, answer: Answer) -> Self {
+        self.0.answer = Some(answer);
+        self
+    }
+
     /// Names the addon that denied, unless it is named already. The chain calls this.
     #[must_use]
     pub fn by(mut self, addon: &'static str) -> Self {
@@ -226,6 +262,16 @@ impl Denial {
     /// The smallest edit that would change the verdict.
     pub fn edit(&self) -> Option<&str> {
         self.0.hint.as_deref()
+    }
+
+    /// Whether something was refused or went wrong: not where an addon had the answer itself.
+    pub fn refuses(&self) -> bool {
+        self.0.refuses
+    }
+
+    /// What is answered over HTTP in the place of status and JSON.
+    pub fn answer(&self) -> Option<&Answer> {
+        self.0.answer.as_ref()
     }
 
     /// Whole seconds until it is worth trying again.

@@ -12,6 +12,7 @@ mod denial;
 mod dns;
 mod entry;
 mod flow;
+mod git;
 mod host;
 mod message;
 mod outside;
@@ -23,10 +24,13 @@ pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut};
 pub use chain::{Chain, Cleared, OrderError};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
-pub use denial::{Code, Denial, Fault, Verdict};
+pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostPattern, Origin, PatternError};
-pub use flow::{Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme};
+pub use flow::{
+    Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme, System,
+};
+pub use git::{Anonymous, GitOperation};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
