@@ -10,6 +10,7 @@ use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
 use crate::registry::Registry;
+use crate::system::Lenders;
 use crate::telemetry::Light;
 
 /// Everything that is looked at.
@@ -20,6 +21,7 @@ pub struct Checks {
     pub audit: Light,
     pub configuration: Light,
     pub registry: Arc<Registry>,
+    pub lenders: Arc<Lenders>,
 }
 
 impl Checks {
@@ -34,6 +36,7 @@ impl Checks {
             check("addons_loaded", true, true),
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
+            check("oauth_logins_valid", self.lenders.are_well(), false),
         ])
     }
 }

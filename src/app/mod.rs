@@ -27,6 +27,7 @@ use crate::config::{self, AuditConfig, Config, Profile};
 use crate::net::OwnListeners;
 use crate::proxy::{self, Engine};
 use crate::registry::{FILE_NAME, Registry};
+use crate::system::{Lenders, SystemClient};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::World;
@@ -93,7 +94,11 @@ impl App {
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
+        let client = Arc::new(SystemClient::default());
+        let lenders = Lenders::new(Arc::clone(&client), &metrics).map_err(ours)?;
+        let lenders = Arc::new(lenders);
         let checks = Checks {
+            lenders: Arc::clone(&lenders),
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
@@ -117,11 +122,13 @@ impl App {
             OwnListeners::new(own),
             provider,
             observers,
+            lenders,
         );
         let admin_uids = proxy.admin_uids.clone();
         let world = Arc::new(ArcSwap::from_pointee(
             builder.build(1, Arc::clone(&config))?,
         ));
+        client.follow(&world);
         let engine =
             Engine::new(Arc::clone(&world), Arc::new(authority), &metrics).map_err(ours)?;
         let light = checks.configuration.clone();

@@ -37,6 +37,9 @@ impl Certificates {
             "*.example.org",
             "github.com",
             "api.github.com",
+            "auth.openai.com",
+            "chatgpt.com",
+            "*.googleapis.com",
         ];
         let key = KeyPair::generate().unwrap();
         Self {

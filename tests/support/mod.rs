@@ -13,7 +13,7 @@ mod tunnel;
 
 pub use exchange::{Reply, read_reply};
 pub use nameserver::Nameserver;
-pub use origin::{Origin, RawOrigin};
+pub use origin::{Origin, RawOrigin, Seen};
 pub use proxy::{Proxy, SANDBOX, Setup};
 pub use tunnel::{Tls, assert_closes, handshake};
 

@@ -44,6 +44,12 @@ pub async fn answer(
         return Ok(websocket(Request::from_parts(parts, body)));
     }
     let body = collect(body, &seen.received).await;
+    if let Some(script) = &origin.script
+        && let Some((status, json)) = script(&seen, &lossy(&body))
+    {
+        let response = text(status.try_into().unwrap(), &json.to_string());
+        return Ok(with_header(response, "content-type", "application/json"));
+    }
     if path.contains(".git/") {
         return Ok(cgi::git(origin.repositories.path(), &parts, body).await);
     }
