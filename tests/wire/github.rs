@@ -14,6 +14,7 @@ const MERGE: &str = "mutation { mergePullRequest(input: {}) { clientMutationId }
 fn start(origin: &Origin) -> Proxy {
     let mut setup = Setup::new(origin);
     setup.host("api.github.com", origin.https);
+    setup.credential(json!({ "name": "api", "hosts": ["api.github.com"], "bearer": "ghp_secret" }));
     setup.containers.clear();
     let proxy = setup.start();
     proxy.register_as(json!({
@@ -155,9 +156,11 @@ fn a_compressed_body_is_judged_and_sent_on_plain() {
     };
     let merge = json!({ "query": MERGE }).to_string();
     let viewer = json!({ "query": "{ viewer { login } }" }).to_string();
+    let long: String = (0..300_000).map(|n| format!("{n} ")).collect();
     for (encoding, body, status) in [
         ("gzip", gzip(merge.as_bytes()), 403),
-        ("gzip", gzip(&vec![b' '; 4 << 20]), 413),
+        ("gzip", gzip(&vec![b' '; 4 << 20]), 415), // A bomb.
+        ("gzip", gzip(long.as_bytes()), 413),
         ("gzip", b"no gzip".to_vec(), 415),
         ("deflate", deflate(viewer.as_bytes()), 415),
         ("gzip, gzip", gzip(&gzip(viewer.as_bytes())), 415),
@@ -209,20 +212,34 @@ fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
     let (shown, stdout, stderr) = gh(&[&["pr", "view", "1"], &repo[..]].concat());
     assert!(shown && stdout.contains("Add a file"), "{stdout}{stderr}");
     let reached = origin.seen().len();
-    for arguments in [
-        &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
-        &[
-            "release", "create", "v1", "--notes", "x", "--title", "v1", "--repo", "acme/web",
-        ],
-        &["repo", "delete", "acme/web", "--yes"],
-        &["pr", "view", "1", "--repo", "acme/secret"],
-        &["api", "graphql", "--field", &format!("query={MERGE}")],
+    for (arguments, sentence) in [
+        (
+            &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
+            "PR merge blocked - use GitHub UI",
+        ),
+        (
+            &["api", "graphql", "--field", &format!("query={MERGE}")],
+            "PR merge blocked - use GitHub UI",
+        ),
+        (
+            &[
+                "release", "create", "v1", "--notes", "x", "--repo", "acme/web",
+            ],
+            "Release creation blocked",
+        ),
+        (
+            &["repo", "delete", "acme/web", "--yes"],
+            "API blocked: DELETE /repos/acme/web",
+        ),
+        (
+            &["pr", "view", "1", "--repo", "acme/secret"],
+            "Repo not authorized",
+        ),
     ] {
         let (done, stdout, stderr) = gh(arguments);
-        assert!(!done, "{arguments:?} {stdout}");
         assert!(
-            stderr.contains("403") || stdout.contains("blocked"),
-            "{arguments:?} {stderr}"
+            !done && stderr.contains(sentence),
+            "{arguments:?} {stdout} {stderr}"
         );
     }
     assert_eq!(origin.seen().len(), reached, "{:?}", origin.seen());
