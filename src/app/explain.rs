@@ -47,7 +47,9 @@ pub async fn explain(
         HeaderMap::new(),
     );
     let verdict = rehearse(world, &mut flow, &mut request).await;
-    Ok(report(world, &flow, verdict.err()))
+    // An addon's own answer is no refusal; a note of that addon says what would be answered.
+    let refused = verdict.err().filter(Denial::refuses);
+    Ok(report(world, &flow, refused))
 }
 
 async fn rehearse(world: &World, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {

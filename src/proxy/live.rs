@@ -35,10 +35,15 @@ impl LiveFlow {
         self.status = status;
     }
 
-    /// Ended by a denial.
+    /// Ended by a denial, or by an addon's own answer.
     pub fn denied(&mut self, denial: &Denial) {
-        self.status = denial.code().status();
-        self.denial = Some(denial.clone());
+        match denial.answer().filter(|_| !denial.refuses()) {
+            Some(answer) => self.status = answer.status,
+            None => {
+                self.status = denial.code().status();
+                self.denial = Some(denial.clone());
+            }
+        }
         self.completed = true;
     }
 

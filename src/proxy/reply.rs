@@ -65,7 +65,9 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(X_PROXY_DENIED, denied);
+        if denial.refuses() {
+            headers.insert(X_PROXY_DENIED, denied);
+        }
         return response;
     }
     let mut body = denial.to_json();

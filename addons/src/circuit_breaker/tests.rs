@@ -4,7 +4,7 @@ use http::{HeaderMap, StatusCode};
 use prometheus::{Registry, TextEncoder};
 
 use super::*;
-use crate::contract::{Container, HostPattern, Principal};
+use crate::contract::{Container, HostPattern, Principal, System};
 use crate::fixtures::{container, entry, flow_of, request, verdict};
 
 const RECOVERY: u64 = 30;
@@ -258,9 +258,13 @@ fn a_reload_keeps_the_circuits() {
 #[test]
 fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
     let (breaker, web) = (breaker(1), container("web"));
+    let system = Arc::new(System {
+        name: "token refresh",
+        hosts: Vec::new(),
+    });
     let own = || {
         let mut flow = flow_at(&web, Kind::Http, 1);
-        flow.principal = Some(Principal::System("token refresh"));
+        flow.principal = Some(Principal::System(Arc::clone(&system)));
         flow
     };
     breaker.end(own(), End::Status(500));

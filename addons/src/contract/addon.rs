@@ -95,6 +95,12 @@ pub trait Addon: Send + Sync {
         Step::PASS
     }
 
+    /// What the appliance is about to ask for on its own behalf, before anything is looked up.
+    /// Such a flow passes this phase in the place of `tunnel` and `request`, then `dial`.
+    fn system<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
+        Step::PASS
+    }
+
     /// A request's head; its body goes through the filters that are pushed here.
     fn request<'a>(&'a self, _flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {
         Step::PASS

@@ -85,6 +85,14 @@ impl Chain {
         Ok(Cleared(()))
     }
 
+    /// What the appliance asks for on its own behalf, in the place of a tunnel and a request.
+    pub async fn system(&self, flow: &mut Flow) -> Result<Cleared, Denial> {
+        let forward = self.addons.iter();
+        self.run(forward, flow, &mut (), |addon, flow, ()| addon.system(flow))
+            .await?;
+        Ok(Cleared(()))
+    }
+
     /// A request's head.
     pub async fn request(&self, flow: &mut Flow, request: &mut Request) -> Result<Cleared, Denial> {
         let forward = self.addons.iter();

@@ -152,6 +152,7 @@ struct Inner {
     rule: Option<String>,
     hint: Option<String>,
     answer: Option<Answer>,
+    refuses: bool,
 }
 
 impl Denial {
@@ -167,7 +168,17 @@ impl Denial {
             rule: None,
             hint: None,
             answer: None,
+            refuses: true,
         }))
+    }
+
+    /// Nothing is wrong: an addon has the answer itself, and no upstream is asked. It travels
+    /// as a denial because it ends the flow; who does not know of answers denies.
+    #[must_use]
+    pub fn answered(sentence: impl Into<Cow<'static, str>>, answer: Answer) -> Self {
+        let mut denial = Self::new(Code::InternalError, sentence);
+        denial.0.refuses = false;
+        denial.answered_with(answer)
     }
 
     /// Something of ours broke; the client learns no more than that.
@@ -256,6 +267,11 @@ impl Denial {
     /// A text among the details.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.0.details.get(key)?.as_str()
+    }
+
+    /// Whether something was refused or went wrong: not where an addon had the answer itself.
+    pub fn refuses(&self) -> bool {
+        self.0.refuses
     }
 
     /// What is answered over HTTP in the place of status and JSON.

@@ -97,7 +97,17 @@ pub enum Principal {
     /// A container, under one lease.
     Container(Arc<Container>),
     /// A named part of the appliance itself.
-    System(&'static str),
+    System(Arc<System>),
+}
+
+/// A part of the appliance that speaks for itself, and where it may go: no allowlist holds for
+/// it, so its own list does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct System {
+    /// Its name, in the audit.
+    pub name: &'static str,
+    /// The hosts and ports that it may ask; over verified TLS alone.
+    pub hosts: Vec<(Host, u16)>,
 }
 
 /// Bytes that passed, counted where the bodies stream.

@@ -27,7 +27,9 @@ pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo,
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostPattern, Origin, PatternError};
-pub use flow::{Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme};
+pub use flow::{
+    Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme, System,
+};
 pub use git::{Anonymous, ApiCall, GitOperation};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use message::{Request, Response};

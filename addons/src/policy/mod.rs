@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use crate::contract::{
     Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, Kind, Order, OwnAddresses,
-    Request, Response, Step, Verdict,
+    Principal, Request, Response, Scheme, Step, Verdict,
 };
 use addresses::Guard;
 use rules::Rules;
@@ -77,6 +77,20 @@ impl Policy {
         Ok(())
     }
 
+    /// The appliance's own flows: where their principal's list says, over TLS, and nowhere else.
+    fn judge_system(flow: &mut Flow) -> Verdict {
+        let Some(Principal::System(system)) = &flow.principal else {
+            return Err(Denial::internal().rule("system principal"));
+        };
+        let (name, here) = (system.name, (flow.host.clone(), flow.port));
+        flow.record.rule = Some(format!("system: {name}").into());
+        if flow.scheme == Scheme::Https && system.hosts.contains(&here) {
+            return Ok(());
+        }
+        let sentence = format!("Domain not allowed: {} for {name}", flow.host);
+        Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
+    }
+
     fn judge_addresses(&self, flow: &Flow, addresses: &mut Addresses) -> Verdict {
         let first = addresses.0.first().copied();
         addresses.0.retain(|address| self.guard.may_dial(*address));
@@ -118,6 +132,10 @@ impl Addon for Policy {
         self.judge_tunnel(flow).into()
     }
 
+    fn system<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        Self::judge_system(flow).into()
+    }
+
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         self.judge_request(flow, request).into()
     }
@@ -151,9 +169,12 @@ mod tests {
     use http::{HeaderMap, Method, StatusCode};
 
     use super::*;
-    use crate::contract::{Container, Entry, EntryMap, HostPattern, Level, Origin, Registration};
+    use crate::contract::{
+        Container, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
+    };
     use crate::fixtures::{
-        Nowhere, code, container, entry, flow_of, headers, query, registration, request, verdict,
+        Nowhere, code, container, entry, flow, flow_of, headers, query, registration, request,
+        verdict,
     };
 
     fn policy(guarded: &[&str]) -> Policy {
@@ -239,6 +260,36 @@ mod tests {
     fn without_a_principal_nothing_is_allowed() {
         let denial = tunnel_with(|flow| flow.principal = None).unwrap_err();
         assert_eq!(denial.code(), Code::UnknownSource);
+    }
+
+    #[test]
+    fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
+        let system = Arc::new(System {
+            name: "oauth",
+            hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
+        });
+        let asks = |change: fn(&mut Flow)| {
+            let mut flow = flow(Kind::Http, "login.example.com");
+            flow.entry = None;
+            flow.principal = Some(Principal::System(Arc::clone(&system)));
+            change(&mut flow);
+            code(policy(&[]).system(&mut flow))
+        };
+        assert_eq!(asks(|_| ()), None);
+        let denied = Some(Code::DomainNotAllowed);
+        assert_eq!(asks(|flow| flow.scheme = Scheme::Http), denied);
+        assert_eq!(asks(|flow| flow.port = 8443), denied);
+        let elsewhere = |flow: &mut Flow| {
+            flow.host = Host::parse("api.example.com").unwrap();
+            flow.entry = Some(entry("api.example.com"));
+        };
+        assert_eq!(asks(elsewhere), denied);
+        let nobody = Some(Code::InternalError);
+        assert_eq!(asks(|flow| flow.principal = None), nobody);
+        let container = |flow: &mut Flow| {
+            flow.principal = Some(Principal::Container(container("web")));
+        };
+        assert_eq!(asks(container), nobody);
     }
 
     #[test]
