@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
-use addons::credentials::{Credential, CredentialKind};
+use addons::credentials::{Credential, CredentialKind, TokenForm};
 use addons::git::GitSettings;
 use addons::observe::{Audit, Metrics};
 use addons::policy::{Effect, PolicySettings, Rule};
@@ -17,10 +17,11 @@ use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
 use super::github;
-use crate::config::{self, Config, CredentialConfig, RuleConfig};
+use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
+use crate::system::Lenders;
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::world::World;
@@ -28,12 +29,13 @@ use crate::world::World;
 /// How long a phase may take once an addon waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Counts and budgets that go on over reloads.
+/// Counts, budgets and tokens that go on over reloads.
 pub struct Lasting {
     pub metrics: Arc<Metrics>,
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
     pub breakers: Breakers,
+    pub lenders: Arc<Lenders>,
 }
 
 /// What stays the same over reloads.
@@ -95,6 +97,32 @@ impl Builder {
         })
     }
 
+    /// What an entry lends: the same everywhere, but for an App's token, which git hosts take
+    /// as a password and their APIs as a bearer's.
+    fn credentials(&self, entry: &CredentialConfig, git: &[GitHost]) -> Vec<Credential> {
+        let lenders = &self.lasting.lenders;
+        match &entry.kind {
+            config::CredentialKind::GithubApp(app) => {
+                let is_git = |(host, _): &(Host, u16)| git.iter().any(|git| git.host == *host);
+                let (git, apis) = entry.hosts.iter().cloned().partition(is_git);
+                let forms = [(TokenForm::Basic, git), (TokenForm::Bearer, apis)];
+                let of_form = |(form, hosts)| {
+                    credential(entry, lenders.github_app(&entry.name, app, form), hosts)
+                };
+                forms.map(of_form).into()
+            }
+            config::CredentialKind::Oauth(oauth) => {
+                let kind = lenders.oauth(&entry.name, oauth);
+                vec![credential(entry, kind, entry.hosts.clone())]
+            }
+            fixed => {
+                let kind = fixed_kind(fixed).into_iter();
+                kind.map(|kind| credential(entry, kind, entry.hosts.clone()))
+                    .collect()
+            }
+        }
+    }
+
     fn chain(&self, config: &Arc<Config>) -> Result<Chain, Failure> {
         let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
         let policy = PolicySettings {
@@ -117,7 +145,11 @@ impl Builder {
             policy,
             github: github::settings(&config.policy)?,
             git: git(config),
-            credentials: config.credentials.iter().map(credential).collect(),
+            credentials: config
+                .credentials
+                .iter()
+                .flat_map(|entry| self.credentials(entry, &config.policy.git.hosts))
+                .collect(),
             deadline: PHASE_DEADLINE,
         });
         chain.map_err(|errors| {
@@ -197,11 +229,8 @@ pub fn at_least_one(number: u32) -> NonZeroU32 {
 /// Where paths are judged, so that one with two readings is refused: the git hosts with those of
 /// their APIs.
 fn guarded_hosts(config: &Config) -> HashSet<Host> {
-    let git = config.policy.git.hosts.iter().flat_map(|git| {
-        let others = [&git.api, &git.uploads, &git.raw, &git.codeload];
-        others.into_iter().flatten().chain([&git.host]).cloned()
-    });
-    git.collect()
+    let git = config.policy.git.hosts.iter();
+    git.flat_map(GitHost::all_hosts).cloned().collect()
 }
 
 fn git(config: &Arc<Config>) -> GitSettings {
@@ -225,8 +254,8 @@ fn git(config: &Arc<Config>) -> GitSettings {
     }
 }
 
-fn credential(config: &CredentialConfig) -> Credential {
-    let kind = match &config.kind {
+fn fixed_kind(config: &config::CredentialKind) -> Option<CredentialKind> {
+    Some(match config {
         config::CredentialKind::SetHeaders(headers) => {
             let headers = headers
                 .iter()
@@ -238,10 +267,18 @@ fn credential(config: &CredentialConfig) -> Credential {
             password: secrets::source(password),
         },
         config::CredentialKind::Bearer(secret) => CredentialKind::Bearer(secrets::source(secret)),
-    };
+        config::CredentialKind::GithubApp(_) | config::CredentialKind::Oauth(_) => return None,
+    })
+}
+
+fn credential(
+    config: &CredentialConfig,
+    kind: CredentialKind,
+    hosts: Vec<(Host, u16)>,
+) -> Credential {
     Credential {
         name: config.name.as_str().into(),
-        hosts: config.hosts.clone(),
+        hosts,
         kind,
         remove_headers: config.remove_headers.clone(),
         remove_query: config.remove_query.clone(),

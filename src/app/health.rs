@@ -11,6 +11,7 @@ use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
 use crate::registry::Registry;
+use crate::system::Lenders;
 use crate::telemetry::Light;
 
 /// Everything that is looked at.
@@ -22,6 +23,7 @@ pub struct Checks {
     pub configuration: Light,
     pub registry: Arc<Registry>,
     pub breakers: Breakers,
+    pub lenders: Arc<Lenders>,
 }
 
 impl Checks {
@@ -37,6 +39,7 @@ impl Checks {
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
             check("circuits_closed", self.breakers.all_closed(), false),
+            check("oauth_logins_valid", self.lenders.are_well(), false),
         ])
     }
 }

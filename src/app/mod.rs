@@ -30,6 +30,7 @@ use crate::config::{self, AuditConfig, Config, Profile};
 use crate::net::OwnListeners;
 use crate::proxy::{self, Engine};
 use crate::registry::{FILE_NAME, Registry};
+use crate::system::{Lenders, SystemClient};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::Worlds;
@@ -112,7 +113,11 @@ impl App {
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
+        let client = Arc::new(SystemClient::default());
+        let lenders = Lenders::new(Arc::clone(&client), &metrics).map_err(ours)?;
+        let lenders = Arc::new(lenders);
         let checks = Checks {
+            lenders: Arc::clone(&lenders),
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
@@ -131,11 +136,13 @@ impl App {
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
+            lenders,
         };
         let buckets = lasting.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);
         let admin_uids = proxy.admin_uids.clone();
         let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
+        client.follow(&worlds);
         let engine =
             Engine::new(Arc::clone(&worlds), Arc::new(authority), &metrics).map_err(ours)?;
         let light = checks.configuration.clone();

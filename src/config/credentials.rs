@@ -1,5 +1,6 @@
 //! `credentials.yaml`
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
@@ -10,9 +11,9 @@ use http::HeaderName;
 
 use super::decode::{At, Fields};
 use super::document::Document;
-use super::later;
-use super::tree::Variable;
-use super::{CredentialConfig, CredentialKind, SecretConfig};
+use super::tokens;
+use super::tree::{Scalar, Variable};
+use super::{CredentialConfig, CredentialKind, GitHost, SecretConfig};
 
 const HTTPS_PORT: u16 = 443;
 
@@ -40,19 +41,26 @@ pub struct Credentials {
     pub hosts: Vec<(Host, String)>,
 }
 
-/// Decodes the file; without one nothing is injected.
-pub fn read(document: &Document<'_>) -> Credentials {
+/// Decodes the file; without one nothing is injected. An App asks the API of one of `git`.
+pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
     let mut credentials = Credentials {
         active: Vec::new(),
         hosts: Vec::new(),
     };
     let mut names = HashMap::new();
+    let mut token_files = HashMap::new();
     document.decode(|fields| {
         fields.list("credentials", |at| {
-            let entry = at.mapping(|fields| entry(fields, &at, document))??;
+            let entry = at.mapping(|fields| entry(fields, &at, document, git))??;
             let line = at.place().line;
             if let Some(before) = names.insert(entry.config.name.clone(), line) {
                 at.refuse(format!("its name is taken already, in line {before}"));
+            }
+            if let CredentialKind::Oauth(oauth) = &entry.config.kind
+                && let Some(before) = token_files.insert(oauth.token_file.clone(), line)
+            {
+                // Two would refresh it, and most refresh tokens work once.
+                at.refuse(format!("its token_file is that of the entry in line {before}: name all hosts in one entry"));
             }
             let hosts = entry.config.hosts.iter();
             credentials
@@ -124,13 +132,19 @@ impl Secret<'_> {
     }
 }
 
-fn entry<'a>(fields: &mut Fields<'a>, at: &At<'a>, document: &Document<'_>) -> Option<Entry<'a>> {
+fn entry<'a>(
+    fields: &mut Fields<'a>,
+    at: &At<'a>,
+    document: &Document<'_>,
+    git: &[GitHost],
+) -> Option<Entry<'a>> {
     let name = fields.need("name").and_then(|at| at.parse(name));
     let hosts = fields
         .need("hosts")
         .and_then(|at| at.filled_list(|at| at.parse(host)));
     let mut secrets = Vec::new();
-    let kind = kind(fields, at, &mut secrets);
+    let named = hosts.as_deref().unwrap_or_default();
+    let kind = kind(fields, at, (named, git), &mut secrets);
     let remove_headers = fields.list("remove_headers", |at| at.parse(header_name));
     let remove_query = fields.list("remove_query", |at| at.parse(parameter));
     let remove_cookies = fields.list("remove_cookies", |at| at.parse(parameter));
@@ -166,13 +180,20 @@ fn limit<T>(
 fn kind<'a>(
     fields: &mut Fields<'a>,
     at: &At<'a>,
+    (hosts, git): (&[(Host, u16)], &[GitHost]),
     secrets: &mut Vec<Secret<'a>>,
 ) -> Option<CredentialKind> {
+    let secrets = RefCell::new(secrets);
     let mut keep = |at: At<'a>| {
         let found = secret(&at)?;
         let config = found.config.clone();
-        secrets.push(found);
+        secrets.borrow_mut().push(found);
         Some(config)
+    };
+    let mut keep_file = |at: At<'a>| {
+        let (found, path) = file(at.scalar()?);
+        secrets.borrow_mut().push(found);
+        Some(path)
     };
     let set_headers = fields.find("set_headers");
     let basic = fields.find("basic");
@@ -184,12 +205,8 @@ fn kind<'a>(
     if count != 1 {
         at.refuse(format!("must have exactly one of {KINDS}, and has {count}"));
     }
-    if let Some(at) = github_app {
-        later::github_app(&at);
-    }
-    if let Some(at) = oauth {
-        later::oauth(&at);
-    }
+    let github_app = github_app.and_then(|at| tokens::github_app(&at, hosts, git, &mut keep));
+    let oauth = oauth.and_then(|at| tokens::oauth(&at, &mut keep, &mut keep_file));
     let set_headers = set_headers.and_then(|at| headers(&at, &mut keep));
     let basic = basic.and_then(|at| at.mapping(|fields| basic_pair(fields, &mut keep))?);
     let bearer = bearer.and_then(|at| header_secret(at, &mut keep));
@@ -197,6 +214,8 @@ fn kind<'a>(
         .map(CredentialKind::SetHeaders)
         .or(basic)
         .or(bearer.map(CredentialKind::Bearer))
+        .or(github_app.map(CredentialKind::GithubApp))
+        .or(oauth.map(CredentialKind::Oauth))
 }
 
 fn headers<'a>(
@@ -264,17 +283,24 @@ fn header_secret<'a>(
 
 fn secret<'a>(at: &At<'a>) -> Option<Secret<'a>> {
     if at.is_mapping() {
-        let file = at.mapping(|fields| fields.need("file")?.scalar())??;
-        return Some(Secret {
-            config: SecretConfig::File(PathBuf::from(file.text.as_str())),
-            variables: &file.variables,
-        });
+        let scalar = at.mapping(|fields| fields.need("file")?.scalar())??;
+        return Some(file(scalar).0);
     }
     let scalar = at.scalar()?;
     Some(Secret {
         config: SecretConfig::Value(scalar.text.clone()),
         variables: &scalar.variables,
     })
+}
+
+/// What is kept in a file, and where the file is.
+fn file(scalar: &Scalar) -> (Secret<'_>, PathBuf) {
+    let path = PathBuf::from(scalar.text.as_str());
+    let secret = Secret {
+        config: SecretConfig::File(path.clone()),
+        variables: &scalar.variables,
+    };
+    (secret, path)
 }
 
 fn host(text: &str) -> Result<(Host, u16), String> {

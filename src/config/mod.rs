@@ -9,11 +9,11 @@ mod credentials;
 mod decode;
 mod document;
 mod expand;
-mod later;
 mod mcp;
 mod policy;
 mod proxy;
 mod report;
+mod tokens;
 mod tree;
 mod types;
 mod units;
@@ -114,8 +114,9 @@ pub fn load_with(
     let proxy = proxy::read(&proxy, profile, env);
     let allowlist = allowlist::read(&allowlist);
     let policy = policy::read(&policy);
-    let credentials = credentials::read(&credentials);
+    let credentials = credentials::read(&credentials, &policy.git.hosts);
     check_passthrough(&proxy, &policy, &credentials);
+    warn_of_personal_tokens(&policy, &credentials.active, &report);
     let (proxy, credentials) = (proxy.config, credentials.active);
     Ok(Config {
         proxy,
@@ -151,12 +152,32 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     Ok(())
 }
 
+/// A token that is the same for all containers reaches what its owner reaches.
+fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], report: &Report) {
+    let is_git = |host: &Host| {
+        policy
+            .git
+            .hosts
+            .iter()
+            .any(|git| git.all_hosts().any(|h| h == host))
+    };
+    for entry in active {
+        let is_token = matches!(
+            entry.kind,
+            CredentialKind::Basic { .. } | CredentialKind::Bearer(_)
+        );
+        if is_token && entry.hosts.iter().any(|(host, _)| is_git(host)) {
+            report.warn(format!(
+                "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
+                entry.origin, entry.name
+            ));
+        }
+    }
+}
+
 /// What is tunnelled unread can neither be held to git rules nor be given a credential.
 fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &Credentials) {
-    let git = policy.git.hosts.iter().flat_map(|git| {
-        let others = [&git.api, &git.uploads, &git.raw, &git.codeload];
-        std::iter::once(&git.host).chain(others.into_iter().flatten())
-    });
+    let git = policy.git.hosts.iter().flat_map(GitHost::all_hosts);
     let guarded: Vec<(&Host, String)> = git
         .map(|host| (host, "has git rules".to_owned()))
         .chain(

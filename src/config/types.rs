@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{ContainerId, Entry, EntryMap, Host, Origin};
+use addons::credentials::github_app::Installation;
+use addons::credentials::oauth::Login;
 use http::HeaderName;
 use ipnet::IpNet;
 use zeroize::Zeroizing;
@@ -179,6 +181,14 @@ pub struct GitHost {
     pub codeload: Option<Host>,
 }
 
+impl GitHost {
+    /// The host, and those of its services.
+    pub fn all_hosts(&self) -> impl Iterator<Item = &Host> {
+        let others = [&self.api, &self.uploads, &self.raw, &self.codeload];
+        std::iter::once(&self.host).chain(others.into_iter().flatten())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitBreakers {
     pub defaults: CircuitBreaker,
@@ -231,10 +241,27 @@ pub enum CredentialKind {
         password: SecretConfig,
     },
     Bearer(SecretConfig),
+    GithubApp(GithubAppConfig),
+    Oauth(OauthConfig),
+}
+
+/// A GitHub App installation that mints a token for each lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GithubAppConfig {
+    pub installation: Installation,
+    pub private_key: SecretConfig,
+}
+
+/// A login that is kept in a token file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OauthConfig {
+    pub login: Login,
+    pub token_file: PathBuf,
+    pub client_secret: Option<SecretConfig>,
 }
 
 /// Where a secret comes from.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum SecretConfig {
     /// Given in the file, or by a variable.
     Value(Zeroizing<String>),

@@ -30,7 +30,9 @@ use tokio_util::task::TaskTracker;
 
 pub use accept::{serve_tcp, serve_unix};
 pub use hello::{HelloReader, NoHello};
+pub(crate) use live::LiveFlow;
 pub use sniff::{Sniffed, sniff};
+pub(crate) use upstream::{Dialled, handshake, open_raw};
 
 use crate::tls::Authority;
 use crate::world::{World, Worlds};

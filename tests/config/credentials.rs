@@ -3,7 +3,7 @@
 use unified_proxy::config::{CredentialKind, SecretConfig};
 
 use crate::errors::check_errors;
-use crate::{env, load_one};
+use crate::{env, load_files, load_one};
 
 #[test]
 fn credentials_are_checked() {
@@ -95,41 +95,116 @@ fn credentials_are_checked() {
 }
 
 #[test]
-fn credentials_of_later_versions_are_checked_and_refused() {
+fn tokens_that_are_got_again_are_checked() {
     check_errors(
         "credentials.yaml",
         &[
             (
-                "credentials:\n  - name: app\n    hosts: [github.com]\n    github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k }, permissions: { contents: write } }",
-                &[
-                    "5:17: credentials[0].github_app: GitHub App credentials cannot be used by this version: use basic and bearer",
-                ],
-            ),
-            (
                 "credentials:\n  - name: app\n    hosts: [github.com]\n    github_app: { app_id: 1, permissions: { contents: all } }",
                 &[
-                    "5:17: credentials[0].github_app: GitHub App credentials cannot be used by this version: use basic and bearer",
                     "5:17: credentials[0].github_app.installation_id: is missing",
                     "5:17: credentials[0].github_app.private_key: is missing",
                     "5:27: credentials[0].github_app.app_id: must be a text: put it in quotes",
+                    "5:43: credentials[0].github_app.permissions: must grant something, such as contents: read",
                     "5:55: credentials[0].github_app.permissions.contents: must be one of read, write, admin",
                 ],
             ),
             (
-                "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: codex, token_file: /t }",
+                "credentials:\n  - name: app\n    hosts: [git.example.com]\n    github_app: { app_id: \"1/2\", installation_id: \"2\", private_key: { file: /k } }",
                 &[
-                    "5:12: credentials[0].oauth: OAuth credentials cannot be used by this version: use set_headers or bearer",
+                    "5:17: credentials[0].github_app: none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml",
+                    "5:27: credentials[0].github_app.app_id: must be an id of letters and digits",
                 ],
             ),
             (
                 "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: generic, token_file: /t, token_url: \"http://a.example/\" }",
                 &[
-                    "5:12: credentials[0].oauth: OAuth credentials cannot be used by this version: use set_headers or bearer",
                     "5:12: credentials[0].oauth.client_id: is missing",
-                    "5:60: credentials[0].oauth.token_url: must be an https:// URL",
+                    "5:60: credentials[0].oauth.token_url: must be an https:// URL of a host and a path",
+                ],
+            ),
+            (
+                "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: codex, token_file: /t, entry: x }",
+                &[
+                    "5:47: credentials[0].oauth.entry: unknown key; known here: token_file, provider, client_secret, scopes, token_url, client_id",
+                ],
+            ),
+            (
+                "credentials:\n  - { name: a, hosts: [a.example], oauth: { provider: codex, token_file: /t } }\n  - { name: b, hosts: [b.example], oauth: { provider: codex, token_file: /t } }",
+                &[
+                    "4:5: credentials[1]: its token_file is that of the entry in line 3: name all hosts in one entry",
                 ],
             ),
         ],
+    );
+}
+
+#[test]
+fn tokens_that_are_got_again_know_where_from() {
+    let config = load_files(&[
+        (
+            "policy.yaml",
+            b"version: 1\ngit: { hosts: [github.com, { host: ghe.example.com }] }\n",
+        ),
+        (
+            "credentials.yaml",
+            br#"
+version: 1
+credentials:
+  - { name: hub, hosts: [api.github.com], github_app: { app_id: "1", installation_id: "2", private_key: { file: /nowhere/k } } }
+  - { name: own, hosts: [ghe.example.com], github_app: { app_id: "1", installation_id: "2", private_key: { file: /nowhere/k } } }
+  - { name: login, hosts: [chatgpt.com], oauth: { provider: opencode, token_file: /nowhere/t, entry: other } }
+  - { name: unset, hosts: [chatgpt.com], oauth: { provider: codex, token_file: "${NOT_SET:-}" } }
+"#,
+        ),
+    ]);
+    let config = config.unwrap();
+    let apis = config
+        .credentials
+        .iter()
+        .filter_map(|entry| match &entry.kind {
+            CredentialKind::GithubApp(app) => {
+                let app = &app.installation;
+                Some(format!("{}{} {:?}", app.api, app.prefix, app.permissions))
+            }
+            _ => None,
+        });
+    assert_eq!(
+        apis.collect::<Vec<_>>(),
+        [
+            r#"api.github.com {"contents": "read"}"#,
+            r#"ghe.example.com/api/v3 {"contents": "read"}"#,
+        ]
+    );
+    let Some(CredentialKind::Oauth(oauth)) = config.credentials.last().map(|c| &c.kind) else {
+        panic!("oauth");
+    };
+    assert_eq!(oauth.login.entry, "other");
+    assert_eq!(
+        oauth.login.token_url.to_string(),
+        "https://auth.openai.com/oauth/token"
+    );
+    let warned = |text: &str| config.warnings.iter().any(|warning| warning.contains(text));
+    assert!(warned("unset is inactive: NOT_SET is empty"));
+    assert!(warned("login: /nowhere/t cannot be read"));
+}
+
+#[test]
+fn a_token_for_all_containers_on_a_git_host_is_warned_of() {
+    let warnings = |kind: &str| {
+        let yaml =
+            format!("version: 1\ncredentials:\n  - {{ name: a, hosts: [github.com], {kind} }}\n");
+        let config = load_one("credentials.yaml", &yaml).unwrap();
+        let of_token = |warning: &&String| warning.contains("one token for all containers");
+        config.warnings.iter().filter(of_token).count()
+    };
+    assert_eq!(warnings("bearer: x"), 1);
+    assert_eq!(warnings("basic: { username: u, password: x }"), 1);
+    assert_eq!(
+        warnings(
+            "github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k } }"
+        ),
+        0
     );
 }
 

@@ -38,6 +38,9 @@ impl Certificates {
             "github.com",
             "api.github.com",
             "api.anthropic.com",
+            "auth.openai.com",
+            "chatgpt.com",
+            "*.googleapis.com",
         ];
         let key = KeyPair::generate().unwrap();
         Self {

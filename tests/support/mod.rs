@@ -18,7 +18,7 @@ pub use clients::Ran;
 pub use dev::Dev;
 pub use exchange::{Reply, read_reply};
 pub use nameserver::Nameserver;
-pub use origin::{Origin, RawOrigin};
+pub use origin::{Origin, RawOrigin, Seen};
 pub use proxy::{Proxy, SANDBOX, Setup};
 pub use tunnel::{Tls, assert_closes, handshake};
 

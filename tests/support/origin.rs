@@ -60,7 +60,11 @@ impl Seen {
     }
 }
 
+/// What a test's own script answers to a request and its body: a status and JSON.
+pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
+
 pub(super) struct Shared {
+    pub script: Option<Box<Script>>,
     pub seen: Mutex<Vec<Seen>>,
     pub connections: AtomicUsize,
     pub repositories: TempDir,
@@ -77,8 +81,20 @@ pub struct Origin {
 
 impl Origin {
     pub fn start() -> Self {
+        Self::build(None)
+    }
+
+    /// One that asks a script first; where it has no answer, the routes answer.
+    pub fn scripted(
+        script: impl Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync + 'static,
+    ) -> Self {
+        Self::build(Some(Box::new(script)))
+    }
+
+    fn build(script: Option<Box<Script>>) -> Self {
         let runtime = Runtime::new().unwrap();
         let shared = Arc::new(Shared {
+            script,
             seen: Mutex::default(),
             connections: AtomicUsize::new(0),
             repositories: TempDir::new().unwrap(),

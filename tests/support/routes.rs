@@ -55,6 +55,12 @@ pub async fn answer(
     }
     let body = collect(body, &seen, KEPT).await;
     let body = body.unwrap_or_default();
+    if let Some(script) = &origin.script
+        && let Some((status, json)) = script(&seen, &lossy(&body))
+    {
+        let response = text(status.try_into().unwrap(), &json.to_string());
+        return Ok(with_header(response, "content-type", "application/json"));
+    }
     Ok(match segments.as_slice() {
         ["echo", ..] => echo(&seen, &body),
         ["bytes", count] => sized(count.parse().unwrap()),

@@ -41,6 +41,7 @@ impl Unwanted {
     /// All that any credential of a host sets or says to remove.
     pub(super) fn add(&mut self, credential: &Credential) {
         let set = credential.kind.sources().map(|(name, _)| name);
+        let set = set.chain(credential.kind.fields_besides());
         for name in set.chain(&credential.remove_headers) {
             self.headers.push(name.as_str().replace('_', "-").into());
         }

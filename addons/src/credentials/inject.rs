@@ -1,16 +1,23 @@
 //! Putting a secret into a request, and into no other.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::HeaderValue;
-use http::header::ACCEPT_ENCODING;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION};
+use http::{HeaderName, HeaderValue, Method};
 use parking_lot::RwLock;
 
 use super::clean::Unwanted;
-use super::scrub::Scrubber;
 use super::secret::Prepared;
-use super::{Credential, placeholder};
-use crate::contract::{Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme};
+use super::token::{Token, TokenForm, TokenSource};
+use super::{Credential, CredentialKind, Guarded, placeholder};
+use crate::contract::{
+    Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme, Step, Verdict,
+};
+
+/// What a request may wait for a token: longer than the engine's own limit for getting one, so
+/// that the reason is told.
+const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The credentials of one host, on whatever port.
 #[derive(Default)]
@@ -19,6 +26,9 @@ pub(super) struct HostCredentials {
     unwanted: Unwanted,
     prepared: RwLock<Option<Arc<Prepared>>>,
 }
+
+/// The token of each credential that is for a request; `None` where it is no token.
+type Tokens = Vec<Option<Arc<Token>>>;
 
 impl HostCredentials {
     pub(super) fn add(&mut self, credential: &Arc<Credential>) {
@@ -32,22 +42,63 @@ impl HostCredentials {
         }
     }
 
-    /// Takes from a request what the client brought, adds what is for it, and answers what its
-    /// response must be scrubbed with.
-    pub(super) fn apply(
+    /// Takes from a request what the client brought, adds what is for it, and leaves what its
+    /// response must be scrubbed with. Waits only where a token has to be fetched first.
+    pub(super) fn guard<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        let container = match flow.container() {
+            Ok(container) => Arc::clone(container),
+            Err(denial) => return Err(denial).into(),
+        };
+        let chosen = self.chosen(flow, request, &container);
+        let at_hand = |credential: &Credential| match &credential.kind {
+            CredentialKind::Token { source, .. } if !flow.is_rehearsal() => {
+                source.at_hand(&container).map(Some)
+            }
+            _ => Some(None),
+        };
+        let ready: Option<Tokens> = chosen.iter().map(|c| at_hand(c)).collect();
+        match ready {
+            Some(tokens) => self.apply(flow, request, &chosen, &tokens).into(),
+            None => Step::wait_up_to(TOKEN_LIMIT, async move {
+                let tokens = fetch(&chosen, &container).await?;
+                self.apply(flow, request, &chosen, &tokens)
+            }),
+        }
+    }
+
+    /// Of those that are for the request, the first that sets a field counts.
+    fn chosen(
         &self,
-        flow: &mut Flow,
-        request: &mut Request,
-    ) -> Result<Arc<Scrubber>, Denial> {
-        let container = Arc::clone(flow.container()?);
+        flow: &Flow,
+        request: &Request,
+        container: &Container,
+    ) -> Vec<Arc<Credential>> {
         let anonymous = flow.slots.find::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
             !anonymous
                 && flow.scheme == Scheme::Https
-                && credential.is_for(&flow.host, flow.port, &container, &request.path)
+                && credential.is_for(&flow.host, flow.port, container, &request.path)
         };
-        let chosen: Vec<bool> = self.credentials.iter().map(|c| is_for(c)).collect();
-        if !chosen.contains(&true) {
+        let mut authorized = false;
+        let mut chosen = Vec::new();
+        for credential in self.credentials.iter().filter(|c| is_for(c)) {
+            let authorizes = !matches!(credential.kind, CredentialKind::SetHeaders(_));
+            if !(authorizes && authorized) {
+                chosen.push(Arc::clone(credential));
+            }
+            authorized |= authorizes;
+        }
+        chosen
+    }
+
+    fn apply(
+        &self,
+        flow: &mut Flow,
+        request: &mut Request,
+        chosen: &[Arc<Credential>],
+        tokens: &[Option<Arc<Token>>],
+    ) -> Verdict {
+        if chosen.is_empty() {
             placeholder::refuse(flow, request)?;
         }
         self.unwanted.remove_from(request);
@@ -55,29 +106,43 @@ impl HostCredentials {
         let identity = HeaderValue::from_static("identity");
         request.headers.insert(ACCEPT_ENCODING, identity);
         let prepared = self.prepared()?;
-        for ((credential, headers), chosen) in
-            self.credentials.iter().zip(&prepared.headers).zip(chosen)
-        {
-            if !chosen {
-                continue;
-            }
-            let headers = headers
-                .as_ref()
-                .map_err(|why| unavailable(&credential.name, why))?;
+        let mut guarded = Guarded {
+            scrubbers: Vec::with_capacity(1),
+            lent: Vec::new(),
+            is_head: request.method == Method::HEAD,
+        };
+        if prepared.has_secrets() {
+            guarded.scrubbers.push(Arc::clone(&prepared.scrubber));
+        }
+        for (credential, token) in chosen.iter().zip(tokens) {
             flow.note(|| format!("credential {} would be added", credential.name));
-            let mut added = false;
-            for (name, value) in headers {
-                let vacant = !request.headers.contains_key(name);
-                if vacant && !flow.is_rehearsal() {
-                    request.headers.insert(name, value.clone());
+            let added = match (&credential.kind, token) {
+                (CredentialKind::Token { form, source, .. }, Some(token)) => {
+                    guarded.lend(source, token);
+                    add(flow, request, token.fields(*form))
                 }
-                added |= vacant;
-            }
+                (CredentialKind::Token { .. }, None) => false,
+                _ => add(flow, request, self.fields_of(credential, &prepared)?),
+            };
             if added {
                 record(flow, &credential.name);
             }
         }
-        Ok(Arc::clone(&prepared.scrubber))
+        flow.slots.put(guarded);
+        Ok(())
+    }
+
+    fn fields_of<'p>(
+        &self,
+        credential: &Arc<Credential>,
+        prepared: &'p Prepared,
+    ) -> Result<impl Iterator<Item = (&'p HeaderName, &'p HeaderValue)>, Denial> {
+        let mut of_all = self.credentials.iter().zip(&prepared.headers);
+        let found = of_all.find(|(other, _)| Arc::ptr_eq(other, credential));
+        let (_, fields) = found.ok_or_else(Denial::internal)?;
+        let fields = fields.as_ref();
+        let fields = fields.map_err(|why| unavailable(&credential.name, why))?;
+        Ok(fields.iter().map(|(name, value)| (name, value)))
     }
 
     fn prepared(&self) -> Result<Arc<Prepared>, Denial> {
@@ -95,11 +160,65 @@ impl HostCredentials {
     }
 }
 
+async fn fetch(chosen: &[Arc<Credential>], container: &Arc<Container>) -> Result<Tokens, Denial> {
+    let mut tokens = Tokens::with_capacity(chosen.len());
+    for credential in chosen {
+        tokens.push(match &credential.kind {
+            CredentialKind::Token { source, .. } => {
+                let fetched = source.fetch(container).await;
+                Some(fetched.map_err(|why| unavailable(&credential.name, &why))?)
+            }
+            _ => None,
+        });
+    }
+    Ok(tokens)
+}
+
+/// Adds fields where none is yet; answers whether any was added.
+fn add<'f>(
+    flow: &Flow,
+    request: &mut Request,
+    fields: impl Iterator<Item = (&'f HeaderName, &'f HeaderValue)>,
+) -> bool {
+    let mut added = false;
+    for (name, value) in fields {
+        let vacant = !request.headers.contains_key(name);
+        if vacant && !flow.is_rehearsal() {
+            request.headers.insert(name, value.clone());
+        }
+        added |= vacant;
+    }
+    added
+}
+
+impl Guarded {
+    fn lend(&mut self, source: &Arc<dyn TokenSource>, token: &Arc<Token>) {
+        self.scrubbers.push(Arc::clone(token.scrubber()));
+        self.lent.push((Arc::clone(source), Arc::clone(token)));
+    }
+}
+
+impl Token {
+    fn fields(&self, form: TokenForm) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        let besides = self.besides().iter().map(|(name, value)| (name, value));
+        std::iter::once((&AUTHORIZATION, self.authorization(form))).chain(besides)
+    }
+}
+
 impl Credential {
+    /// Whether the container is one of those that it is for.
+    pub(super) fn is_for_container(&self, container: &Container) -> bool {
+        let ids = self.containers.as_ref();
+        let listed = ids.is_none_or(|ids| ids.contains(&container.id));
+        listed
+            && match &self.kind {
+                CredentialKind::Token { source, .. } => source.is_for(container),
+                _ => true,
+            }
+    }
+
     fn is_for(&self, host: &Host, port: u16, container: &Container, path: &Path) -> bool {
         let here = self.hosts.iter().any(|(h, p)| h == host && *p == port);
-        let ids = self.containers.as_ref();
-        let for_container = ids.is_none_or(|ids| ids.contains(&container.id));
         let for_path = self.repos.as_ref().is_none_or(|repos| {
             let allowed = |repo: &&String| container.repos.iter().any(|own| own.is(repo));
             repos
@@ -107,7 +226,7 @@ impl Credential {
                 .filter(allowed)
                 .any(|repo| names_repo(path, repo))
         });
-        here && for_container && for_path
+        here && self.is_for_container(container) && for_path
     }
 }
 

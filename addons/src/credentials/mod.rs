@@ -1,24 +1,32 @@
 //! Secrets that sandboxes use and never see: added last, scrubbed first.
 
 mod clean;
+mod endpoints;
 mod forms;
+pub mod github_app;
 mod inject;
+pub mod oauth;
 mod placeholder;
 mod scrub;
 mod secret;
+mod token;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::contract::{
     Addon, ContainerId, Flow, Host, Order, Request, Response, SecretSource, Step, Verdict,
 };
 use crate::decode::{Decoder, Side};
+use endpoints::Endpoints;
 use inject::HostCredentials;
 use scrub::{ScrubBody, Scrubber};
+
+pub use placeholder::{is_placeholder, placeholder};
+pub use token::{Fetched, Token, TokenForm, TokenSource};
 
 /// One secret, and where it belongs. It has no `Debug` on purpose.
 pub struct Credential {
@@ -54,16 +62,27 @@ pub enum CredentialKind {
     },
     /// As `Authorization: Bearer`.
     Bearer(Arc<dyn SecretSource>),
+    /// A token that runs out and is got again.
+    Token {
+        /// How it is put.
+        form: TokenForm,
+        /// Who gets it.
+        source: Arc<dyn TokenSource>,
+        /// The login behind it, whose token endpoint is answered in the upstream's place.
+        login: Option<oauth::Login>,
+    },
 }
 
 /// Adds secrets to requests and removes their echoes from responses.
 pub struct Credentials {
     hosts: HashMap<Host, HostCredentials>,
+    endpoints: Endpoints,
 }
 
 /// What the response to a request must be scrubbed with.
 struct Guarded {
-    scrubber: Arc<Scrubber>,
+    scrubbers: Vec<Arc<Scrubber>>,
+    lent: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
     is_head: bool,
 }
 
@@ -72,22 +91,14 @@ impl Credentials {
     #[must_use]
     pub fn new(credentials: Vec<Credential>) -> Self {
         let mut hosts: HashMap<Host, HostCredentials> = HashMap::new();
+        let mut endpoints = Endpoints::default();
         for credential in credentials.into_iter().map(Arc::new) {
+            endpoints.add(&credential);
             for (host, _) in &credential.hosts {
                 hosts.entry(host.clone()).or_default().add(&credential);
             }
         }
-        Self { hosts }
-    }
-
-    fn guard_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
-        let Some(host) = self.hosts.get(&flow.host) else {
-            return placeholder::refuse(flow, request);
-        };
-        let scrubber = host.apply(flow, request)?;
-        let is_head = request.method == Method::HEAD;
-        flow.slots.put(Guarded { scrubber, is_head });
-        Ok(())
+        Self { hosts, endpoints }
     }
 }
 
@@ -105,29 +116,46 @@ impl Addon for Credentials {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        self.guard_request(flow, request).into()
+        if let Some(answer) = self.endpoints.answer(flow, request) {
+            return Err(answer).into();
+        }
+        match self.hosts.get(&flow.host) {
+            Some(host) => host.guard(flow, request),
+            None => placeholder::refuse(flow, request).into(),
+        }
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
         match flow.slots.find::<Guarded>() {
-            Some(guarded) => guarded.guard_response(response).into(),
+            Some(guarded) => guarded.guard_response(flow, response).into(),
             None => Step::PASS,
         }
     }
 }
 
 impl Guarded {
-    fn guard_response(&self, response: &mut Response) -> Verdict {
-        self.scrubber.scrub_headers(&mut response.headers);
+    fn guard_response(&self, flow: &Flow, response: &mut Response) -> Verdict {
+        if response.status == StatusCode::UNAUTHORIZED
+            && let Some(container) = flow.known_container()
+        {
+            for (source, token) in &self.lent {
+                source.refused(container, token);
+            }
+        }
+        for scrubber in &self.scrubbers {
+            scrubber.scrub_headers(&mut response.headers);
+        }
         if self.is_head || has_no_body(response.status) {
             return Ok(());
         }
-        let decoder = Decoder::of(Side::Response, &response.headers)?;
+        let mut decoder = Decoder::of(Side::Response, &response.headers)?;
         if decoder.is_none() && self.is_too_short(&response.headers) {
             return Ok(());
         }
         response.headers.remove(http::header::CONTENT_ENCODING);
-        response.push_filter(ScrubBody::new(Arc::clone(&self.scrubber), decoder));
+        for scrubber in &self.scrubbers {
+            response.push_filter(ScrubBody::new(Arc::clone(scrubber), decoder.take()));
+        }
         Ok(())
     }
 
@@ -137,7 +165,8 @@ impl Guarded {
             .get(CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok());
         let length = length.and_then(|text| text.parse::<usize>().ok());
-        length.is_some_and(|length| length < self.scrubber.shortest())
+        let shortest = self.scrubbers.iter().map(|scrubber| scrubber.shortest());
+        length.is_some_and(|length| length < shortest.min().unwrap_or(usize::MAX))
     }
 }
 

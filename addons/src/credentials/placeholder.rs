@@ -14,6 +14,23 @@ use crate::contract::{Code, Denial, Flow, Request, Verdict};
 const PREFIX: &[u8] = b"up-placeholder-";
 const DIGITS: usize = 32;
 
+/// The placeholder of a credential: the same in every file and answer, and never a secret.
+#[must_use]
+pub fn placeholder(name: &str) -> String {
+    // FNV-1a: it has to differ from others and to stay the same, no more.
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+    let hash = name.bytes().fold(BASIS, mix);
+    format!("up-placeholder-{hash:032x}")
+}
+
+/// Whether there is a placeholder somewhere in the text.
+#[must_use]
+pub fn is_placeholder(text: &str) -> bool {
+    is_in(text.as_bytes())
+}
+
 /// Denies a request that carries a placeholder: nothing will take its place here, and it tells
 /// an upstream what it should not know.
 pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue};
 use zeroize::Zeroizing;
 
 use super::forms::Forms;
+use super::oauth::Login;
 use super::scrub::Scrubber;
 use super::{Credential, CredentialKind};
 use crate::contract::SecretSource;
@@ -61,6 +62,11 @@ impl Prepared {
         })
     }
 
+    /// Whether there is anything to be found in a response.
+    pub(super) fn has_secrets(&self) -> bool {
+        self.scrubber.shortest() < usize::MAX
+    }
+
     /// Whether the sources still say the same.
     pub(super) fn is_current(&self, credentials: &[Arc<Credential>]) -> bool {
         let sources = credentials.iter().flat_map(|c| c.kind.sources());
@@ -81,33 +87,27 @@ impl CredentialKind {
             Self::SetHeaders(headers) => (headers.as_slice(), None),
             Self::Basic { password, .. } => (&[][..], Some((&AUTHORIZATION, password))),
             Self::Bearer(token) => (&[][..], Some((&AUTHORIZATION, token))),
+            // Not read from a source: whoever has it makes it ready.
+            Self::Token { .. } => (&[][..], None),
         };
         list.iter().map(|(name, source)| (name, source)).chain(one)
     }
 
+    /// Fields that go with a token, and that a client may try to set.
+    pub(super) fn fields_besides(&self) -> impl Iterator<Item = &HeaderName> {
+        let login = match self {
+            Self::Token { login, .. } => login.as_ref(),
+            _ => None,
+        };
+        login.and_then(Login::account_field).into_iter()
+    }
+
     fn header_value(&self, secret: &str) -> Result<HeaderValue, String> {
-        let mut text = Zeroizing::new(String::new());
         match self {
-            Self::SetHeaders(_) => {
-                text.reserve_exact(secret.len());
-                text.push_str(secret);
-            }
-            Self::Basic { username, .. } => {
-                let pair = user_and_password(username, secret);
-                text.reserve_exact("Basic ".len() + pair.len().div_ceil(3) * 4);
-                text.push_str("Basic ");
-                STANDARD.encode_string(pair.as_bytes(), &mut text);
-            }
-            Self::Bearer(_) => {
-                text.reserve_exact("Bearer ".len() + secret.len());
-                text.push_str("Bearer ");
-                text.push_str(secret);
-            }
+            Self::SetHeaders(_) => sensitive(joined("", secret)),
+            Self::Basic { username, .. } => basic_value(username, secret),
+            Self::Bearer(_) | Self::Token { .. } => bearer_value(secret),
         }
-        let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Wiped(text)))
-            .map_err(|_| "it has bytes that no header may hold".to_owned())?;
-        value.set_sensitive(true);
-        Ok(value)
     }
 
     fn add_forms(&self, secret: &str, name: &str, forms: &mut Forms) {
@@ -123,12 +123,43 @@ impl CredentialKind {
                 let pair = user_and_password(username, secret);
                 forms.add_base64(pair.as_bytes(), name);
             }
-            Self::Bearer(_) => {}
+            Self::Bearer(_) | Self::Token { .. } => {}
         }
     }
 }
 
-fn user_and_password(username: &str, password: &str) -> Zeroizing<String> {
+/// `Bearer SECRET`
+pub(super) fn bearer_value(secret: &str) -> Result<HeaderValue, String> {
+    sensitive(joined("Bearer ", secret))
+}
+
+/// `Basic …`
+pub(super) fn basic_value(username: &str, password: &str) -> Result<HeaderValue, String> {
+    let pair = user_and_password(username, password);
+    let mut text = Zeroizing::new(String::new());
+    text.reserve_exact("Basic ".len() + pair.len().div_ceil(3) * 4);
+    text.push_str("Basic ");
+    STANDARD.encode_string(pair.as_bytes(), &mut text);
+    sensitive(text)
+}
+
+/// In one allocation, so that none is left behind unwiped.
+fn joined(before: &str, secret: &str) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::new());
+    text.reserve_exact(before.len() + secret.len());
+    text.push_str(before);
+    text.push_str(secret);
+    text
+}
+
+fn sensitive(text: Zeroizing<String>) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Wiped(text)))
+        .map_err(|_| "it has bytes that no header may hold".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+pub(super) fn user_and_password(username: &str, password: &str) -> Zeroizing<String> {
     let mut pair = Zeroizing::new(String::with_capacity(username.len() + password.len() + 1));
     pair.push_str(username);
     pair.push(':');
@@ -137,7 +168,7 @@ fn user_and_password(username: &str, password: &str) -> Zeroizing<String> {
 }
 
 /// Without the line end that files have.
-fn checked(secret: &str) -> Result<&str, String> {
+pub(super) fn checked(secret: &str) -> Result<&str, String> {
     let secret = secret.trim();
     match secret.len() {
         0 => Err("it is empty".to_owned()),
@@ -147,7 +178,7 @@ fn checked(secret: &str) -> Result<&str, String> {
 }
 
 /// Bytes that are wiped when the last header value that shares them is gone.
-struct Wiped(Zeroizing<String>);
+pub(super) struct Wiped(pub(super) Zeroizing<String>);
 
 impl AsRef<[u8]> for Wiped {
     fn as_ref(&self) -> &[u8] {

@@ -103,7 +103,8 @@ pub async fn dial(
     }
 }
 
-async fn handshake(
+/// TLS over a connection, with the far side's certificate verified for the host.
+pub async fn handshake(
     world: &World,
     host: &Host,
     socket: TcpStream,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::body::RequestBody;
 
-pub use connect::open_raw;
+pub use connect::{Dialled, handshake, open_raw};
 pub use pool::{LeasePool, Want, ready};
 
 /// What a connection is good for.

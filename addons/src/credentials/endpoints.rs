@@ -1,0 +1,57 @@
+//! Tools that refresh their own login: they are answered with placeholders, and no upstream is
+//! asked.
+
+use std::sync::Arc;
+
+use super::oauth::PlaceholderAnswer;
+use super::{Credential, CredentialKind};
+use crate::contract::{Answer, Denial, Flow, Request, Scheme};
+
+/// What a tool sends with its question is read and thrown away, up to so much.
+const MAX_QUESTION: u64 = 1 << 20;
+
+/// The questions that are answered here.
+#[derive(Default)]
+pub(super) struct Endpoints(Vec<(Arc<Credential>, PlaceholderAnswer)>);
+
+impl Endpoints {
+    /// Those of a credential's login, if it has one.
+    pub(super) fn add(&mut self, credential: &Arc<Credential>) {
+        if let CredentialKind::Token {
+            login: Some(login), ..
+        } = &credential.kind
+        {
+            let answers = login.placeholder_answers(&credential.name);
+            let of_this = answers
+                .into_iter()
+                .map(|answer| (Arc::clone(credential), answer));
+            self.0.extend(of_this);
+        }
+    }
+
+    /// The answer to a request for exactly one of these paths. A path with two readings, or one
+    /// below, is none of them.
+    pub(super) fn answer(&self, flow: &mut Flow, request: &Request) -> Option<Denial> {
+        let container = flow.known_container()?;
+        let (credential, answer) = self.0.iter().find(|(credential, answer)| {
+            answer.host.0 == flow.host
+                && answer.host.1 == flow.port
+                && answer.path == request.path.sent()
+                && answer.methods.contains(&request.method)
+                && credential.is_for_container(container)
+        })?;
+        if flow.scheme != Scheme::Https {
+            return None;
+        }
+        let name = &credential.name;
+        flow.note(|| format!("answered with placeholders of {name}; no upstream is asked"));
+        let sentence = format!("Answered with placeholders of {name}");
+        let answer = Answer {
+            status: 200,
+            content_type: "application/json",
+            body: answer.body.clone(),
+            drain_bytes: MAX_QUESTION,
+        };
+        Some(Denial::answered(sentence, answer))
+    }
+}

@@ -1,0 +1,188 @@
+//! GitHub App installations: a token for each lease, for its repositories alone.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Request, StatusCode};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use zeroize::Zeroizing;
+
+use crate::contract::{Container, Host, Repo};
+
+/// GitHub takes no more repositories for one token.
+const MAX_REPOS: usize = 500;
+/// Before now, for a clock that is ahead of GitHub's; and below the ten minutes it allows.
+const ISSUED_BEFORE: i64 = 60;
+const VALID_FOR: i64 = 540;
+
+/// An installation of a GitHub App, and what its tokens may do. No secret is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    /// The App.
+    pub app_id: String,
+    /// Where it is installed.
+    pub installation_id: String,
+    /// The host of the API.
+    pub api: Host,
+    /// What stands before the API's paths: nothing, or `/api/v3`.
+    pub prefix: &'static str,
+    /// Sent with every request for a token: what is not named here is not granted.
+    pub permissions: BTreeMap<String, String>,
+}
+
+/// A token, and when it runs out.
+pub struct Minted {
+    /// The token.
+    pub secret: Zeroizing<String>,
+    /// When it runs out.
+    pub expires: OffsetDateTime,
+}
+
+impl Installation {
+    /// The part of the App's own JWT that is signed with RS256.
+    #[must_use]
+    pub fn signing_input(&self, now: OffsetDateTime) -> String {
+        let now = now.unix_timestamp();
+        let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let header = part(json!({ "alg": "RS256", "typ": "JWT" }));
+        let claims = part(json!({
+            "iat": now - ISSUED_BEFORE, "exp": now + VALID_FOR, "iss": self.app_id,
+        }));
+        format!("{header}.{claims}")
+    }
+
+    /// Asks whose installation it is: needed where a container has repositories of several
+    /// owners, since a request for a token names repositories without theirs.
+    pub fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
+        self.request(Method::GET, "", jwt, Bytes::new())
+    }
+
+    /// The owner that [`Self::owner_request`] was answered with.
+    pub fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
+        let answer = read(status, body)?;
+        let login = answer
+            .get("account")
+            .and_then(|account| account.get("login"));
+        let login = login.and_then(Value::as_str).map(str::to_owned);
+        login.ok_or_else(|| "GitHub did not say whose installation it is".to_owned())
+    }
+
+    /// Asks for a token for these repositories and no others.
+    pub fn token_request(&self, jwt: &str, repos: &[&Repo]) -> Result<Request<Bytes>, String> {
+        let mut names: Vec<&str> = repos.iter().map(|repo| parts(repo).1).collect();
+        names.sort_unstable();
+        names.dedup();
+        // Without names it would be a token for all repositories of the installation.
+        if names.is_empty() {
+            return Err("no repository of the container belongs to the installation".to_owned());
+        }
+        if names.len() > MAX_REPOS {
+            return Err(format!("a token is for {MAX_REPOS} repositories at most"));
+        }
+        let body = json!({ "repositories": names, "permissions": self.permissions });
+        let body = Bytes::from(body.to_string());
+        self.request(Method::POST, "/access_tokens", jwt, body)
+    }
+
+    /// The token that GitHub answered with. One that reaches further than the container's own
+    /// repositories is not used.
+    pub fn minted(
+        &self,
+        container: &Container,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<Minted, String> {
+        let answer = read(status, body)?;
+        let text = |key| answer.get(key).and_then(Value::as_str);
+        let reached = answer.get("repositories").and_then(Value::as_array);
+        let mut names = reached
+            .into_iter()
+            .flatten()
+            .map(|repo| repo.get("full_name"));
+        let is_own = |name: &str| container.repos.iter().any(|own| own.is(name));
+        let within = names.all(|name| name.and_then(Value::as_str).is_none_or(is_own));
+        if !within || text("repository_selection") == Some("all") {
+            return Err("GitHub gave a token for other repositories; it is not used".to_owned());
+        }
+        let secret = text("token").ok_or("GitHub's answer holds no token")?;
+        let expires = text("expires_at").and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
+        Ok(Minted {
+            secret: Zeroizing::new(secret.to_owned()),
+            expires: expires.ok_or("GitHub did not say when the token runs out")?,
+        })
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        jwt: &str,
+        body: Bytes,
+    ) -> Result<Request<Bytes>, String> {
+        let unusable = |_| "the installation's id cannot stand in a URL".to_owned();
+        let (api, prefix, id) = (&self.api, self.prefix, &self.installation_id);
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {jwt}"))
+            .map_err(|_| "the JWT cannot be sent".to_owned())?;
+        authorization.set_sensitive(true);
+        Request::builder()
+            .method(method)
+            .uri(format!(
+                "https://{api}{prefix}/app/installations/{id}{path}"
+            ))
+            .header(AUTHORIZATION, authorization)
+            .header(ACCEPT, "application/vnd.github+json")
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, "unified-proxy")
+            .header("x-github-api-version", "2022-11-28")
+            .body(body)
+            .map_err(unusable)
+    }
+}
+
+/// The owners of a container's repositories, each once.
+#[must_use]
+pub fn owners(container: &Container) -> Vec<&str> {
+    let mut owners: Vec<&str> = Vec::new();
+    for owner in container.repos.iter().map(|repo| parts(repo).0) {
+        if !owners.iter().any(|known| known.eq_ignore_ascii_case(owner)) {
+            owners.push(owner);
+        }
+    }
+    owners
+}
+
+/// The repositories of one owner.
+#[must_use]
+pub fn repos_of<'c>(container: &'c Container, owner: &str) -> Vec<&'c Repo> {
+    let of_owner = |repo: &&Repo| parts(repo).0.eq_ignore_ascii_case(owner);
+    container.repos.iter().filter(of_owner).collect()
+}
+
+fn parts(repo: &Repo) -> (&str, &str) {
+    repo.name.split_once('/').unwrap_or(("", &repo.name))
+}
+
+fn read(status: StatusCode, body: &[u8]) -> Result<Value, String> {
+    if !status.is_success() {
+        return Err(format!(
+            "GitHub answered {}{}",
+            status.as_u16(),
+            advice(status)
+        ));
+    }
+    serde_json::from_slice(body).map_err(|_| "GitHub's answer is not JSON".to_owned())
+}
+
+fn advice(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => ": check app_id, the private key and the clock",
+        403 | 404 => ": check installation_id, and that the App is installed there",
+        422 => ": the App lacks a permission, or is not installed for a repository",
+        _ => "",
+    }
+}

@@ -1,0 +1,210 @@
+//! Token files: what of them is used, and how they are written back.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use zeroize::{Zeroize, Zeroizing};
+
+use super::{Login, Provider};
+
+/// The claim in which OpenAI's tokens name the account.
+const OPENAI_CLAIM: &str = "https://api.openai.com/auth";
+
+/// A token file, with all that it holds besides tokens. Wiped when it goes; no `Debug`.
+pub struct TokenFile(Value);
+
+/// What is used of a token file.
+pub struct Tokens {
+    /// Sent to the API.
+    pub access: Option<Zeroizing<String>>,
+    /// Sent to the token endpoint.
+    pub refresh: Option<Zeroizing<String>>,
+    /// When the access token runs out, if that can be told.
+    pub expires: Option<OffsetDateTime>,
+    /// The account it belongs to.
+    pub account: Option<String>,
+}
+
+/// Where a format keeps its fields.
+struct Keys {
+    access: &'static str,
+    refresh: &'static str,
+    expires: Option<&'static str>,
+    /// How many units of the expiry make a second.
+    per_second: i64,
+}
+
+impl Login {
+    const fn keys(&self) -> Keys {
+        let (access, refresh) = match self.provider {
+            Provider::OpenCode => ("access", "refresh"),
+            _ => ("access_token", "refresh_token"),
+        };
+        let (expires, per_second) = match self.provider {
+            Provider::Codex => (None, 1),
+            Provider::Gemini => (Some("expiry_date"), 1000),
+            Provider::OpenCode => (Some("expires"), 1000),
+            Provider::Generic => (Some("expires_at"), 1),
+        };
+        Keys {
+            access,
+            refresh,
+            expires,
+            per_second,
+        }
+    }
+
+    /// The tokens of a file. An error says what is missing.
+    pub fn tokens(&self, file: &TokenFile) -> Result<Tokens, String> {
+        let keys = self.keys();
+        let fields = self.fields(file)?;
+        let text = |key| fields.get(key).and_then(Value::as_str);
+        let secret = |key| text(key).filter(|text| !text.is_empty());
+        let secret = |key| secret(key).map(|text| Zeroizing::new(text.to_owned()));
+        let (access, refresh) = (secret(keys.access), secret(keys.refresh));
+        if access.is_none() && refresh.is_none() {
+            return Err("it holds no token: log in with the tool again".to_owned());
+        }
+        let stored = keys.expires.and_then(|key| fields.get(key)?.as_f64());
+        let stored = stored.map(|units| units as i64 / keys.per_second);
+        let seconds = stored.or_else(|| claims(access.as_ref()?)?.get("exp")?.as_i64());
+        let account = text("account_id").or_else(|| text("accountId"));
+        let account = account.map(str::to_owned).or_else(|| {
+            let of_claim = |key| {
+                let claims = claims(text(key)?)?;
+                let account = claims.get(OPENAI_CLAIM)?.get("chatgpt_account_id")?;
+                account.as_str().map(str::to_owned)
+            };
+            of_claim("id_token").or_else(|| of_claim(keys.access))
+        });
+        Ok(Tokens {
+            access,
+            refresh,
+            expires: seconds.and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok()),
+            account: account.filter(|_| self.account_field().is_some()),
+        })
+    }
+
+    /// The file as it is after a refresh: all else in it stays as it was.
+    pub(super) fn updated(
+        &self,
+        file: &TokenFile,
+        answer: &TokenFile,
+        now: OffsetDateTime,
+    ) -> Option<TokenFile> {
+        let keys = self.keys();
+        let mut updated = TokenFile(file.0.clone());
+        let answered = answer.0.as_object()?;
+        let access = answered.get("access_token")?.as_str()?;
+        let fields = self.fields_mut(&mut updated)?;
+        fields.insert(keys.access.to_owned(), access.into());
+        if let Some(Value::String(refresh)) = answered.get("refresh_token") {
+            fields.insert(keys.refresh.to_owned(), refresh.as_str().into());
+        }
+        for key in ["id_token", "scope", "token_type"] {
+            let is_kept = fields.contains_key(key) || self.provider == Provider::Gemini;
+            if let Some(value) = answered.get(key).filter(|_| is_kept) {
+                fields.insert(key.to_owned(), value.clone());
+            }
+        }
+        if let Some(key) = keys.expires {
+            let lasts = answered.get("expires_in").and_then(Value::as_i64);
+            let until = lasts.map(|seconds| now.unix_timestamp().saturating_add(seconds));
+            let until = until.or_else(|| claims(access)?.get("exp")?.as_i64());
+            match until {
+                Some(until) => {
+                    let units = until.saturating_mul(keys.per_second);
+                    fields.insert(key.to_owned(), units.into());
+                }
+                // What it said of the old token is not true of the new one.
+                None => drop(fields.shift_remove(key)),
+            }
+        }
+        if self.provider == Provider::Codex
+            && let (Some(root), Ok(now)) = (updated.0.as_object_mut(), now.format(&Rfc3339))
+        {
+            root.insert("last_refresh".to_owned(), now.into());
+        }
+        Some(updated)
+    }
+
+    fn fields<'f>(&self, file: &'f TokenFile) -> Result<&'f Map<String, Value>, String> {
+        let found = match self.inner_key() {
+            Some(key) => file.0.get(key),
+            None => Some(&file.0),
+        };
+        found.and_then(Value::as_object).ok_or_else(|| {
+            let key = self.inner_key().unwrap_or("object");
+            format!("it has no {key}: log in with the tool again")
+        })
+    }
+
+    fn fields_mut<'f>(&self, file: &'f mut TokenFile) -> Option<&'f mut Map<String, Value>> {
+        let found = match self.inner_key() {
+            Some(key) => file.0.get_mut(key)?,
+            None => &mut file.0,
+        };
+        found.as_object_mut()
+    }
+
+    fn inner_key(&self) -> Option<&str> {
+        match self.provider {
+            Provider::Codex => Some("tokens"),
+            Provider::OpenCode => Some(&self.entry),
+            Provider::Gemini | Provider::Generic => None,
+        }
+    }
+}
+
+impl TokenFile {
+    /// Reads a file's text. An error does not quote it.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let value = serde_json::from_slice(text);
+        value
+            .map(Self)
+            .map_err(|error| format!("it is not JSON, in line {}", error.line()))
+    }
+
+    pub(super) fn of(fields: Map<String, Value>) -> Self {
+        Self(Value::Object(fields))
+    }
+
+    /// All of it in one line.
+    pub(super) fn line(&self) -> Zeroizing<String> {
+        Zeroizing::new(self.0.to_string())
+    }
+
+    /// The text to write.
+    #[must_use]
+    pub fn text(&self) -> Zeroizing<String> {
+        Zeroizing::new(format!("{:#}\n", self.0))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+fn wipe(value: &mut Value) {
+    match value {
+        Value::String(text) => text.zeroize(),
+        Value::Array(items) => items.iter_mut().for_each(wipe),
+        Value::Object(fields) => fields.values_mut().for_each(wipe),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// What a JWT says, unverified: it is our own token, and this only tells when to refresh it.
+fn claims(token: &str) -> Option<Value> {
+    let payload = token.split('.').nth(1)?;
+    let payload = URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
+    serde_json::from_slice(&payload).ok()
+}

@@ -1,0 +1,139 @@
+//! OAuth logins of command-line tools: their token files, how they are refreshed, and what a
+//! sandbox gets to see in their place.
+
+mod file;
+mod placeholders;
+mod refresh;
+
+use std::fmt;
+
+use http::{HeaderName, Uri};
+
+use crate::contract::{Authority, Host};
+
+pub use file::{TokenFile, Tokens};
+pub use refresh::Refusal;
+
+pub(super) use placeholders::PlaceholderAnswer;
+
+/// The account that a token of these tools belongs to.
+static ACCOUNT_FIELD: HeaderName = HeaderName::from_static("chatgpt-account-id");
+
+/// The application that Codex and OpenCode log in as. An id, and no secret.
+const CODEX_CLIENT: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
+/// The application that the Gemini command-line tool logs in as.
+const GEMINI_CLIENT: &str =
+    "681255809395-oo8ft2oprdrnp9e3aqf6av3hmdib135j.apps.googleusercontent.com";
+const OPENAI_TOKEN_URL: &str = "https://auth.openai.com/oauth/token";
+const GOOGLE_TOKEN_URL: &str = "https://oauth2.googleapis.com/token";
+
+/// Whose token file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provider {
+    /// `auth.json` of the Codex tool.
+    Codex,
+    /// `oauth_creds.json` of the Gemini tool.
+    Gemini,
+    /// `auth.json` of OpenCode, which has an entry for each service.
+    OpenCode,
+    /// `access_token`, `refresh_token` and `expires_at` in seconds.
+    Generic,
+}
+
+impl Provider {
+    /// As the configuration and metrics write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Codex => "codex",
+            Self::Gemini => "gemini",
+            Self::OpenCode => "opencode",
+            Self::Generic => "generic",
+        }
+    }
+
+    /// Where its tokens are refreshed, where that is always the same.
+    pub const fn token_url(self) -> Option<&'static str> {
+        match self {
+            Self::Codex | Self::OpenCode => Some(OPENAI_TOKEN_URL),
+            Self::Gemini => Some(GOOGLE_TOKEN_URL),
+            Self::Generic => None,
+        }
+    }
+
+    /// The application that logs in, where that is always the same.
+    pub const fn client_id(self) -> Option<&'static str> {
+        match self {
+            Self::Codex | Self::OpenCode => Some(CODEX_CLIENT),
+            Self::Gemini => Some(GEMINI_CLIENT),
+            Self::Generic => None,
+        }
+    }
+}
+
+/// Where tokens are refreshed: `https://`, a host, and exactly this path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenUrl {
+    text: String,
+    authority: Authority,
+    path: String,
+}
+
+impl TokenUrl {
+    /// Parses an `https://` URL without a query.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        const WRONG: &str = "must be an https:// URL of a host and a path";
+        let uri: Uri = text.parse().map_err(|_| WRONG)?;
+        let authority = uri
+            .authority()
+            .filter(|_| uri.scheme_str() == Some("https"));
+        let authority = authority.ok_or(WRONG)?.as_str();
+        let authority = Authority::parse(authority, Some(443)).map_err(|_| WRONG)?;
+        if uri.query().is_some() || !matches!(authority.host, Host::Name(_)) {
+            return Err(WRONG);
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            authority,
+            path: uri.path().to_owned(),
+        })
+    }
+
+    /// The host and port.
+    pub fn host(&self) -> (Host, u16) {
+        (self.authority.host.clone(), self.authority.port)
+    }
+}
+
+impl fmt::Display for TokenUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A login: in which format its tokens are kept, and where they are refreshed. No secret is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Login {
+    /// The format.
+    pub provider: Provider,
+    /// Where they are refreshed.
+    pub token_url: TokenUrl,
+    /// The application that logs in.
+    pub client_id: String,
+    /// Asked for on a refresh; empty for what was granted.
+    pub scopes: Vec<String>,
+    /// Which entry of the file, for formats with several.
+    pub entry: String,
+}
+
+impl Login {
+    /// The field that names the account to the host, if there is one.
+    pub fn account_field(&self) -> Option<&'static HeaderName> {
+        match self.provider {
+            Provider::Codex | Provider::OpenCode => Some(&ACCOUNT_FIELD),
+            Provider::Gemini | Provider::Generic => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

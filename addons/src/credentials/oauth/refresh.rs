@@ -1,0 +1,116 @@
+//! Asking for new tokens, and reading what the token endpoint answers.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{Request, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+use zeroize::Zeroizing;
+
+use super::super::secret::Wiped;
+use super::{Login, Provider, TokenFile};
+
+/// Why there are no new tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whether asking again would be answered the same until somebody logs in anew.
+    pub permanent: bool,
+    /// What to tell the operator; no token is in it.
+    pub why: String,
+}
+
+/// Errors of RFC 6749 and its kin that pass by themselves.
+const PASSING: [&str; 3] = ["temporarily_unavailable", "server_error", "slow_down"];
+
+impl Login {
+    /// What is sent to the token endpoint. An error says what is missing.
+    pub fn refresh_request(
+        &self,
+        refresh: &str,
+        client_secret: Option<&str>,
+    ) -> Result<Request<Bytes>, String> {
+        let scope = self.scopes.join(" ");
+        let mut fields = vec![
+            ("client_id", self.client_id.as_str()),
+            ("grant_type", "refresh_token"),
+            ("refresh_token", refresh),
+        ];
+        fields.extend(client_secret.map(|secret| ("client_secret", secret)));
+        fields.extend((!scope.is_empty()).then_some(("scope", scope.as_str())));
+        let (content_type, body) = match self.provider {
+            Provider::Codex => ("application/json", as_json(&fields)),
+            _ => ("application/x-www-form-urlencoded", as_form(&fields)),
+        };
+        Request::post(self.token_url.to_string())
+            .header(CONTENT_TYPE, content_type)
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, "unified-proxy")
+            .body(Bytes::from_owner(Wiped(body)))
+            .map_err(|_| "the token URL cannot be asked".to_owned())
+    }
+
+    /// The file with the new tokens that the endpoint answered, or why there are none.
+    pub fn refreshed(
+        &self,
+        file: &TokenFile,
+        status: StatusCode,
+        body: &[u8],
+        now: OffsetDateTime,
+    ) -> Result<TokenFile, Refusal> {
+        let answer = TokenFile::parse(body).ok();
+        if status.is_success() {
+            let updated = answer.and_then(|answer| self.updated(file, &answer, now));
+            return updated.ok_or_else(|| Refusal {
+                permanent: false,
+                why: "the token endpoint's answer holds no access token".to_owned(),
+            });
+        }
+        let error = answer.as_ref().and_then(error_code);
+        let by_client = (400..404).contains(&status.as_u16());
+        let permanent = by_client && error.is_some_and(|code| !PASSING.contains(&code));
+        let said = error.map(|code| format!(" ({code})")).unwrap_or_default();
+        let advice = if permanent {
+            ": log in with the tool again"
+        } else {
+            ""
+        };
+        Err(Refusal {
+            permanent,
+            why: format!(
+                "the token endpoint answered {}{said}{advice}",
+                status.as_u16()
+            ),
+        })
+    }
+}
+
+/// `error`, or `error.code`: a word, so that nothing else gets into a log.
+fn error_code(answer: &TokenFile) -> Option<&str> {
+    let error = answer.get("error")?;
+    let code = error.as_str().or_else(|| error.get("code")?.as_str())?;
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    (code.len() <= 64 && code.bytes().all(is_word)).then_some(code)
+}
+
+fn as_json(fields: &[(&str, &str)]) -> Zeroizing<String> {
+    let object: Map<String, Value> = fields
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).into()))
+        .collect();
+    // Wiped as a file's fields are: one of them is the refresh token.
+    TokenFile::of(object).line()
+}
+
+fn as_form(fields: &[(&str, &str)]) -> Zeroizing<String> {
+    let mut form = Zeroizing::new(String::new());
+    for (key, value) in fields {
+        if !form.is_empty() {
+            form.push('&');
+        }
+        form.push_str(key);
+        form.push('=');
+        form.extend(utf8_percent_encode(value, NON_ALPHANUMERIC));
+    }
+    form
+}

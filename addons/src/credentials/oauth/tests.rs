@@ -1,0 +1,188 @@
+//! The formats of token files, and what goes to and comes from a token endpoint.
+
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+use time::{Duration, OffsetDateTime};
+
+use super::*;
+
+const NOW: i64 = 1_700_000_000;
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(NOW).unwrap()
+}
+
+fn login(provider: Provider) -> Login {
+    let url = provider
+        .token_url()
+        .unwrap_or("https://login.example.com/token");
+    Login {
+        provider,
+        token_url: TokenUrl::parse(url).unwrap(),
+        client_id: "client".to_owned(),
+        scopes: Vec::new(),
+        entry: "openai".to_owned(),
+    }
+}
+
+/// The format of each, with a token that ran out at `NOW`.
+fn files() -> [(Provider, Value); 4] {
+    // {"exp":1700000000}
+    let jwt = "e30.eyJleHAiOjE3MDAwMDAwMDB9.s";
+    [
+        (
+            Provider::Codex,
+            json!({ "tokens": { "access_token": jwt, "refresh_token": "r", "id_token": "i", "account_id": "a" }, "other": 1 }),
+        ),
+        (
+            Provider::Gemini,
+            json!({ "access_token": "x", "refresh_token": "r", "expiry_date": NOW * 1000, "scope": "s", "other": 1 }),
+        ),
+        (
+            Provider::OpenCode,
+            json!({ "openai": { "type": "oauth", "access": "x", "refresh": "r", "expires": NOW * 1000 }, "other": 1 }),
+        ),
+        (
+            Provider::Generic,
+            json!({ "access_token": "x", "refresh_token": "r", "expires_at": NOW, "other": 1 }),
+        ),
+    ]
+}
+
+fn parse(value: &Value) -> TokenFile {
+    TokenFile::parse(value.to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn each_format_is_read_refreshed_and_kept() {
+    for (provider, file) in files() {
+        let (login, file) = (login(provider), parse(&file));
+        let before = login.tokens(&file).unwrap();
+        assert_eq!(before.expires, Some(now()), "{provider:?}");
+        assert_eq!(before.refresh.unwrap().as_str(), "r");
+        let answer = json!({ "access_token": "new", "refresh_token": "r2", "expires_in": 60 });
+        let answer = answer.to_string();
+        let after = login.refreshed(&file, StatusCode::OK, answer.as_bytes(), now());
+        let after = after.unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        let tokens = login.tokens(&after).unwrap();
+        assert_eq!(tokens.access.unwrap().as_str(), "new");
+        assert_eq!(tokens.refresh.unwrap().as_str(), "r2");
+        let text = after.text();
+        assert!(text.contains("\"other\": 1"), "{}", *text);
+        let stored = provider != Provider::Codex;
+        let until = stored.then(|| now() + Duration::seconds(60));
+        assert_eq!(tokens.expires, until, "{provider:?}");
+    }
+}
+
+#[test]
+fn a_refresh_token_that_is_not_rotated_stays() {
+    let (login, file) = (login(Provider::Gemini), parse(&files()[1].1));
+    let answer = br#"{ "access_token": "new" }"#;
+    let after = login.refreshed(&file, StatusCode::OK, answer, now());
+    let tokens = login.tokens(&after.ok().unwrap()).unwrap();
+    assert_eq!(tokens.refresh.unwrap().as_str(), "r");
+    assert_eq!(
+        tokens.expires, None,
+        "the old token's end is not the new one's"
+    );
+}
+
+#[test]
+fn each_provider_is_asked_in_its_own_encoding() {
+    for (provider, content_type, body) in [
+        (
+            Provider::Codex,
+            "application/json",
+            r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
+        ),
+        (
+            Provider::OpenCode,
+            "application/x-www-form-urlencoded",
+            "client_id=client&grant_type=refresh%5Ftoken&refresh_token=a%2Fb%26c",
+        ),
+        (
+            Provider::Gemini,
+            "application/x-www-form-urlencoded",
+            "client_id=client&grant_type=refresh%5Ftoken&refresh_token=a%2Fb%26c",
+        ),
+    ] {
+        let request = login(provider).refresh_request("a/b&c", None).unwrap();
+        assert_eq!(request.headers()[CONTENT_TYPE], content_type);
+        assert_eq!(request.body(), body);
+        assert_eq!(request.uri().to_string(), provider.token_url().unwrap());
+    }
+}
+
+#[test]
+fn only_what_the_endpoint_says_of_the_login_is_for_good() {
+    let (login, file) = (login(Provider::Codex), parse(&files()[0].1));
+    for (status, body, permanent) in [
+        (400, r#"{"error":"invalid_grant"}"#, true),
+        (401, r#"{"error":{"code":"refresh_token_reused"}}"#, true),
+        (400, r#"{"error":"temporarily_unavailable"}"#, false),
+        (403, "<html>not now</html>", false),
+        (404, r#"{"error":"not_found"}"#, false),
+        (429, r#"{"error":"slow_down"}"#, false),
+        (503, r#"{"error":"invalid_grant"}"#, false),
+        (200, r#"{"refresh_token":"secret"}"#, false),
+        (400, r#"{"error":"SECRET token r"}"#, false),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let refused = login.refreshed(&file, status, body.as_bytes(), now());
+        let refusal = refused.err().unwrap();
+        assert_eq!(refusal.permanent, permanent, "{status} {body}");
+        let quotes = refusal.why.contains("SECRET") || refusal.why.contains("secret");
+        assert!(!quotes, "{}", refusal.why);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_login_says_so_and_is_not_quoted() {
+    for (provider, text) in [
+        (Provider::Codex, r#"{"OPENAI_API_KEY":"sk-secret"}"#),
+        (Provider::Codex, r#"{"tokens":{"access_token":""}}"#),
+        (Provider::OpenCode, r#"{"anthropic":{"access":"secret"}}"#),
+        (Provider::Gemini, r#"["secret"]"#),
+    ] {
+        let file = TokenFile::parse(text.as_bytes()).unwrap();
+        let why = login(provider).tokens(&file).err().unwrap();
+        assert!(why.contains("log in") && !why.contains("secret"), "{why}");
+    }
+    let why = TokenFile::parse(b"{\"secret").err().unwrap();
+    assert_eq!(why, "it is not JSON, in line 1");
+}
+
+#[test]
+fn a_token_url_is_https_a_name_and_a_path() {
+    for wrong in [
+        "http://a.example/token",
+        "https://",
+        "a.example/token",
+        "https://10.0.0.1/token",
+        "https://a.example/token?x=1",
+        "https://u@a.example/token",
+    ] {
+        assert!(TokenUrl::parse(wrong).is_err(), "{wrong}");
+    }
+    let url = TokenUrl::parse("https://A.example:8443/token").unwrap();
+    assert_eq!(url.host(), (Host::parse("a.example").unwrap(), 8443));
+}
+
+#[test]
+fn gemini_is_told_of_its_placeholder_where_it_asks_at_its_start() {
+    let answers = login(Provider::Gemini).placeholder_answers("gemini");
+    let asked: Vec<_> = answers
+        .iter()
+        .map(|answer| format!("{}{}", answer.host.0, answer.path))
+        .collect();
+    assert_eq!(
+        asked,
+        [
+            "oauth2.googleapis.com/token",
+            "oauth2.googleapis.com/tokeninfo",
+            "www.googleapis.com/oauth2/v2/userinfo",
+        ]
+    );
+}

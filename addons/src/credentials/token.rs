@@ -1,0 +1,92 @@
+//! Tokens that run out: what is lent of them, and who gets new ones.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+
+use super::forms::Forms;
+use super::scrub::Scrubber;
+use super::secret::{basic_value, bearer_value, checked, user_and_password};
+use crate::contract::Container;
+
+/// The user's name under which git hosts take a token for a password.
+const TOKEN_USER: &str = "x-access-token";
+
+/// An access token, ready to be sent. It has no `Debug` on purpose.
+pub struct Token {
+    bearer: HeaderValue,
+    basic: HeaderValue,
+    besides: Vec<(HeaderName, HeaderValue)>,
+    scrubber: Arc<Scrubber>,
+}
+
+/// How a token is put into a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenForm {
+    /// As `Authorization: Bearer`.
+    Bearer,
+    /// As `Authorization: Basic`, the password of `x-access-token`: git over HTTPS.
+    Basic,
+}
+
+/// What a wait for a token ends in; an error says why there is none, and never shows it.
+pub type Fetched = Result<Arc<Token>, String>;
+
+/// Gets tokens and gets them again. The engine implements it.
+pub trait TokenSource: Send + Sync {
+    /// Whether there is a token for this container at all.
+    fn is_for(&self, container: &Container) -> bool;
+
+    /// The token to send now, where none has to be fetched. Never waits.
+    fn at_hand(&self, container: &Container) -> Option<Arc<Token>>;
+
+    /// Gets a token; those who ask at the same time wait for the same one.
+    fn fetch<'a>(
+        &'a self,
+        container: &'a Arc<Container>,
+    ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>>;
+
+    /// The host answered 401 to this token: the next request should have another one.
+    fn refused(&self, container: &Container, token: &Arc<Token>);
+}
+
+impl Token {
+    /// Makes a token ready; echoes of it become `[REDACTED:name]`. An error says what is wrong.
+    pub fn new(name: &str, secret: &str) -> Result<Self, String> {
+        let secret = checked(secret)?;
+        let mut forms = Forms::default();
+        forms.add_secret(secret.as_bytes(), name);
+        forms.add_base64(user_and_password(TOKEN_USER, secret).as_bytes(), name);
+        Ok(Self {
+            bearer: bearer_value(secret)?,
+            basic: basic_value(TOKEN_USER, secret)?,
+            besides: Vec::new(),
+            scrubber: Arc::new(Scrubber::new(forms)?),
+        })
+    }
+
+    /// Sends a field besides, such as the account that the token belongs to.
+    pub fn with_field(mut self, name: HeaderName, value: &str) -> Result<Self, String> {
+        let value = HeaderValue::from_str(value);
+        let value = value.map_err(|_| format!("{name} has bytes that no header may hold"))?;
+        self.besides.push((name, value));
+        Ok(self)
+    }
+
+    pub(super) fn authorization(&self, form: TokenForm) -> &HeaderValue {
+        match form {
+            TokenForm::Bearer => &self.bearer,
+            TokenForm::Basic => &self.basic,
+        }
+    }
+
+    pub(super) fn besides(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.besides
+    }
+
+    pub(super) fn scrubber(&self) -> &Arc<Scrubber> {
+        &self.scrubber
+    }
+}

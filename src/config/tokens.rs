@@ -1,0 +1,139 @@
+//! Entries of `credentials.yaml` whose tokens run out and are got again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use addons::contract::Host;
+use addons::credentials::github_app::Installation;
+use addons::credentials::oauth::{Login, Provider, TokenUrl};
+
+use super::decode::{At, Fields};
+use super::{GitHost, GithubAppConfig, OauthConfig, SecretConfig};
+
+const PROVIDERS: [(&str, Provider); 4] = [
+    ("codex", Provider::Codex),
+    ("gemini", Provider::Gemini),
+    ("opencode", Provider::OpenCode),
+    ("generic", Provider::Generic),
+];
+
+const ACCESS: [(&str, &str); 3] = [("read", "read"), ("write", "write"), ("admin", "admin")];
+
+/// The entry of OpenCode's file that is used where none is named.
+const OPENCODE_ENTRY: &str = "openai";
+
+/// Reads an `oauth`.
+pub fn oauth<'a>(
+    at: &At<'a>,
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
+    keep_file: &mut impl FnMut(At<'a>) -> Option<PathBuf>,
+) -> Option<OauthConfig> {
+    at.mapping(|fields| {
+        let token_file = fields.need("token_file").and_then(keep_file);
+        let provider = fields.need("provider").and_then(|at| at.one_of(&PROVIDERS));
+        let client_secret = fields.find("client_secret").and_then(&mut *keep);
+        let scopes = fields.list("scopes", |at| at.text().map(str::to_owned));
+        let provider = provider?;
+        let entry = match provider {
+            Provider::OpenCode => fields.or("entry", OPENCODE_ENTRY, |at| at.text()),
+            _ => OPENCODE_ENTRY,
+        };
+        let text = |at: At<'_>| at.text().map(str::to_owned);
+        let url = |at: At<'_>| at.parse(TokenUrl::parse);
+        let known_url = provider
+            .token_url()
+            .and_then(|url| TokenUrl::parse(url).ok());
+        let token_url = known_or_given(fields, "token_url", known_url, url);
+        let known_id = provider.client_id().map(str::to_owned);
+        let client_id = known_or_given(fields, "client_id", known_id, text);
+        Some(OauthConfig {
+            login: Login {
+                provider,
+                token_url: token_url?,
+                client_id: client_id?,
+                scopes,
+                entry: entry.to_owned(),
+            },
+            token_file: token_file?,
+            client_secret,
+        })
+    })?
+}
+
+/// What the provider knows by itself may be given all the same; else it must be.
+fn known_or_given<'a, T>(
+    fields: &mut Fields<'a>,
+    key: &'static str,
+    known: Option<T>,
+    read: impl FnOnce(At<'a>) -> Option<T>,
+) -> Option<T> {
+    match known {
+        Some(known) => Some(fields.or(key, known, read)),
+        None => fields.need(key).and_then(read),
+    }
+}
+
+/// Reads a `github_app` for hosts that must be those of a git host.
+pub fn github_app<'a>(
+    at: &At<'a>,
+    hosts: &[(Host, u16)],
+    git: &[GitHost],
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
+) -> Option<GithubAppConfig> {
+    let api = api_of(hosts, git);
+    if api.is_none() && !hosts.is_empty() {
+        at.refuse(
+            "none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml",
+        );
+    }
+    at.mapping(|fields| {
+        let [app_id, installation_id] =
+            ["app_id", "installation_id"].map(|key| fields.need(key).and_then(|at| at.parse(id)));
+        let private_key = fields.need("private_key").and_then(&mut *keep);
+        let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
+        let permissions = fields.or("permissions", reading, |at| permissions(&at));
+        let (api, prefix) = api?;
+        Some(GithubAppConfig {
+            installation: Installation {
+                app_id: app_id?,
+                installation_id: installation_id?,
+                api,
+                prefix,
+                permissions,
+            },
+            private_key: private_key?,
+        })
+    })?
+}
+
+fn permissions(at: &At<'_>) -> Option<BTreeMap<String, String>> {
+    let granted = at.entries()?.filter_map(|(key, access)| {
+        let access = access.one_of(&ACCESS)?;
+        Some((key.name.to_string(), access.to_owned()))
+    });
+    let granted: BTreeMap<_, _> = granted.collect();
+    if granted.is_empty() {
+        at.refuse("must grant something, such as contents: read");
+    }
+    Some(granted)
+}
+
+/// A number, or the client id that GitHub gives Apps as well: it becomes part of a path.
+fn id(text: &str) -> Result<String, &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
+    let valid = !text.is_empty() && text.bytes().all(fits);
+    valid
+        .then(|| text.to_owned())
+        .ok_or("must be an id of letters and digits")
+}
+
+/// The API of the git host that some of the hosts belong to. An Enterprise server has its API
+/// under a path of its own host.
+fn api_of(hosts: &[(Host, u16)], git: &[GitHost]) -> Option<(Host, &'static str)> {
+    let is_named = |host: &Host| hosts.iter().any(|(named, _)| named == host);
+    let of = git.iter().find(|git| git.all_hosts().any(is_named))?;
+    match &of.api {
+        Some(api) if *api != of.host => Some((api.clone(), "")),
+        _ => Some((of.host.clone(), "/api/v3")),
+    }
+}

@@ -1,0 +1,168 @@
+//! The engine's own HTTP client: the same chain, guard and audit as everybody's.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use addons::contract::{Authority, Client, Code, Denial, Kind, Path, Principal, Scheme, System};
+use bytes::Bytes;
+use http::header::{HOST, HeaderValue};
+use http::{Request, Response, Uri, Version};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::proxy::{LiveFlow, handshake, open_raw};
+use crate::world::{World, Worlds};
+
+/// From the look-up to the answer's last byte: what waits for a token is a request that waits.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Tokens and answers of APIs; what is longer is none.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum SystemError {
+    /// Asked before the first configuration was in force.
+    #[error("the proxy is still starting")]
+    Starting,
+    /// What is asked for is no `https://` URL.
+    #[error("only https:// URLs are asked")]
+    NotHttps,
+    /// Denied by the chain, or failed on the way.
+    #[error("{0}")]
+    Denied(Denial),
+}
+
+impl From<Denial> for SystemError {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+/// Sends requests for named parts of the appliance: HTTPS with verified certificates alone,
+/// HTTP/1.1, no redirects followed, and only to the hosts on the principal's own list.
+#[derive(Default)]
+pub struct SystemClient {
+    /// Known once there are any: what a world is built from holds this client.
+    worlds: OnceLock<Weak<Worlds>>,
+}
+
+impl SystemClient {
+    /// Uses the configuration that is in force there from now on.
+    pub fn follow(&self, worlds: &Arc<Worlds>) {
+        // A second call would name the same ones.
+        let _ = self.worlds.set(Arc::downgrade(worlds));
+    }
+
+    /// Sends a request, and answers with the whole response, whatever its status.
+    pub async fn send(
+        &self,
+        principal: &Arc<System>,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, SystemError> {
+        let worlds = self.worlds.get().and_then(Weak::upgrade);
+        let world = worlds.ok_or(SystemError::Starting)?.current();
+        let authority = destination(request.uri())?;
+        let (host, port) = (authority.host, authority.port);
+        let mut flow = world.flow(Kind::Http, Client::default(), Scheme::Https, host, port);
+        flow.principal = Some(Principal::System(Arc::clone(principal)));
+        flow.record.method = Some(request.method().as_str().into());
+        flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
+        let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
+        let answered = match timeout(LIMIT, exchange(&world, &mut live, request)).await {
+            Ok(answered) => answered,
+            Err(_elapsed) => Err(Denial::new(
+                Code::UpstreamTimeout,
+                format!("{} did not answer in time", live.flow.host),
+            )),
+        };
+        match &answered {
+            Ok(response) => {
+                live.answered(response.status().as_u16());
+                live.complete();
+            }
+            Err(denial) => live.denied(denial),
+        }
+        Ok(answered?)
+    }
+}
+
+fn destination(uri: &Uri) -> Result<Authority, SystemError> {
+    let authority = uri
+        .authority()
+        .filter(|_| uri.scheme_str() == Some("https"));
+    let authority = authority.ok_or(SystemError::NotHttps)?;
+    Authority::parse(authority.as_str(), Some(443))
+        .map_err(|error| SystemError::Denied(Denial::malformed(error)))
+}
+
+async fn exchange(
+    world: &World,
+    live: &mut LiveFlow,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, Denial> {
+    let chain = live.chain();
+    let cleared = chain.system(&mut live.flow).await?;
+    let (socket, _) = open_raw(world, live, &cleared).await?;
+    let (config, _) = world.upstream_tls.for_lease();
+    let tls = handshake(world, &live.flow.host, socket, config)
+        .await
+        .map_err(crate::proxy::Dialled::into_denial)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(tls))
+        .await
+        .map_err(|error| broke_off(live, &error))?;
+    let asking = async {
+        let response = sender.send_request(origin_form(request)?).await;
+        let response = response.map_err(|error| broke_off(live, &error))?;
+        read_whole(live, response).await
+    };
+    // The connection ends with the exchange: nobody else's request may ever use it.
+    let mut connection = std::pin::pin!(connection);
+    let mut asking = std::pin::pin!(asking);
+    tokio::select! {
+        answered = &mut asking => answered,
+        _ = &mut connection => asking.await,
+    }
+}
+
+/// As HTTP/1.1 sends it to an origin.
+fn origin_form(request: Request<Bytes>) -> Result<Request<Full<Bytes>>, Denial> {
+    let unsendable = || Denial::malformed("the URL cannot be sent");
+    let mut request = request.map(Full::new);
+    let uri = request.uri();
+    let authority = uri.authority().ok_or_else(unsendable)?;
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| unsendable())?;
+    let target = uri.path_and_query().cloned().ok_or_else(unsendable)?;
+    *request.uri_mut() = target.into();
+    *request.version_mut() = Version::HTTP_11;
+    request.headers_mut().insert(HOST, host);
+    Ok(request)
+}
+
+async fn read_whole(
+    live: &LiveFlow,
+    response: Response<Incoming>,
+) -> Result<Response<Bytes>, Denial> {
+    let (parts, body) = response.into_parts();
+    let body = Limited::new(body, MAX_ANSWER).collect().await;
+    let body = body.map_err(|_| {
+        let sentence = format!("{} broke off, or sent too much", live.flow.host);
+        Denial::new(Code::UpstreamUnreachable, sentence)
+    })?;
+    Ok(Response::from_parts(parts, body.to_bytes()))
+}
+
+fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
+    let why = if error.is_parse() {
+        "sent what is not HTTP"
+    } else {
+        "closed the connection"
+    };
+    Denial::new(
+        Code::UpstreamUnreachable,
+        format!("{} {why}", live.flow.host),
+    )
+}

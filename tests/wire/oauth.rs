@@ -1,0 +1,410 @@
+//! Logins of command-line tools: refreshed here, lent to sandboxes, and never seen by them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, Reply, Seen, Setup, eventually};
+
+const API: &str = "chatgpt.com";
+const LOGIN: &str = "auth.openai.com";
+const ECHO: &str = "/echo/backend-api/codex/responses";
+const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
+
+/// What the fake token endpoint saw, and how it answers.
+#[derive(Default)]
+struct Endpoint {
+    asked: Vec<Value>,
+    /// A status and an error, in the place of tokens.
+    error: Option<(u16, &'static str)>,
+    slow: Duration,
+    /// The API refuses requests with this token.
+    rejected: Option<String>,
+}
+
+struct House {
+    endpoint: Arc<Mutex<Endpoint>>,
+    origin: Origin,
+    proxy: Proxy,
+    file: PathBuf,
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap().as_secs()
+}
+
+/// A JWT that runs out so many seconds from now.
+fn jwt(name: &str, lasts: i64) -> String {
+    let claims = json!({ "sub": name, "exp": now().cast_signed() + lasts });
+    let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
+    format!("eyJhbGciOiJSUzI1NiJ9.{claims}.signature-{name}")
+}
+
+fn answer(endpoint: &Mutex<Endpoint>, seen: &Seen, body: &str) -> Option<(u16, Value)> {
+    let rejected = endpoint.lock().rejected.clone();
+    if let Some(token) = rejected
+        && seen.header("authorization") == Some(&format!("Bearer {token}"))
+    {
+        return Some((401, json!({ "detail": "token expired" })));
+    }
+    if seen.authority != LOGIN || seen.target != "/oauth/token" {
+        return None;
+    }
+    let (asked, error, slow) = {
+        let mut endpoint = endpoint.lock();
+        endpoint.asked.push(serde_json::from_str(body).unwrap());
+        (endpoint.asked.len(), endpoint.error, endpoint.slow)
+    };
+    std::thread::sleep(slow);
+    Some(match error {
+        Some((status, error)) => (status, json!({ "error": error })),
+        None => {
+            let tokens = json!({
+                "access_token": jwt(&format!("fresh-{asked}"), 3600),
+                "refresh_token": format!("refresh-fresh-{asked}"),
+                "id_token": jwt(&format!("id-{asked}"), 3600),
+            });
+            (200, tokens)
+        }
+    })
+}
+
+/// A Codex login whose access token runs out so many seconds from now.
+fn auth_json(name: &str, lasts: i64) -> Value {
+    json!({
+        "OPENAI_API_KEY": null,
+        "tokens": {
+            "id_token": jwt("id", 3600), "access_token": jwt(name, lasts),
+            "refresh_token": format!("refresh-{name}"), "account_id": "acct-77",
+            "unheard_of": { "kept": [1, 2] },
+        },
+        "last_refresh": "2024-01-01T00:00:00Z",
+        "another_tool": "keeps this",
+    })
+}
+
+fn start(lasts: i64) -> House {
+    start_with(lasts, Endpoint::default())
+}
+
+fn start_with(lasts: i64, endpoint: Endpoint) -> House {
+    let endpoint = Arc::new(Mutex::new(endpoint));
+    let shared = Arc::clone(&endpoint);
+    let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
+    let mut setup = Setup::new(&origin);
+    setup.host(API, origin.https);
+    setup.host(LOGIN, origin.https);
+    setup.proxy["logging"]["level"] = json!("trace");
+    let file = setup.dir().join("auth.json");
+    fs::write(&file, auth_json("first", lasts).to_string()).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    setup.credential(json!({
+        "name": "codex", "hosts": [API],
+        "oauth": { "provider": "codex", "token_file": file },
+    }));
+    let proxy = setup.start();
+    House {
+        endpoint,
+        origin,
+        proxy,
+        file,
+    }
+}
+
+impl House {
+    fn ask(&self) -> Reply {
+        let brought = [
+            &format!("Authorization: Bearer {PLACEHOLDER}")[..],
+            "ChatGPT-Account-Id: brought",
+            "chatgpt_account_id: brought",
+        ];
+        self.proxy.https_get(API, ECHO, &brought)
+    }
+
+    /// The bearer's token of the newest request at the API.
+    fn sent(&self) -> String {
+        let seen = self.origin.seen();
+        let newest = seen.iter().rfind(|seen| seen.authority == API).unwrap();
+        let sent = newest.header("authorization").unwrap();
+        sent.strip_prefix("Bearer ").unwrap().to_owned()
+    }
+
+    fn refreshes(&self) -> usize {
+        self.endpoint.lock().asked.len()
+    }
+
+    fn kept(&self) -> Value {
+        serde_json::from_slice(&fs::read(&self.file).unwrap()).unwrap()
+    }
+
+    fn check(&self) -> bool {
+        let health = self.proxy.health();
+        assert_eq!(health.status, 200, "it is no critical check");
+        let health: Value = serde_json::from_slice(&health.body).unwrap();
+        health["checks"]["oauth_logins_valid"].as_bool().unwrap()
+    }
+}
+
+#[test]
+fn a_login_lends_its_token_and_account_in_the_place_of_what_the_tool_sends() {
+    let house = start(3600);
+    assert_eq!(house.ask().status, 200);
+    let seen = house.origin.only();
+    let token = format!("Bearer {}", jwt_of(&house));
+    assert_eq!(seen.header("authorization"), Some(token.as_str()));
+    assert_eq!(seen.header("chatgpt-account-id"), Some("acct-77"));
+    assert!(!format!("{seen:?}").contains("brought"), "{seen:?}");
+    assert_eq!(house.refreshes(), 0);
+    assert!(house.check());
+    house
+        .proxy
+        .audited(json!({ "host": API, "credential": "codex" }));
+}
+
+fn jwt_of(house: &House) -> String {
+    let kept = house.kept();
+    kept["tokens"]["access_token"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_token_is_refreshed_ahead_of_its_end_and_the_file_keeps_all_else() {
+    let house = start(60);
+    let reply = house.ask();
+    assert_eq!(reply.status, 200);
+    assert!(house.sent().ends_with("signature-fresh-1"));
+    let asked = house.endpoint.lock().asked[0].clone();
+    assert_eq!(asked["grant_type"], "refresh_token");
+    assert_eq!(asked["refresh_token"], "refresh-first");
+    assert!(asked["client_id"].is_string());
+
+    let kept = house.kept();
+    assert_eq!(kept["tokens"]["refresh_token"], "refresh-fresh-1");
+    assert!(
+        kept["tokens"]["id_token"]
+            .as_str()
+            .unwrap()
+            .ends_with("id-1")
+    );
+    assert_eq!(kept["tokens"]["unheard_of"], json!({ "kept": [1, 2] }));
+    assert_eq!(kept["tokens"]["account_id"], "acct-77");
+    assert_eq!(kept["another_tool"], "keeps this");
+    assert_eq!(kept["OPENAI_API_KEY"], Value::Null);
+    assert_ne!(kept["last_refresh"], "2024-01-01T00:00:00Z");
+    let mode = fs::metadata(&house.file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o640);
+
+    // What was rotated is what is sent the next time, and an echo of the new token is found.
+    let mut old = kept.clone();
+    old["tokens"]["access_token"] = jwt("again", -5).into();
+    fs::write(&house.file, old.to_string()).unwrap();
+    eventually("the changed file is used", Duration::from_secs(10), || {
+        house.ask();
+        house.refreshes() == 2
+    });
+    let asked = house.endpoint.lock().asked[1].clone();
+    assert_eq!(asked["refresh_token"], "refresh-fresh-1");
+    assert!(reply.text().contains("[REDACTED:codex]"));
+    assert!(!reply.text().contains("signature-fresh-1"));
+}
+
+#[test]
+fn the_refresh_is_the_appliances_own_flow_in_audit_and_metrics() {
+    let house = start(-5);
+    house.ask();
+    let line = house
+        .proxy
+        .audited(json!({ "host": LOGIN, "path": "/oauth/token", "status": 200 }));
+    assert_eq!(line["rule"], "system: oauth");
+    assert_eq!(line["container_id"], Value::Null);
+    let refreshed = ["codex", "\"ok\""];
+    let metric = "proxy_oauth_refreshes_total";
+    assert_eq!(house.proxy.metric(metric, &refreshed), 1.0);
+}
+
+#[test]
+fn flows_that_need_a_token_at_once_share_one_refresh() {
+    let slow = Endpoint {
+        slow: Duration::from_millis(700),
+        ..Endpoint::default()
+    };
+    let house = start_with(-5, slow);
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| house.ask().status)).collect();
+        for asked in asking {
+            assert_eq!(asked.join().unwrap(), 200);
+        }
+    });
+    assert_eq!(house.refreshes(), 1);
+}
+
+#[test]
+fn after_a_401_the_next_request_has_another_token() {
+    let house = start(3600);
+    house.endpoint.lock().rejected = Some(jwt_of(&house));
+    assert_eq!(house.ask().status, 401);
+    assert_eq!(house.ask().status, 200);
+    assert!(house.sent().ends_with("signature-fresh-1"));
+    // An API that refuses everything does not make us ask for tokens all the time.
+    house.endpoint.lock().rejected = Some(house.sent());
+    for _ in 0..3 {
+        assert_eq!(house.ask().status, 401);
+    }
+    assert_eq!(house.refreshes(), 1);
+}
+
+#[test]
+fn a_login_that_is_refused_for_good_is_not_tried_again_until_its_file_changes() {
+    let refused = Endpoint {
+        error: Some((400, "invalid_grant")),
+        ..Endpoint::default()
+    };
+    let house = start_with(-5, refused);
+    let denied = || {
+        let reply = house.ask();
+        reply.assert_denied(
+            502,
+            "credential_unavailable",
+            "Credential unavailable: codex",
+        );
+        assert!(!reply.text().contains("refresh-first"));
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(denied);
+        }
+    });
+    denied();
+    assert_eq!(house.refreshes(), 1);
+    assert!(!house.check());
+    let metric = "proxy_oauth_refreshes_total";
+    assert_eq!(house.proxy.metric(metric, &["\"refused\""]), 1.0);
+
+    fs::write(&house.file, auth_json("anew", 3600).to_string()).unwrap();
+    eventually("the new login is used", Duration::from_secs(10), || {
+        house.ask().status == 200
+    });
+    assert!(house.sent().ends_with("signature-anew"));
+    assert!(house.check());
+}
+
+#[test]
+fn a_token_endpoint_that_is_down_is_left_in_peace_and_a_token_that_lives_is_still_lent() {
+    let down = || Endpoint {
+        error: Some((503, "down")),
+        ..Endpoint::default()
+    };
+    let alive = start_with(60, down());
+    for _ in 0..3 {
+        assert_eq!(alive.ask().status, 200);
+        assert!(alive.sent().ends_with("signature-first"));
+    }
+    assert_eq!(alive.refreshes(), 1);
+    assert!(!alive.check());
+
+    let dead = start_with(-5, down());
+    for _ in 0..3 {
+        let reply = dead.ask();
+        reply.assert_denied(
+            502,
+            "credential_unavailable",
+            "Credential unavailable: codex",
+        );
+    }
+    assert_eq!(dead.refreshes(), 1);
+    dead.endpoint.lock().error = None;
+    eventually("it is tried again", Duration::from_secs(15), || {
+        dead.ask().status == 200
+    });
+    assert!(dead.check());
+}
+
+#[test]
+fn a_token_file_that_is_gone_denies_and_is_used_once_it_is_back() {
+    let house = start(3600);
+    let text = fs::read(&house.file).unwrap();
+    fs::remove_file(&house.file).unwrap();
+    eventually("a missing file denies", Duration::from_secs(10), || {
+        house.ask().status == 502
+    });
+    house.ask().assert_denied(
+        502,
+        "credential_unavailable",
+        "Credential unavailable: codex",
+    );
+    assert!(!house.check());
+    fs::write(&house.file, text).unwrap();
+    eventually("it is back", Duration::from_secs(10), || {
+        house.ask().status == 200
+    });
+}
+
+#[test]
+fn a_tools_own_refresh_is_answered_with_placeholders_at_exactly_its_endpoint() {
+    let house = start(3600);
+    let post = |path: &str, body: &str| {
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {LOGIN}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        house.proxy.https(LOGIN, head)
+    };
+    let body = json!({ "grant_type": "refresh_token", "refresh_token": PLACEHOLDER });
+    let reply = post("/oauth/token", &body.to_string());
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.header("x-proxy-denied"), None);
+    let tokens: Value = serde_json::from_slice(&reply.body).unwrap();
+    for key in ["access_token", "id_token", "refresh_token"] {
+        let token = tokens[key].as_str().unwrap();
+        let mark = token.rsplit('.').next().unwrap();
+        let digits = mark.strip_prefix("up-placeholder-").unwrap();
+        assert!(digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
+    }
+    let claims = tokens["id_token"].as_str().unwrap().split('.').nth(1);
+    let claims = URL_SAFE_NO_PAD.decode(claims.unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert!(claims["https://api.openai.com/auth"]["chatgpt_account_id"].is_string());
+    house.origin.assert_untouched();
+    assert_eq!(house.proxy.metric("proxy_denials_total", &[]), 0.0);
+    let line = json!({ "host": LOGIN, "method": "POST", "status": 200, "outcome": "ok" });
+    house.proxy.audited(line);
+
+    for path in [
+        "/oauth/tokens",
+        "/oauth/token/",
+        "/oauth/token/x",
+        "/oauth",
+        "/OAuth/token",
+        "/x/oauth/token",
+        "/oauth/%74oken",
+        "/x/../oauth/token",
+    ] {
+        let reply = post(path, "{}");
+        assert!(!reply.text().contains("up-placeholder-"), "{path}");
+    }
+    let get = house.proxy.https_get(LOGIN, "/oauth/token", &[]);
+    assert!(!get.text().contains("up-placeholder-"));
+}
+
+#[test]
+fn no_token_appears_in_logs_metrics_audit_or_the_admin_api() {
+    let house = start(60);
+    let reply = house.ask();
+    house.proxy.audited(json!({ "host": API }));
+    let mut shown = house.proxy.log() + &reply.text();
+    shown += &fs::read_to_string(house.proxy.path("data/audit.jsonl")).unwrap();
+    for path in ["health", "metrics", "flows"] {
+        let path = format!("/internal/{path}");
+        shown += &house.proxy.admin("GET", &path, None).text();
+    }
+    for secret in ["signature-", "refresh-first", "refresh-fresh"] {
+        assert!(!shown.contains(secret), "{secret} is in our own output");
+    }
+}

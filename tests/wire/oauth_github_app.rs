@@ -1,0 +1,188 @@
+//! GitHub App installations: a token for each lease, for its repositories alone.
+
+use std::sync::Arc;
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{KeyPair, RSA_PKCS1_2048_8192_SHA256, RsaKeyPair, UnparsedPublicKey};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
+
+const API: &str = "api.github.com";
+const GIT: &str = "github.com";
+const MINT: &str = "/app/installations/456/access_tokens";
+
+#[derive(Default)]
+struct GitHub {
+    /// The body and the JWT of each request for a token.
+    asked: Vec<(Value, String)>,
+    /// The repositories that tokens are for, in the place of those asked for.
+    gives: Option<Vec<&'static str>>,
+}
+
+struct House {
+    github: Arc<Mutex<GitHub>>,
+    origin: Origin,
+    proxy: Proxy,
+    key: RsaKeyPair,
+}
+
+fn answer(github: &Mutex<GitHub>, seen: &Seen, body: &str) -> Option<(u16, Value)> {
+    if seen.authority == API && seen.target == "/app/installations/456" {
+        return Some((200, json!({ "account": { "login": "Acme" } })));
+    }
+    if seen.authority != API || seen.target != MINT {
+        return None;
+    }
+    let mut github = github.lock();
+    let body: Value = serde_json::from_str(body).unwrap();
+    let jwt = seen.header("authorization").unwrap_or_default().to_owned();
+    let named = body["repositories"].as_array().unwrap().iter();
+    let named = named.map(|name| format!("acme/{}", name.as_str().unwrap()));
+    let reached: Vec<String> = match &github.gives {
+        Some(gives) => gives.iter().map(ToString::to_string).collect(),
+        None => named.collect(),
+    };
+    let reached = reached.iter().map(|name| json!({ "full_name": name }));
+    let answer = json!({
+        "token": format!("ghs_token{}", github.asked.len() + 1),
+        "expires_at": "2100-01-01T00:00:00Z",
+        "repository_selection": "selected",
+        "repositories": reached.collect::<Vec<_>>(),
+    });
+    github.asked.push((body, jwt));
+    Some((201, answer))
+}
+
+fn start() -> House {
+    let github = Arc::new(Mutex::new(GitHub::default()));
+    let shared = Arc::clone(&github);
+    let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
+    let mut setup = Setup::new(&origin);
+    setup.host(API, origin.https);
+    setup.host(GIT, origin.https);
+    let key = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let der: Pkcs8V1Der<'_> = key.as_der().unwrap();
+    let pem = format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        STANDARD.encode(der.as_ref())
+    );
+    let file = setup.dir().join("app.pem");
+    std::fs::write(&file, pem).unwrap();
+    setup.credential(json!({
+        "name": "github-app", "hosts": [GIT, API],
+        "github_app": {
+            "app_id": "123", "installation_id": "456", "private_key": { "file": file },
+            "permissions": { "contents": "write", "pull_requests": "write" },
+        },
+    }));
+    let proxy = setup.start();
+    House {
+        github,
+        origin,
+        proxy,
+        key,
+    }
+}
+
+impl House {
+    fn register(&self, repos: &[&str]) {
+        self.proxy.register_as(
+            json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": repos }),
+        );
+    }
+
+    /// The `Authorization` that reached the host last.
+    fn sent(&self, host: &str) -> Option<String> {
+        let seen = self.origin.seen();
+        let of_host = |seen: &&Seen| seen.authority == host && seen.target != MINT;
+        let newest = seen.iter().rfind(of_host)?;
+        newest.header("authorization").map(str::to_owned)
+    }
+
+    fn names(&self, at: usize) -> Value {
+        self.github.lock().asked[at].0["repositories"].clone()
+    }
+}
+
+#[test]
+fn each_lease_gets_a_token_for_its_own_repositories_and_the_listed_permissions() {
+    let house = start();
+    house.register(&["acme/web", "Acme/api"]);
+    let target = "/echo/repos/acme/web";
+    assert_eq!(house.proxy.https_get(API, target, &[]).status, 200);
+    assert_eq!(house.sent(API).unwrap(), "Bearer ghs_token1");
+    house.proxy.https_get(GIT, "/echo", &[]);
+    let basic = STANDARD.encode("x-access-token:ghs_token1");
+    assert_eq!(house.sent(GIT).unwrap(), format!("Basic {basic}"));
+    assert_eq!(house.github.lock().asked.len(), 1, "it is kept");
+    assert_eq!(house.names(0), json!(["api", "web"]));
+    let body = house.github.lock().asked[0].0.clone();
+    let granted = json!({ "contents": "write", "pull_requests": "write" });
+    assert_eq!(body["permissions"], granted);
+    let line = json!({ "host": API, "path": MINT, "rule": "system: github_app" });
+    house.proxy.audited(line);
+
+    house.register(&["acme/other"]);
+    house.proxy.https_get(API, "/echo", &[]);
+    assert_eq!(house.sent(API).unwrap(), "Bearer ghs_token2");
+    assert_eq!(house.names(1), json!(["other"]));
+}
+
+#[test]
+fn the_apps_own_jwt_is_signed_short_lived_and_names_the_app() {
+    let house = start();
+    house.register(&["acme/web"]);
+    house.proxy.https_get(API, "/echo", &[]);
+    let jwt = house.github.lock().asked[0].1.clone();
+    let jwt = jwt.strip_prefix("Bearer ").unwrap();
+    let (input, signature) = jwt.rsplit_once('.').unwrap();
+    let public = house.key.public_key().as_ref();
+    let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, public);
+    let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+    public.verify(input.as_bytes(), &signature).unwrap();
+    let claims = URL_SAFE_NO_PAD.decode(input.split_once('.').unwrap().1);
+    let claims: Value = serde_json::from_slice(&claims.unwrap()).unwrap();
+    assert_eq!(claims["iss"], "123");
+    let lasts = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
+    assert!(lasts <= 600, "{lasts}");
+}
+
+#[test]
+fn a_token_that_reaches_further_than_the_container_is_not_used() {
+    let house = start();
+    house.register(&["acme/web"]);
+    house.github.lock().gives = Some(vec!["acme/web", "acme/secret"]);
+    let reply = house.proxy.https_get(API, "/echo", &[]);
+    reply.assert_denied(
+        502,
+        "credential_unavailable",
+        "Credential unavailable: github-app",
+    );
+    assert!(!reply.text().contains("ghs_"));
+    assert_eq!(house.sent(API), None);
+}
+
+#[test]
+fn repositories_of_other_owners_are_left_out_of_the_token() {
+    let house = start();
+    // Without its owner `other/web` would be the installation's own `acme/web`.
+    house.register(&["acme/api", "other/web"]);
+    assert_eq!(house.proxy.https_get(API, "/echo", &[]).status, 200);
+    assert_eq!(house.names(0), json!(["api"]));
+}
+
+#[test]
+fn a_container_without_repositories_gets_no_token() {
+    let house = start();
+    let reply = house
+        .proxy
+        .https_get(API, "/echo", &["Authorization: mine"]);
+    assert_eq!(reply.status, 200);
+    assert_eq!(house.sent(API), None);
+    assert_eq!(house.github.lock().asked.len(), 0);
+}
