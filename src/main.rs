@@ -1,11 +1,9 @@
 //! Arguments, exit codes, and the runtime that everything runs on.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use unified_proxy::app::{self, DevOptions};
-use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code};
-use unified_proxy::config::{self, Config};
+use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code, load};
 use unified_proxy::telemetry::verify_audit;
 use unified_proxy::tls::CaFiles;
 
@@ -32,6 +30,7 @@ fn main() -> ExitCode {
         Command::Check(dir) => check(&dir),
         Command::Ca(command) => ca(&command),
         Command::Audit(AuditCommand::Verify(dir)) => audit(&dir),
+        Command::SandboxFiles(files) => files.run(),
         Command::Client(command) => return runtime.block_on(cli::run(command)),
     };
     match ended {
@@ -42,13 +41,6 @@ fn main() -> ExitCode {
 
 fn stopped(failure: app::Failure) -> Failure {
     Failure::new(failure.code(), failure)
-}
-
-fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
-    let (dir, profile) = dir.here();
-    let config =
-        config::load(&dir, profile).map_err(|errors| Failure::new(code::CONFIG, errors))?;
-    Ok((dir, config))
 }
 
 fn check(dir: &ConfigDir) -> Result<(), Failure> {

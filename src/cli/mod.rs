@@ -6,6 +6,7 @@ mod exit;
 mod explain;
 mod health;
 mod registry;
+mod sandbox_files;
 mod tail;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::Profile;
+use crate::config::{self, Config, Profile};
 
 pub use exit::{Failure, code};
 
@@ -58,6 +59,8 @@ pub enum Command {
     /// The audit log
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Write the placeholder credential files that a sandbox mounts
+    SandboxFiles(sandbox_files::SandboxFiles),
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -106,6 +109,14 @@ impl ConfigDir {
             None => (CONFIG_DIR.into(), Profile::Serve),
         }
     }
+}
+
+/// The configuration of whatever runs here, or what is wrong with it.
+pub fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
+    let (dir, profile) = dir.here();
+    let config =
+        config::load(&dir, profile).map_err(|errors| Failure::new(code::CONFIG, errors))?;
+    Ok((dir, config))
 }
 
 /// What [`run`] does, without starting a server.

@@ -37,6 +37,7 @@ fn commands_are_read_as_documented() {
         "container list --json",
         "container show c1",
         "health --json",
+        "sandbox-files /tmp/d --force --config /tmp/c",
         "registry check --data-dir /tmp/d",
         "registry backup /tmp/f",
         "registry restore /tmp/f",
