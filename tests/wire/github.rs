@@ -12,13 +12,9 @@ const API: &str = "https://api.github.com";
 const MERGE: &str = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
 
 fn start(origin: &Origin) -> Proxy {
-    start_with(origin, |_| {})
-}
-
-fn start_with(origin: &Origin, change: impl FnOnce(&mut Setup)) -> Proxy {
     let mut setup = Setup::new(origin);
-    change(&mut setup);
     setup.host("api.github.com", origin.https);
+    setup.credential(json!({ "name": "api", "hosts": ["api.github.com"], "bearer": "ghp_secret" }));
     setup.containers.clear();
     let proxy = setup.start();
     proxy.register_as(json!({
@@ -201,11 +197,7 @@ fn a_compressed_body_is_judged_and_sent_on_plain() {
 #[test]
 fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
     let origin = Origin::start();
-    let proxy = start_with(&origin, |setup| {
-        setup.credential(json!({
-            "name": "github", "hosts": ["api.github.com"], "bearer": "a-personal-token-of-the-operator",
-        }));
-    });
+    let proxy = start(&origin);
     let gh = |arguments: &[&str]| {
         let output = proxy
             .command("gh")
@@ -229,20 +221,34 @@ fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
     let (shown, stdout, stderr) = gh(&[&["pr", "view", "1"], &repo[..]].concat());
     assert!(shown && stdout.contains("Add a file"), "{stdout}{stderr}");
     let reached = origin.seen().len();
-    for arguments in [
-        &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
-        &[
-            "release", "create", "v1", "--notes", "x", "--title", "v1", "--repo", "acme/web",
-        ],
-        &["repo", "delete", "acme/web", "--yes"],
-        &["pr", "view", "1", "--repo", "acme/secret"],
-        &["api", "graphql", "--field", &format!("query={MERGE}")],
+    for (arguments, sentence) in [
+        (
+            &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
+            "PR merge blocked - use GitHub UI",
+        ),
+        (
+            &["api", "graphql", "--field", &format!("query={MERGE}")],
+            "PR merge blocked - use GitHub UI",
+        ),
+        (
+            &[
+                "release", "create", "v1", "--notes", "x", "--repo", "acme/web",
+            ],
+            "Release creation blocked",
+        ),
+        (
+            &["repo", "delete", "acme/web", "--yes"],
+            "API blocked: DELETE /repos/acme/web",
+        ),
+        (
+            &["pr", "view", "1", "--repo", "acme/secret"],
+            "Repo not authorized",
+        ),
     ] {
         let (done, stdout, stderr) = gh(arguments);
-        assert!(!done, "{arguments:?} {stdout}");
         assert!(
-            stderr.contains("403") || stdout.contains("blocked"),
-            "{arguments:?} {stderr}"
+            !done && stderr.contains(sentence),
+            "{arguments:?} {stdout} {stderr}"
         );
     }
     assert_eq!(origin.seen().len(), reached, "{:?}", origin.seen());

@@ -154,7 +154,7 @@ impl Github {
             Target::Numbered { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
                 let judging = self.judge_numbered(flow, request, asker, id, rest);
-                return Ok(Step::wait(judging));
+                return Ok(Step::wait(async { judging.await.map_err(as_github_says) }));
             }
         }
         Ok(Step::PASS)
@@ -241,6 +241,12 @@ fn below_api(path: &str) -> Option<String> {
     })
 }
 
+/// GitHub's own clients show what stands under `message`, and nothing else.
+fn as_github_says(denial: Denial) -> Denial {
+    let message = denial.sentence().to_owned();
+    denial.with("message", message)
+}
+
 /// Lets a request out that passed; one that anybody may make goes as anybody's.
 fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     match access {
@@ -306,28 +312,37 @@ impl BodyJudge for GraphqlJudge {
 
     fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>> {
         Box::pin(async move {
-            let container = Arc::clone(&self.asker.container);
-            let wanted = graphql::judge(&body, &self.mutations, &container)?;
-            if wanted.nodes.is_empty() {
-                return Ok(body);
-            }
-            let ids: Vec<String> = wanted.nodes.iter().cloned().collect();
-            let nodes = self.forge.nodes(self.asker, ids.clone()).await;
-            let mut nodes = nodes.into_iter();
-            for id in ids {
-                let Some(node) = nodes.next().flatten() else {
-                    let why = "to which repository this node belongs cannot be told";
-                    return Err(Denials::no_repo(why).with("node", id));
-                };
-                Denials::permit_repo(&node.repo, &container)?;
-                let label = node.label.filter(|label| content::is_bot_label(label));
-                if let Some(label) = label.filter(|_| wanted.labels.contains(&id)) {
-                    let why = content::Objection::Label(label).to_string();
-                    return Err(Denials::write("a label", &container).with("reason", why));
-                }
-            }
-            Ok(body)
+            self.check(&body)
+                .await
+                .map_err(as_github_says)
+                .map(|()| body)
         })
+    }
+}
+
+impl GraphqlJudge {
+    async fn check(self: Box<Self>, body: &[u8]) -> Verdict {
+        let container = Arc::clone(&self.asker.container);
+        let wanted = graphql::judge(body, &self.mutations, &container)?;
+        if wanted.nodes.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<String> = wanted.nodes.iter().cloned().collect();
+        let nodes = self.forge.nodes(self.asker, ids.clone()).await;
+        let mut nodes = nodes.into_iter();
+        for id in ids {
+            let Some(node) = nodes.next().flatten() else {
+                let why = "to which repository this node belongs cannot be told";
+                return Err(Denials::no_repo(why).with("node", id));
+            };
+            Denials::permit_repo(&node.repo, &container)?;
+            let label = node.label.filter(|label| content::is_bot_label(label));
+            if let Some(label) = label.filter(|_| wanted.labels.contains(&id)) {
+                let why = content::Objection::Label(label).to_string();
+                return Err(Denials::write("a label", &container).with("reason", why));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -356,7 +371,7 @@ impl Addon for Github {
         }
         match self.judge_request(*service, flow, request) {
             Ok(step) => step,
-            Err(denial) => Err(denial).into(),
+            Err(denial) => Err(as_github_says(denial)).into(),
         }
     }
 }

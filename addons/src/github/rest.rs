@@ -231,7 +231,8 @@ impl BodyJudge for WriteJudge {
     }
 
     fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>> {
-        Box::pin(std::future::ready(self.check(&body).map(|()| body)))
+        let verdict = self.check(&body).map_err(super::as_github_says);
+        Box::pin(std::future::ready(verdict.map(|()| body)))
     }
 }
 
