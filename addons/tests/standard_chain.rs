@@ -12,7 +12,7 @@ use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
-use addons::github::{GithubSettings, Mutations, Patterns, Unasked};
+use addons::github::{Asker, Forge, GithubSettings, Mutations, Node, Patterns};
 use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -26,6 +26,18 @@ use prometheus::Registry;
 use zeroize::Zeroizing;
 
 const SECRET: &str = "sk-0123456789abcdef";
+
+struct NoForge;
+
+impl Forge for NoForge {
+    fn repo_of_id<'a>(&'a self, _asker: Asker, _id: u64) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
+    fn nodes<'a>(&'a self, _asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>> {
+        Box::pin(std::future::ready(vec![None; ids.len()]))
+    }
+}
 
 struct Fixed;
 
@@ -123,7 +135,7 @@ fn chain(lines: &Arc<Lines>) -> Chain {
             writes_are_an_allowlist: true,
             public_reads: false,
             mutations: Mutations::new(&[], &[], true),
-            forge: Arc::new(Unasked),
+            forge: Arc::new(NoForge),
         },
         credentials: vec![credential],
         deadline: Duration::from_secs(10),

@@ -9,6 +9,7 @@ use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind, TokenForm};
 use addons::git::GitSettings;
+use addons::github::Forge;
 use addons::observe::{Audit, Metrics};
 use addons::policy::{Effect, PolicySettings, Rule};
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -36,6 +37,7 @@ pub struct Lasting {
     pub buckets: RateBuckets,
     pub breakers: Breakers,
     pub lenders: Arc<Lenders>,
+    pub forge: Arc<dyn Forge>,
 }
 
 /// What stays the same over reloads.
@@ -143,7 +145,7 @@ impl Builder {
             rate_limits: self.rate_limits(config),
             circuit_breakers: self.circuit_breakers(config),
             policy,
-            github: github::settings(&config.policy)?,
+            github: github::settings(&config.policy, Arc::clone(&self.lasting.forge))?,
             git: git(config),
             credentials: config
                 .credentials

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use addons::github::{ForgeHosts, GithubSettings, Mutations, Patterns, Unasked};
+use addons::github::{Forge, ForgeHosts, GithubSettings, Mutations, Patterns};
 
 use super::failure::Failure;
 use crate::config::PolicyConfig;
 
 /// What the guard of GitHub's APIs is made from.
-pub fn settings(config: &PolicyConfig) -> Result<GithubSettings, Failure> {
+pub fn settings(config: &PolicyConfig, forge: Arc<dyn Forge>) -> Result<GithubSettings, Failure> {
     let api = &config.api;
     let patterns = |key: &str, patterns| {
         let setting = |error| Failure::Setting(format!("policy.yaml: policy.{key}: {error}"));
@@ -32,6 +32,6 @@ pub fn settings(config: &PolicyConfig) -> Result<GithubSettings, Failure> {
             &api.blocked_mutations,
             api.writes_are_an_allowlist,
         ),
-        forge: Arc::new(Unasked),
+        forge,
     })
 }

@@ -3,7 +3,11 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use addons::contract::{Authority, Client, Code, Denial, Kind, Path, Principal, Scheme, System};
+use addons::contract::{
+    self, Authority, Chain, Cleared, Client, Code, Container, Denial, Flow, Kind, Path, Principal,
+    Scheme, System,
+};
+use addons::github::Lookup;
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
 use http::{Request, Response, Uri, Version};
@@ -19,6 +23,8 @@ use crate::world::{World, Worlds};
 
 /// From the look-up to the answer's last byte: what waits for a token is a request that waits.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The same for a look-up, for which a phase of the chain waits.
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// Tokens and answers of APIs; what is longer is none.
 const MAX_ANSWER: usize = 1 << 20;
 
@@ -42,8 +48,8 @@ impl From<Denial> for SystemError {
     }
 }
 
-/// Sends requests for named parts of the appliance: HTTPS with verified certificates alone,
-/// HTTP/1.1, no redirects followed, and only to the hosts on the principal's own list.
+/// Sends requests of the appliance's own: HTTPS with verified certificates alone, HTTP/1.1, no
+/// redirects followed.
 #[derive(Default)]
 pub struct SystemClient {
     /// Known once there are any: what a world is built from holds this client.
@@ -57,10 +63,32 @@ impl SystemClient {
         let _ = self.worlds.set(Arc::downgrade(worlds));
     }
 
-    /// Sends a request, and answers with the whole response, whatever its status.
+    /// Sends a request for a named part of the appliance, to one of its own hosts, and answers
+    /// with the whole response, whatever its status.
     pub async fn send(
         &self,
         principal: &Arc<System>,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, SystemError> {
+        let principal = Principal::System(Arc::clone(principal));
+        self.ask(principal, LIMIT, request).await
+    }
+
+    /// Sends a request that an addon needs answered before it can judge one of the container's.
+    /// The chain sees it as the container's own: it has the same policy, budgets and credential.
+    pub async fn look_up(
+        &self,
+        container: &Arc<Container>,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, SystemError> {
+        let principal = Principal::Container(Arc::clone(container));
+        self.ask(principal, LOOK_UP_LIMIT, request).await
+    }
+
+    async fn ask(
+        &self,
+        principal: Principal,
+        limit: Duration,
         request: Request<Bytes>,
     ) -> Result<Response<Bytes>, SystemError> {
         let worlds = self.worlds.get().and_then(Weak::upgrade);
@@ -68,11 +96,11 @@ impl SystemClient {
         let authority = destination(request.uri())?;
         let (host, port) = (authority.host, authority.port);
         let mut flow = world.flow(Kind::Http, Client::default(), Scheme::Https, host, port);
-        flow.principal = Some(Principal::System(Arc::clone(principal)));
+        flow.principal = Some(principal);
         flow.record.method = Some(request.method().as_str().into());
         flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
         let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
-        let answered = match timeout(LIMIT, exchange(&world, &mut live, request)).await {
+        let answered = match timeout(limit, exchange(&world, &mut live, request)).await {
             Ok(answered) => answered,
             Err(_elapsed) => Err(Denial::new(
                 Code::UpstreamTimeout,
@@ -105,7 +133,7 @@ async fn exchange(
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, Denial> {
     let chain = live.chain();
-    let cleared = chain.system(&mut live.flow).await?;
+    let (cleared, request) = clear(&chain, &mut live.flow, request).await?;
     let (socket, _) = open_raw(world, live, &cleared).await?;
     let (config, _) = world.upstream_tls.for_lease();
     let tls = handshake(world, &live.flow.host, socket, config)
@@ -117,6 +145,8 @@ async fn exchange(
     let asking = async {
         let response = sender.send_request(origin_form(request)?).await;
         let response = response.map_err(|error| broke_off(live, &error))?;
+        let mut head = contract::Response::new(response.status(), response.headers().clone());
+        chain.response(&mut live.flow, &mut head).await?;
         read_whole(live, response).await
     };
     // The connection ends with the exchange: nobody else's request may ever use it.
@@ -126,6 +156,34 @@ async fn exchange(
         answered = &mut asking => answered,
         _ = &mut connection => asking.await,
     }
+}
+
+/// Has the chain judge a request, as what its principal makes it.
+async fn clear(
+    chain: &Chain,
+    flow: &mut Flow,
+    request: Request<Bytes>,
+) -> Result<(Cleared, Request<Bytes>), Denial> {
+    if matches!(flow.principal, Some(Principal::System(_))) {
+        return Ok((chain.system(flow).await?, request));
+    }
+    flow.slots.put(Lookup);
+    let (mut parts, mut body) = request.into_parts();
+    let path = Path::parse(parts.uri.path());
+    let query = parts.uri.query().map(Into::into);
+    let headers = std::mem::take(&mut parts.headers);
+    let mut head = contract::Request::new(parts.method.clone(), path, query, headers);
+    head.content_length = Some(body.len() as u64);
+    let cleared = chain.request(flow, &mut head).await?;
+    if let Some(whole) = head.take_whole() {
+        body = chain.body(whole, body).await?;
+    }
+    if !head.take_filters().is_empty() {
+        // They would have to see the body, and nothing that is looked up has one to filter.
+        return Err(Denial::internal().rule("filter of a look-up"));
+    }
+    parts.headers = head.headers;
+    Ok((cleared, Request::from_parts(parts, body)))
 }
 
 /// As HTTP/1.1 sends it to an origin.

@@ -1,4 +1,5 @@
-//! A stand-in of GitHub's API, as far as `gh` needs one to show a pull request.
+//! A stand-in of GitHub's API, as far as `gh` needs one to show and open a pull request and to
+//! comment on an issue.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -12,20 +13,58 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
     let fields = json!({ "fields": [{ "name": "merged" }, { "name": "visibility" }] });
     let data = if query.contains("__type(") {
         json!({ "PullRequest": fields, "Repository": fields, "Issue": fields })
+    } else if query.contains("nodes(ids:") {
+        let ids = request["variables"]["ids"].as_array().unwrap();
+        json!({ "nodes": ids.iter().map(owner_of).collect::<Vec<_>>() })
+    } else if query.contains("createPullRequest") {
+        let created = json!({ "id": "PR_2", "url": "https://github.com/acme/web/pull/2" });
+        json!({ "createPullRequest": { "pullRequest": created } })
+    } else if query.contains("addComment") {
+        let url = "https://github.com/acme/web/issues/7#issuecomment-1";
+        json!({ "addComment": { "commentEdge": { "node": { "url": url } } } })
+    } else if query.contains("RepositoryNetwork") {
+        json!({ "viewer": { "login": "ann" }, "repo_000": repository() })
     } else {
         json!({
             "viewer": { "login": "ann" },
-            "repository": { "id": "R_web", "name": "web", "pullRequest": pull_request() },
+            "repository": repository(),
         })
     };
     let response = text(StatusCode::OK, &json!({ "data": data }).to_string());
     with_header(response, "content-type", "application/json")
 }
 
+/// The repository that an id of the form `KIND_NAME` lies in; those of `R_gone` lie in none.
+fn owner_of(id: &Value) -> Value {
+    let id = id.as_str().unwrap();
+    match id.split_once('_') {
+        Some((_, "gone")) | None => Value::Null,
+        Some(("R", name)) => json!({ "nameWithOwner": format!("acme/{name}") }),
+        Some((_, name)) => {
+            let name = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            json!({ "repository": { "nameWithOwner": format!("acme/{name}") } })
+        }
+    }
+}
+
+fn repository() -> Value {
+    let issue = json!({
+        "__typename": "Issue", "id": "I_web7", "number": 7, "title": "A bug", "state": "OPEN",
+        "url": "https://github.com/acme/web/issues/7", "comments": { "nodes": [], "totalCount": 0 },
+    });
+    json!({
+        "id": "R_web", "name": "web", "owner": { "id": "O_acme", "login": "acme" },
+        "viewerPermission": "WRITE", "isPrivate": true, "hasIssuesEnabled": true,
+        "defaultBranchRef": { "name": "main" }, "parent": null,
+        "pullRequest": pull_request(), "pullRequests": { "nodes": [], "totalCount": 0 },
+        "issue": issue, "hasIssue": issue,
+    })
+}
+
 fn pull_request() -> Value {
     let none = json!({ "nodes": [], "totalCount": 0 });
     json!({
-        "id": "PR_1", "number": 1, "title": "Add a file", "state": "OPEN",
+        "id": "PR_web1", "number": 1, "title": "Add a file", "state": "OPEN",
         "body": "It adds a file.", "url": "https://github.com/acme/web/pull/1",
         "author": { "login": "ann" }, "isDraft": false, "mergeable": "MERGEABLE",
         "mergeStateStatus": "CLEAN", "baseRefName": "main", "headRefName": "topic",

@@ -23,6 +23,7 @@ mod framing;
 mod git;
 mod git_limits;
 mod github;
+mod github_nodes;
 mod guarded;
 mod house;
 mod identity;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::contract::{BoxFuture, Container, Host};
 
-/// Asks the forge, with the credential that the container's own requests would get. Answers may
-/// be kept for as long as the lease lasts. What cannot be resolved is `None`, and denied.
+/// Asks the forge as the container itself would: with its credential, within its policy and its
+/// budgets. Answers belong to the lease. What cannot be resolved is `None`, and denied.
 pub trait Forge: Send + Sync {
     /// The `owner/name` of the repository with this number.
     fn repo_of_id<'a>(&'a self, asker: Asker, id: u64) -> BoxFuture<'a, Option<String>>;
 
-    /// What each of the ids names, in the order asked.
+    /// What each of up to 100 ids names, in the order asked.
     fn nodes<'a>(&'a self, asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>>;
 }
 
@@ -21,6 +21,8 @@ pub struct Asker {
     pub container: Arc<Container>,
     /// The host that the request goes to.
     pub host: Host,
+    /// Its port there.
+    pub port: u16,
     /// The path below which its API lies there: empty, or `/api`.
     pub prefix: &'static str,
 }
@@ -32,17 +34,4 @@ pub struct Node {
     pub repo: String,
     /// The label's name, where it is a label.
     pub label: Option<String>,
-}
-
-/// A forge that nobody can ask: whatever needs it is denied.
-pub struct Unasked;
-
-impl Forge for Unasked {
-    fn repo_of_id<'a>(&'a self, _asker: Asker, _id: u64) -> BoxFuture<'a, Option<String>> {
-        Box::pin(std::future::ready(None))
-    }
-
-    fn nodes<'a>(&'a self, _asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>> {
-        Box::pin(std::future::ready(vec![None; ids.len()]))
-    }
 }

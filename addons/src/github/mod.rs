@@ -26,7 +26,7 @@ use crate::contract::{
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
-pub use forge::{Asker, Forge, Node, Unasked};
+pub use forge::{Asker, Forge, Node};
 pub use graphql::Mutations;
 pub use patterns::Patterns;
 use rest::{Access, InRepo, Rest};
@@ -70,8 +70,8 @@ pub struct ForgeHosts {
     pub codeload: Option<Host>,
 }
 
-/// Marks a flow of the engine that resolves a name for this addon: it must not be asked to
-/// resolve another one.
+/// Marks a flow of the engine that resolves a name for this addon: it is judged by nobody's
+/// list, for its answer goes to this addon alone.
 pub struct Lookup;
 
 /// What a host serves.
@@ -138,6 +138,7 @@ impl Github {
         let asker = Asker {
             container: Arc::clone(&container),
             host: flow.host.clone(),
+            port: flow.port,
             prefix,
         };
         match target::read(&path) {

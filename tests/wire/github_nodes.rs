@@ -1,0 +1,184 @@
+//! Whose a node or a number is: the forge is asked, with the container's credential.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
+
+const HOST: &str = "api.github.com";
+const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
+const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
+
+/// What the forge was asked to resolve, by the `Authorization` it came with.
+type Asked = Arc<Mutex<Vec<(Value, Option<String>)>>>;
+
+struct House {
+    asked: Asked,
+    origin: Origin,
+    proxy: Proxy,
+}
+
+fn node(id: &Value) -> Value {
+    let repository = |name: &str| json!({ "repository": { "nameWithOwner": name } });
+    match id.as_str().unwrap() {
+        "R_web" => json!({ "nameWithOwner": "Acme/Web" }),
+        "I_web" => repository("Acme/Web"),
+        "I_secret" => repository("acme/secret"),
+        "LA_bug" => json!({ "name": "bug", "repository": { "nameWithOwner": "acme/web" } }),
+        "LA_merge" => {
+            json!({ "name": "auto-merge", "repository": { "nameWithOwner": "acme/web" } })
+        }
+        _ => Value::Null,
+    }
+}
+
+fn answer(asked: &Asked, seen: &Seen, body: &str) -> Option<(u16, Value)> {
+    let authorization = seen.header("authorization").map(str::to_owned);
+    if let Some(number) = seen.target.strip_prefix("/repositories/") {
+        asked.lock().push((json!(number), authorization));
+        return match number {
+            "1" => Some((200, json!({ "full_name": "Acme/Web" }))),
+            "2" => Some((200, json!({ "full_name": "acme/secret" }))),
+            "1/issues" => Some((200, json!([]))),
+            _ => Some((404, json!({ "message": "Not Found" }))),
+        };
+    }
+    let request: Value = serde_json::from_str(body).ok()?;
+    let ids = &request["variables"]["ids"];
+    if let Some(named) = ids.as_array() {
+        asked.lock().push((ids.clone(), authorization));
+        let short = named.iter().filter(|id| *id != "I_short");
+        let nodes: Vec<Value> = short.map(node).collect();
+        return Some((200, json!({ "data": { "nodes": nodes } })));
+    }
+    Some((200, json!({ "data": {} })))
+}
+
+fn start() -> House {
+    let asked = Asked::default();
+    let shared = Arc::clone(&asked);
+    let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
+    let mut setup = Setup::new(&origin);
+    setup.host(HOST, origin.https);
+    setup.credential(json!({ "name": "api", "hosts": [HOST], "bearer": "ghp_secret" }));
+    let house = House {
+        asked,
+        proxy: setup.start(),
+        origin,
+    };
+    house.register();
+    house
+}
+
+impl House {
+    fn register(&self) {
+        self.proxy.register_as(
+            json!({ "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["acme/web"] }),
+        );
+    }
+
+    fn graphql(&self, query: &str, variables: Value) -> Value {
+        let body = json!({ "query": query, "variables": variables }).to_string();
+        let url = format!("https://{HOST}/graphql");
+        self.proxy.curl(&["--data", &body, &url]).json()
+    }
+
+    fn comment(&self, id: &str) -> Value {
+        self.graphql(COMMENT, json!({ "id": id, "body": "Seen." }))
+    }
+
+    fn label(&self, id: &str) -> Value {
+        self.graphql(LABEL, json!({ "id": "I_web", "labels": [id] }))
+    }
+}
+
+#[test]
+fn a_node_is_where_the_forge_says_it_is() {
+    let house = start();
+    for id in ["I_web", "R_web"] {
+        assert_eq!(house.comment(id)["data"], json!({}), "{id}");
+    }
+    let reached = house.origin.seen().len();
+    for id in ["I_secret", "I_unknown", "../I_web"] {
+        assert_eq!(house.comment(id)["code"], "repo_not_authorized", "{id}");
+    }
+    let asked = house.origin.seen().len() - reached;
+    assert_eq!(asked, 3, "the look-ups and nothing else");
+    let bearer = Some("Bearer ghp_secret".to_owned());
+    let with: Vec<_> = house
+        .asked
+        .lock()
+        .iter()
+        .map(|(_, with)| with.clone())
+        .collect();
+    assert!(with.iter().all(|with| *with == bearer), "{with:?}");
+    house.proxy.audited(
+        json!({ "host": HOST, "path": "/graphql", "container_id": SANDBOX, "status": 200 }),
+    );
+}
+
+#[test]
+fn a_label_that_bots_obey_is_known_by_its_name() {
+    let house = start();
+    assert_eq!(house.label("LA_bug")["data"], json!({}));
+    assert_eq!(house.label("LA_merge")["code"], "write_not_allowed");
+}
+
+#[test]
+fn the_forge_is_asked_once_for_each_lease() {
+    let house = start();
+    for _ in 0..3 {
+        house.comment("I_web");
+    }
+    assert_eq!(house.asked.lock().len(), 1);
+    house.label("LA_bug");
+    assert_eq!(
+        house.asked.lock()[1].0,
+        json!(["LA_bug"]),
+        "the other one is known"
+    );
+    house.register();
+    house.comment("I_web");
+    assert_eq!(house.asked.lock().len(), 2, "the same registration goes on");
+    house
+        .proxy
+        .admin("DELETE", &format!("/internal/containers/{SANDBOX}"), None);
+    house.register();
+    house.comment("I_web");
+    assert_eq!(house.asked.lock().len(), 3);
+}
+
+#[test]
+fn a_repository_may_be_named_by_its_number() {
+    let house = start();
+    let get = |path: &str| house.proxy.https_get(HOST, path, &[]);
+    assert_eq!(get("/repositories/1/issues").status, 200);
+    assert_eq!(get("/repositories/1").status, 200);
+    for path in ["/repositories/2/issues", "/repositories/3"] {
+        let reply = get(path);
+        assert_eq!(
+            (reply.status, &reply.json()["code"]),
+            (403, &json!("repo_not_authorized")),
+            "{path}"
+        );
+    }
+    let asked: Vec<Value> = house
+        .asked
+        .lock()
+        .iter()
+        .map(|(id, _)| id.clone())
+        .collect();
+    // Asked, sent; sent; asked; asked.
+    assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3"]));
+}
+
+#[test]
+fn a_forge_that_answers_with_less_than_was_asked_denies() {
+    let house = start();
+    let two = "{nodes(ids:[\"I_web\",\"I_short\"]){id}}";
+    assert_eq!(house.graphql(two, json!({}))["code"], "repo_not_authorized");
+    assert_eq!(house.asked.lock().len(), 1);
+    assert_eq!(house.comment("I_web")["data"], json!({}));
+}
