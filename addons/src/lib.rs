@@ -33,7 +33,7 @@ use credentials::{Credential, Credentials};
 use git::{Git, GitSettings};
 use github::{Github, GithubSettings};
 use identity::Identity;
-use observe::{Audit, Metrics};
+use observe::{Audit, Metrics, SpanSink, Trace};
 use policy::{Policy, PolicySettings};
 use rate_limit::{RateLimit, RateLimitSettings};
 
@@ -43,6 +43,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Budgets across reloads, so it is made once and handed in.
     pub audit: Arc<Audit>,
+    /// Where spans go, if anywhere.
+    pub spans: Option<Arc<dyn SpanSink>>,
     /// Who is at a source.
     pub containers: Arc<dyn Containers>,
     /// What a lease may ask upstreams and the resolver for.
@@ -63,11 +65,13 @@ pub struct Parts {
 
 /// The chain, in its order. A reload builds another one.
 pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
-    let addons: Vec<Arc<dyn Addon>> = vec![
-        // Observers stand in front, so that they are told of a flow whoever denies it. They have
-        // no hook but `finished`, and nothing behind them depends on them.
-        parts.metrics,
-        parts.audit,
+    let trace = parts
+        .spans
+        .map(|sink| Arc::new(Trace::new(sink)) as Arc<dyn Addon>);
+    // Observers stand in front, so that they are told of a flow whoever denies it. Nothing behind
+    // them depends on them.
+    let observers = [parts.metrics as Arc<dyn Addon>, parts.audit];
+    let deciders: [Arc<dyn Addon>; 7] = [
         // Everything behind it asks who the flow is for.
         Arc::new(Identity::new(parts.containers)),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
@@ -87,5 +91,6 @@ pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
         // so it is also the first to see one, and no other addon sees an echo.
         Arc::new(Credentials::new(parts.credentials)),
     ];
-    Chain::new(addons, parts.deadline)
+    let addons = observers.into_iter().chain(trace).chain(deciders);
+    Chain::new(addons.collect(), parts.deadline)
 }

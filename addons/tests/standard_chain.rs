@@ -85,6 +85,7 @@ fn chain(lines: &Arc<Lines>) -> Chain {
     let parts = Parts {
         metrics: Arc::new(Metrics::new(&registry).unwrap()),
         audit: Arc::new(Audit::new(audit, &registry).unwrap()),
+        spans: None,
         containers: OneContainer::new(container("web")),
         rate_limits: RateLimitSettings {
             dns: DnsBudget {

@@ -22,7 +22,7 @@ use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
 use crate::net::{OwnListeners, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
-use crate::system::Lenders;
+use crate::system::{Lenders, Traces};
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::world::World;
@@ -38,6 +38,7 @@ pub struct Lasting {
     pub breakers: Breakers,
     pub lenders: Arc<Lenders>,
     pub forge: Arc<dyn Forge>,
+    pub traces: Traces,
 }
 
 /// What stays the same over reloads.
@@ -141,6 +142,7 @@ impl Builder {
         let chain = standard_chain(Parts {
             metrics: Arc::clone(&self.lasting.metrics),
             audit: Arc::clone(&self.lasting.audit),
+            spans: self.lasting.traces.sink(config.proxy.collector.as_ref()),
             containers: Arc::clone(&self.registry) as _,
             rate_limits: self.rate_limits(config),
             circuit_breakers: self.circuit_breakers(config),

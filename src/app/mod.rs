@@ -30,7 +30,7 @@ use crate::config::{self, AuditConfig, Config, Profile};
 use crate::net::OwnListeners;
 use crate::proxy::{self, Engine};
 use crate::registry::{FILE_NAME, Registry};
-use crate::system::{AskedForge, Lenders, SystemClient};
+use crate::system::{AskedForge, Lenders, SystemClient, Traces};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::Worlds;
@@ -138,6 +138,7 @@ impl App {
             breakers: breakers.clone(),
             lenders,
             forge: Arc::new(AskedForge::new(Arc::clone(&client))),
+            traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
         };
         let buckets = lasting.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);

@@ -5,6 +5,7 @@
 
 mod allowlist;
 mod budgets;
+mod collector;
 mod credentials;
 mod decode;
 mod document;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use addons::contract::{EntryMap, Host, HostPattern};
 
+pub use collector::Collector;
 use credentials::Credentials;
 use document::Document;
 use proxy::Proxy;

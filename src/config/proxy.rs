@@ -14,8 +14,8 @@ use super::decode::{At, Fields};
 use super::document::Document;
 use super::expand::Env;
 use super::{
-    AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
-    TlsConfig, UpstreamConfig,
+    AuditConfig, Collector, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig,
+    StaticAddress, TlsConfig, UpstreamConfig,
 };
 
 const KB: u64 = 1 << 10;
@@ -78,7 +78,7 @@ pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> P
             limits: fields.section("limits", limits),
             dns: fields.section("dns", dns),
             logging: fields.section("logging", |fields| logging(fields, env)),
-            otlp_endpoint: fields.section("tracing", otlp_endpoint),
+            collector: fields.section("tracing", collector),
             audit,
         };
         Proxy {
@@ -213,11 +213,8 @@ fn logging(fields: &mut Fields<'_>, env: Env<'_>) -> Logging {
     }
 }
 
-fn otlp_endpoint(fields: &mut Fields<'_>) -> Option<String> {
-    fields.optional("otlp_endpoint", |at| {
-        at.refuse("exporting traces is not part of this version: leave it out or null");
-        None
-    })
+fn collector(fields: &mut Fields<'_>) -> Option<Collector> {
+    fields.optional("otlp_endpoint", |at| at.parse(Collector::parse))
 }
 
 fn audit(fields: &mut Fields<'_>, data_dir: &Path) -> AuditConfig {

@@ -13,6 +13,8 @@ use http::HeaderName;
 use ipnet::IpNet;
 use zeroize::Zeroizing;
 
+use super::collector::Collector;
+
 /// Everything the files say, validated. A reload builds another one or changes nothing.
 #[derive(Debug)]
 pub struct Config {
@@ -45,7 +47,8 @@ pub struct ProxyConfig {
     pub limits: Limits,
     pub dns: DnsConfig,
     pub logging: Logging,
-    pub otlp_endpoint: Option<String>,
+    /// Where traces go, if anywhere.
+    pub collector: Option<Collector>,
     pub audit: AuditConfig,
 }
 

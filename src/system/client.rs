@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::proxy::{LiveFlow, handshake, open_raw};
@@ -34,9 +35,9 @@ pub enum SystemError {
     /// Asked before the first configuration was in force.
     #[error("the proxy is still starting")]
     Starting,
-    /// What is asked for is no `https://` URL.
-    #[error("only https:// URLs are asked")]
-    NotHttps,
+    /// What is asked for is no URL of the web.
+    #[error("only https:// and http:// URLs are asked")]
+    NoUrl,
     /// Denied by the chain, or failed on the way.
     #[error("{0}")]
     Denied(Denial),
@@ -48,8 +49,8 @@ impl From<Denial> for SystemError {
     }
 }
 
-/// Sends requests of the appliance's own: HTTPS with verified certificates alone, HTTP/1.1, no
-/// redirects followed.
+/// Sends requests of the appliance's own: over TLS with verified certificates unless it stays in
+/// house, HTTP/1.1, no redirects followed.
 #[derive(Default)]
 pub struct SystemClient {
     /// Known once there are any: what a world is built from holds this client.
@@ -93,9 +94,9 @@ impl SystemClient {
     ) -> Result<Response<Bytes>, SystemError> {
         let worlds = self.worlds.get().and_then(Weak::upgrade);
         let world = worlds.ok_or(SystemError::Starting)?.current();
-        let authority = destination(request.uri())?;
+        let (scheme, authority) = destination(request.uri())?;
         let (host, port) = (authority.host, authority.port);
-        let mut flow = world.flow(Kind::Http, Client::default(), Scheme::Https, host, port);
+        let mut flow = world.flow(Kind::Http, Client::default(), scheme, host, port);
         flow.principal = Some(principal);
         flow.record.method = Some(request.method().as_str().into());
         flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
@@ -118,12 +119,16 @@ impl SystemClient {
     }
 }
 
-fn destination(uri: &Uri) -> Result<Authority, SystemError> {
-    let authority = uri
-        .authority()
-        .filter(|_| uri.scheme_str() == Some("https"));
-    let authority = authority.ok_or(SystemError::NotHttps)?;
-    Authority::parse(authority.as_str(), Some(443))
+/// Where a request goes. Whether it may go there in clear is for the chain to say.
+fn destination(uri: &Uri) -> Result<(Scheme, Authority), SystemError> {
+    let (scheme, port) = match uri.scheme_str() {
+        Some("https") => (Scheme::Https, 443),
+        Some("http") => (Scheme::Http, 80),
+        _ => return Err(SystemError::NoUrl),
+    };
+    let authority = uri.authority().ok_or(SystemError::NoUrl)?;
+    Authority::parse(authority.as_str(), Some(port))
+        .map(|authority| (scheme, authority))
         .map_err(|error| SystemError::Denied(Denial::malformed(error)))
 }
 
@@ -135,11 +140,23 @@ async fn exchange(
     let chain = live.chain();
     let (cleared, request) = clear(&chain, &mut live.flow, request).await?;
     let (socket, _) = open_raw(world, live, &cleared).await?;
+    if live.flow.scheme == Scheme::Http {
+        return converse(live, socket, request).await;
+    }
     let (config, _) = world.upstream_tls.for_lease();
     let tls = handshake(world, &live.flow.host, socket, config)
         .await
         .map_err(crate::proxy::Dialled::into_denial)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(tls))
+    converse(live, tls, request).await
+}
+
+async fn converse(
+    live: &mut LiveFlow,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, Denial> {
+    let chain = live.chain();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broke_off(live, &error))?;
     let asking = async {

@@ -65,6 +65,7 @@ impl AppTokens {
         let principal = System {
             name: "github_app",
             hosts: vec![(config.installation.api.clone(), 443)],
+            in_house: false,
         };
         Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),

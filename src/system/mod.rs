@@ -6,7 +6,9 @@ mod github_app;
 mod lenders;
 mod oauth;
 mod token_file;
+mod traces;
 
 pub use client::{SystemClient, SystemError};
 pub use forge::AskedForge;
 pub use lenders::Lenders;
+pub use traces::Traces;

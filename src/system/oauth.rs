@@ -74,6 +74,7 @@ impl OauthTokens {
         let principal = System {
             name: "oauth",
             hosts: vec![config.login.token_url.host()],
+            in_house: false,
         };
         Self {
             name: name.into(),

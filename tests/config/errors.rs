@@ -287,9 +287,9 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 ],
             ),
             (
-                "tracing: { otlp_endpoint: \"http://127.0.0.1:4317\" }",
+                "tracing: { otlp_endpoint: \"collector.example.com:4318\" }",
                 &[
-                    "2:27: tracing.otlp_endpoint: exporting traces is not part of this version: leave it out or null",
+                    "2:27: tracing.otlp_endpoint: must be the http:// or https:// URL of an OTLP collector, such as http://collector.example.com:4318",
                 ],
             ),
             (

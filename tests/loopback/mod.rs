@@ -365,7 +365,7 @@ fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
             level: "info".into(),
             json: true,
         },
-        otlp_endpoint: None,
+        collector: None,
         audit: AuditConfig {
             path: PathBuf::new(),
             max_bytes: 100 << 20,

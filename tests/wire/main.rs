@@ -37,4 +37,5 @@ mod reload;
 mod rules;
 mod streaming;
 mod survival;
+mod traces;
 mod upstream;

@@ -30,6 +30,11 @@ impl FlowId {
         });
         Self(start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
+
+    /// The id as a number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
 }
 
 impl fmt::Display for FlowId {
@@ -106,8 +111,11 @@ pub enum Principal {
 pub struct System {
     /// Its name, in the audit.
     pub name: &'static str,
-    /// The hosts and ports that it may ask; over verified TLS alone.
+    /// The hosts and ports that it may ask.
     pub hosts: Vec<(Host, u16)>,
+    /// They are the operator's own: spoken to in clear where the operator says so, and at
+    /// private addresses too. All others only over verified TLS and at public ones.
+    pub in_house: bool,
 }
 
 /// Bytes that passed, counted where the bodies stream.

@@ -1,10 +1,13 @@
-//! Watching, and nothing else: observers write no verdict and no byte of a flow.
+//! Watching, and nothing else: observers write no verdict, and of a flow's bytes none but the
+//! trace context that its client sent.
 
 mod audit;
 mod budget;
 mod line;
 mod metrics;
+mod trace;
 
 pub use audit::{Audit, AuditSettings, AuditSink};
 pub use line::AuditLine;
 pub use metrics::Metrics;
+pub use trace::{Span, SpanSink, Trace};

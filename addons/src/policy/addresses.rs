@@ -36,6 +36,24 @@ const SPECIAL: [IpNet; 25] = [
     v6([0x3fff_0000, 0, 0, 0], 20), // documentation
 ];
 
+/// Where an operator's own services are.
+const IN_HOUSE: [IpNet; 7] = [
+    v4([10, 0, 0, 0], 8),
+    v4([100, 64, 0, 0], 10),
+    v4([127, 0, 0, 0], 8),
+    v4([172, 16, 0, 0], 12),
+    v4([192, 168, 0, 0], 16),
+    v6([0, 0, 0, 1], 128),
+    v6([0xfc00_0000, 0, 0, 0], 7),
+];
+
+/// Metadata services within those.
+const METADATA: [IpNet; 3] = [
+    v4([100, 100, 100, 200], 32),
+    v6([0xfd00_0ec2, 0, 0, 0x254], 128),
+    v6([0xfd20_00ce, 0, 0, 0x254], 128),
+];
+
 const fn v4(octets: [u8; 4], prefix: u8) -> IpNet {
     let [a, b, c, d] = octets;
     IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix)
@@ -62,6 +80,16 @@ impl Guard {
     pub(super) fn may_dial(&self, address: SocketAddr) -> bool {
         let ours = |ip| self.own.is_ours(SocketAddr::new(ip, address.port()));
         all_forms(address.ip()).all(|form| !ours(form) && self.is_open(form))
+    }
+
+    /// Whether the address is one of the operator's own networks: none of our own listeners, and
+    /// none that a network lends to its machines to tell them secrets.
+    pub(super) fn is_in_house(&self, address: SocketAddr) -> bool {
+        let ip = fold_address(address.ip());
+        let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
+        within(&IN_HOUSE)
+            && !within(&METADATA)
+            && !self.own.is_ours(SocketAddr::new(ip, address.port()))
     }
 
     /// Whether a DNS answer may give the address away, to be dialled at one of these ports.

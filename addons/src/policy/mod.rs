@@ -77,14 +77,15 @@ impl Policy {
         Ok(())
     }
 
-    /// The appliance's own flows: where their principal's list says, over TLS, and nowhere else.
+    /// The appliance's own flows: where their principal's list says, over TLS unless that is in
+    /// house, and nowhere else.
     fn judge_system(flow: &mut Flow) -> Verdict {
         let Some(Principal::System(system)) = &flow.principal else {
             return Err(Denial::internal().rule("system principal"));
         };
         let (name, here) = (system.name, (flow.host.clone(), flow.port));
         flow.record.rule = Some(format!("system: {name}").into());
-        if flow.scheme == Scheme::Https && system.hosts.contains(&here) {
+        if (flow.scheme == Scheme::Https || system.in_house) && system.hosts.contains(&here) {
             return Ok(());
         }
         let sentence = format!("Domain not allowed: {} for {name}", flow.host);
@@ -93,7 +94,10 @@ impl Policy {
 
     fn judge_addresses(&self, flow: &Flow, addresses: &mut Addresses) -> Verdict {
         let first = addresses.0.first().copied();
-        addresses.0.retain(|address| self.guard.may_dial(*address));
+        let in_house = matches!(&flow.principal, Some(Principal::System(own)) if own.in_house);
+        addresses.0.retain(|address| {
+            self.guard.may_dial(*address) || (in_house && self.guard.is_in_house(*address))
+        });
         match first {
             Some(guarded) if addresses.0.is_empty() => Err(address_denied(&flow.host, guarded)),
             _ => Ok(()),
@@ -267,6 +271,7 @@ mod tests {
         let system = Arc::new(System {
             name: "oauth",
             hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
+            in_house: false,
         });
         let asks = |change: fn(&mut Flow)| {
             let mut flow = flow(Kind::Http, "login.example.com");
@@ -290,6 +295,50 @@ mod tests {
             flow.principal = Some(Principal::Container(container("web")));
         };
         assert_eq!(asks(container), nobody);
+    }
+
+    #[test]
+    fn in_house_the_appliance_may_speak_in_clear_and_to_private_addresses() {
+        let system = |in_house| {
+            Arc::new(System {
+                name: "traces",
+                hosts: vec![(Host::parse("collector.example.com").unwrap(), 4318)],
+                in_house,
+            })
+        };
+        let dial = |in_house, address: &str| {
+            let mut flow = flow(Kind::Http, "collector.example.com");
+            flow.port = 4318;
+            flow.scheme = if in_house {
+                Scheme::Http
+            } else {
+                Scheme::Https
+            };
+            flow.principal = Some(Principal::System(system(in_house)));
+            assert_eq!(code(policy(&[]).system(&mut flow)), None);
+            let mut addresses = Addresses(vec![SocketAddr::new(address.parse().unwrap(), 4318)]);
+            code(policy(&[]).dial(&mut flow, &mut addresses))
+        };
+        let denied = Some(Code::AddressNotAllowed);
+        for address in [
+            "10.1.2.3",
+            "127.0.0.1",
+            "::1",
+            "fd12::1",
+            "::ffff:192.168.1.1",
+        ] {
+            assert_eq!(dial(true, address), None, "{address}");
+            assert_eq!(dial(false, address), denied, "{address}");
+        }
+        for address in [
+            "169.254.169.254",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "0.0.0.0",
+            "224.0.0.1",
+        ] {
+            assert_eq!(dial(true, address), denied, "{address}");
+        }
     }
 
     #[test]

@@ -1,0 +1,236 @@
+//! Spans on their way to an OpenTelemetry collector: OTLP over HTTP, in JSON.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use addons::contract::System;
+use addons::observe::{Span, SpanSink};
+use bytes::Bytes;
+use http::Request;
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts, Registry};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::SystemClient;
+use crate::config::Collector;
+
+/// What waits for a collector that is slow or away; more is dropped and counted.
+const WAITING: usize = 4096;
+/// What is sent at once, and how long the first of them waits for others.
+const BATCH: usize = 512;
+const WAIT: Duration = Duration::from_secs(2);
+
+/// Who exports spans, kept over reloads as long as the collector is the same.
+pub struct Traces {
+    client: Arc<SystemClient>,
+    spans: IntCounterVec,
+    exporter: Mutex<Option<(Collector, Arc<Exporter>)>>,
+}
+
+impl Traces {
+    /// Registers `proxy_trace_spans_total` and begins.
+    pub fn new(client: Arc<SystemClient>, metrics: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new("proxy_trace_spans_total", "Spans of flows, by outcome.");
+        let spans = IntCounterVec::new(opts, &["outcome"])?;
+        metrics.register(Box::new(spans.clone()))?;
+        Ok(Self {
+            client,
+            spans,
+            exporter: Mutex::default(),
+        })
+    }
+
+    /// Where spans go under this configuration. The exporter before it sends what it has, and ends.
+    pub fn sink(&self, collector: Option<&Collector>) -> Option<Arc<dyn SpanSink>> {
+        let mut current = self.exporter.lock();
+        let Some(collector) = collector else {
+            *current = None;
+            return None;
+        };
+        if let Some((same, exporter)) = &*current
+            && same == collector
+        {
+            return Some(Arc::clone(exporter) as _);
+        }
+        let (waiting, spans) = mpsc::channel(WAITING);
+        tokio::spawn(export(
+            spans,
+            collector.clone(),
+            Arc::clone(&self.client),
+            self.spans.clone(),
+        ));
+        let exporter = Arc::new(Exporter {
+            waiting,
+            spans: self.spans.clone(),
+        });
+        *current = Some((collector.clone(), Arc::clone(&exporter)));
+        Some(exporter)
+    }
+}
+
+struct Exporter {
+    waiting: mpsc::Sender<Span>,
+    spans: IntCounterVec,
+}
+
+impl SpanSink for Exporter {
+    fn write(&self, span: Span) {
+        if self.waiting.try_send(span).is_err() {
+            self.spans.with_label_values(&["dropped"]).inc();
+        }
+    }
+}
+
+async fn export(
+    mut waiting: mpsc::Receiver<Span>,
+    collector: Collector,
+    client: Arc<SystemClient>,
+    spans: IntCounterVec,
+) {
+    let principal = Arc::new(System {
+        name: "traces",
+        hosts: vec![collector.authority()],
+        in_house: true,
+    });
+    let mut reachable = true;
+    while let Some(first) = waiting.recv().await {
+        let batch = fill(first, &mut waiting).await;
+        let sent = send(&client, &principal, &collector, &batch).await;
+        if sent.is_ok() != reachable {
+            reachable = sent.is_ok();
+            match &sent {
+                Ok(()) => tracing::info!(%collector, "the collector takes traces again"),
+                Err(why) => {
+                    tracing::warn!(%collector, "traces are dropped until the collector takes them: {why}");
+                }
+            }
+        }
+        let outcome = if sent.is_ok() { "exported" } else { "refused" };
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        spans.with_label_values(&[outcome]).inc_by(count);
+    }
+}
+
+/// What comes soon after the first.
+async fn fill(first: Span, waiting: &mut mpsc::Receiver<Span>) -> Vec<Span> {
+    let mut batch = vec![first];
+    let until = Instant::now() + WAIT;
+    while batch.len() < BATCH
+        && let Ok(Some(span)) = timeout_at(until, waiting.recv()).await
+    {
+        batch.push(span);
+    }
+    batch
+}
+
+async fn send(
+    client: &SystemClient,
+    principal: &Arc<System>,
+    collector: &Collector,
+    batch: &[Span],
+) -> Result<(), String> {
+    let body = Bytes::from(document(batch).to_string());
+    let request = Request::post(collector.traces_url())
+        .header(USER_AGENT, "unified-proxy")
+        .header(CONTENT_TYPE, "application/json")
+        .body(body);
+    let request = request.map_err(|error| error.to_string())?;
+    let response = client.send(principal, request).await;
+    let response = response.map_err(|error| error.to_string())?;
+    let status = response.status();
+    let taken = status.is_success().then_some(());
+    taken.ok_or_else(|| format!("it answered {status}"))
+}
+
+/// An `ExportTraceServiceRequest`: <https://opentelemetry.io/docs/specs/otlp/>.
+fn document(batch: &[Span]) -> Value {
+    let version = env!("CARGO_PKG_VERSION");
+    let resource = [
+        attribute("service.name", json!({ "stringValue": "unified-proxy" })),
+        attribute("service.version", json!({ "stringValue": version })),
+    ];
+    let spans: Vec<Value> = batch.iter().map(span).collect();
+    json!({ "resourceSpans": [{
+        "resource": { "attributes": resource },
+        "scopeSpans": [{ "scope": { "name": "unified-proxy", "version": version }, "spans": spans }],
+    }] })
+}
+
+fn span(span: &Span) -> Value {
+    const SERVER: u8 = 2;
+    const ERROR: u8 = 2;
+    let line = &span.line;
+    let name = match &line.method {
+        Some(method) => format!("{method} {}", line.host),
+        None => format!("{} {}", line.kind.as_str(), line.host),
+    };
+    let mut value = json!({
+        "traceId": format!("{:032x}", span.trace),
+        "spanId": format!("{:016x}", span.id),
+        "name": name,
+        "kind": SERVER,
+        "startTimeUnixNano": nanos(line.ts),
+        "endTimeUnixNano": nanos(line.ts + span.duration),
+        "attributes": attributes(span),
+        "status": if line.outcome == "failed" { json!({ "code": ERROR }) } else { json!({}) },
+    });
+    if let (Some(parent), Some(fields)) = (span.parent, value.as_object_mut()) {
+        fields.insert("parentSpanId".to_owned(), format!("{parent:016x}").into());
+    }
+    value
+}
+
+/// The names are those of OpenTelemetry's semantic conventions where it has any.
+fn attributes(span: &Span) -> Vec<Value> {
+    let line = &span.line;
+    let text =
+        |name, value: Option<String>| Some(attribute(name, json!({ "stringValue": value? })));
+    let number = |name, value: u64| Some(attribute(name, json!({ "intValue": value.to_string() })));
+    let shown = |value: &dyn std::fmt::Display| Some(value.to_string());
+    let all = [
+        text("unified_proxy.kind", shown(&line.kind.as_str())),
+        text("unified_proxy.outcome", shown(&line.outcome)),
+        text(
+            "unified_proxy.container.id",
+            line.container_id.as_ref().and_then(|id| shown(&id)),
+        ),
+        text("unified_proxy.addon", line.addon.map(str::to_owned)),
+        text(
+            "unified_proxy.rule",
+            line.rule.as_deref().map(str::to_owned),
+        ),
+        text(
+            "client.address",
+            line.client.and_then(|client| shown(&client)),
+        ),
+        text(
+            "http.request.method",
+            line.method.as_deref().map(str::to_owned),
+        ),
+        text("server.address", shown(&line.host)),
+        number("server.port", line.port.into()),
+        text("url.path", line.path.as_deref().map(str::to_owned)),
+        line.status
+            .and_then(|status| number("http.response.status_code", status.into())),
+        text("error.type", line.code.map(str::to_owned)),
+        number("http.request.body.size", line.bytes_in),
+        number("http.response.body.size", line.bytes_out),
+        text(
+            "network.peer.address",
+            line.upstream_addr.and_then(|peer| shown(&peer.ip())),
+        ),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn attribute(name: &str, value: Value) -> Value {
+    json!({ "key": name, "value": value })
+}
+
+fn nanos(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos().to_string()
+}
