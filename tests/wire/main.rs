@@ -37,3 +37,4 @@ mod rules;
 mod streaming;
 mod survival;
 mod upstream;
+mod verification;
