@@ -26,6 +26,7 @@ mod github;
 mod guarded;
 mod house;
 mod identity;
+mod lfs;
 mod limits;
 mod oauth;
 mod oauth_files;
