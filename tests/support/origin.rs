@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -16,6 +17,7 @@ use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::Certificates;
+use super::lfs::Store;
 use super::routes;
 
 /// One request as the origin saw it.
@@ -68,6 +70,7 @@ pub(super) struct Shared {
     pub seen: Mutex<Vec<Seen>>,
     pub connections: AtomicUsize,
     pub repositories: TempDir,
+    pub large_files: Store,
 }
 
 /// The origin: the same routes over HTTPS (h2 and HTTP/1.1) and in clear text.
@@ -98,6 +101,7 @@ impl Origin {
             seen: Mutex::default(),
             connections: AtomicUsize::new(0),
             repositories: TempDir::new().unwrap(),
+            large_files: Store::default(),
         });
         let certificates = Certificates::new();
         let ca_pem = certificates.ca_pem.clone();
@@ -145,6 +149,25 @@ impl Origin {
     /// Nothing of what was denied may have reached the origin, not even a handshake.
     pub fn assert_untouched(&self) {
         assert_eq!(self.connections(), 0, "requests: {:?}", self.seen());
+    }
+
+    /// What was uploaded with Git LFS.
+    pub fn large_files(&self) -> &Store {
+        &self.shared.large_files
+    }
+
+    /// Makes an empty bare repository that may be pushed to, and says where it lies.
+    pub fn create_repository(&self, name: &str) -> PathBuf {
+        let bare = self.repositories().join(format!("{name}.git"));
+        let path = bare.to_str().unwrap();
+        for arguments in [
+            &["init", "--quiet", "--bare", "--initial-branch=main", path][..],
+            &["-C", path, "config", "http.receivepack", "true"],
+        ] {
+            let status = Command::new("git").args(arguments).status();
+            assert!(status.unwrap().success());
+        }
+        bare
     }
 
     /// Where bare repositories lie that it serves as `/OWNER/REPO.git`.
