@@ -27,8 +27,8 @@ impl Identity {
 
     fn identify(&self, flow: &mut Flow) -> Verdict {
         let container = match &flow.principal {
-            // The engine speaks for itself; no client can make a flow one of these.
-            Some(Principal::System(_)) => return Ok(()),
+            // The engine speaks for itself in a phase of its own.
+            Some(Principal::System(_)) => return Err(unknown_source()),
             Some(Principal::Container(known)) if self.containers.available() => Arc::clone(known),
             Some(Principal::Container(_)) => return Err(registry_unavailable()),
             None => self.find(flow)?,

@@ -30,12 +30,20 @@ const SECRET: &str = "sk-0123456789abcdef";
 struct NoForge;
 
 impl Forge for NoForge {
-    fn repo_of_id<'a>(&'a self, _asker: Asker, _id: u64) -> BoxFuture<'a, Option<String>> {
-        Box::pin(std::future::ready(None))
+    fn repo_of_id<'a>(
+        &'a self,
+        _asker: Asker,
+        _id: u64,
+    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn nodes<'a>(&'a self, _asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>> {
-        Box::pin(std::future::ready(vec![None; ids.len()]))
+    fn nodes<'a>(
+        &'a self,
+        _asker: Asker,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
+        Box::pin(std::future::ready(Ok(vec![None; ids.len()])))
     }
 }
 

@@ -4,10 +4,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, Chain, Cleared, Client, Code, Container, Denial, Flow, Kind, Path, Principal,
-    Scheme, System,
+    self, Authority, Chain, Cleared, Client, Code, Container, Denial, Flow, Kind, Lookup, Path,
+    Principal, Scheme, System,
 };
-use addons::github::Lookup;
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
 use http::{Request, Response, Uri, Version};
@@ -106,7 +105,8 @@ impl SystemClient {
             Err(_elapsed) => Err(Denial::new(
                 Code::UpstreamTimeout,
                 format!("{} did not answer in time", live.flow.host),
-            )),
+            )
+            .with("step", "response")),
         };
         match &answered {
             Ok(response) => {
@@ -225,7 +225,7 @@ async fn read_whole(
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|_| {
         let sentence = format!("{} broke off, or sent too much", live.flow.host);
-        Denial::new(Code::UpstreamUnreachable, sentence)
+        Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response")
     })?;
     Ok(Response::from_parts(parts, body.to_bytes()))
 }
@@ -240,4 +240,5 @@ fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
         Code::UpstreamUnreachable,
         format!("{} {why}", live.flow.host),
     )
+    .with("step", "response")
 }

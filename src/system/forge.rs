@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::contract::BoxFuture;
+use addons::contract::{BoxFuture, Code, Denial, Fault};
 use addons::github::{Asker, Forge, Node};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -12,12 +12,14 @@ use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::SystemClient;
+use super::{SystemClient, SystemError};
 
 /// How long an answer is believed: repositories are renamed and issues move.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 /// What a lease remembers.
 const KEPT: usize = 4096;
+/// No forge's ids are longer.
+const MAX_ID: usize = 256;
 
 /// Every type that names its repository; nodes of others stay unknown.
 const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
@@ -40,81 +42,105 @@ impl AskedForge {
         Self { client }
     }
 
-    async fn ask(&self, asker: &Asker, request: Request<Bytes>) -> Option<Value> {
-        let sent = self.client.look_up(&asker.container, request).await;
-        // Why it failed is on the audit's line of the look-up.
-        let response = sent.ok()?;
-        (response.status() == StatusCode::OK)
-            .then(|| serde_json::from_slice(response.body()).ok())
-            .flatten()
+    /// The forge's answer, or `None` where policy or the forge does not let the container see it.
+    async fn ask(
+        &self,
+        asker: &Asker,
+        request: http::Result<Request<Bytes>>,
+    ) -> Result<Option<Value>, Denial> {
+        let request = request.map_err(Denial::malformed)?;
+        let response = match self.client.look_up(&asker.container, request).await {
+            Ok(response) => response,
+            Err(SystemError::Denied(denial)) if is_policy(&denial) => return Ok(None),
+            Err(SystemError::Denied(denial)) => return Err(denial),
+            Err(SystemError::Starting | SystemError::NoUrl) => return Err(Denial::internal()),
+        };
+        if response.status().is_server_error() {
+            let sentence = format!("{} cannot say whose that is", asker.host);
+            return Err(Denial::new(Code::UpstreamUnreachable, sentence));
+        }
+        if response.status() != StatusCode::OK {
+            return Ok(None);
+        }
+        Ok(serde_json::from_slice(response.body()).ok())
     }
 
-    async fn ask_repo(&self, asker: &Asker, id: u64) -> Option<String> {
+    async fn ask_repo(&self, asker: &Asker, id: u64) -> Result<Option<String>, Denial> {
         let below = if asker.prefix.is_empty() { "" } else { "/v3" };
-        let request = Request::get(url(asker, &format!("{below}/repositories/{id}")));
-        let request = request
+        let request = Request::get(url(asker, &format!("{below}/repositories/{id}")))
             .header(USER_AGENT, "unified-proxy")
             .header(ACCEPT, "application/vnd.github+json")
             .body(Bytes::new());
-        let answer = self.ask(asker, request.ok()?).await?;
-        Some(answer.get("full_name")?.as_str()?.to_owned())
+        let answer = self.ask(asker, request).await?.unwrap_or_default();
+        let name = answer.get("full_name").and_then(Value::as_str);
+        Ok(name.map(str::to_owned))
     }
 
-    async fn ask_nodes(&self, asker: &Asker, ids: &[&String]) -> Option<Vec<Option<Node>>> {
+    async fn ask_nodes(&self, asker: &Asker, ids: &[&String]) -> Result<Vec<Option<Node>>, Denial> {
         let body = json!({ "query": NODES, "variables": { "ids": ids } });
         let request = Request::post(url(asker, "/graphql"))
             .header(USER_AGENT, "unified-proxy")
             .header(CONTENT_TYPE, "application/json")
             .body(body.to_string().into());
-        let answer = self.ask(asker, request.ok()?).await?;
-        let nodes = answer.pointer("/data/nodes")?.as_array()?;
+        let answer = self.ask(asker, request).await?.unwrap_or_default();
+        let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
         // One too few or too many, and an answer would be taken for another's.
-        (nodes.len() == ids.len()).then(|| nodes.iter().map(node).collect())
+        let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
+        Ok(nodes.map_or_else(Vec::new, |nodes| nodes.iter().map(node).collect()))
     }
 }
 
+/// Whether the container may not ask; everything else may pass by itself.
+fn is_policy(denial: &Denial) -> bool {
+    denial.code().fault() == Fault::Policy && denial.retry_after_seconds().is_none()
+}
+
 impl Forge for AskedForge {
-    fn repo_of_id<'a>(&'a self, asker: Asker, id: u64) -> BoxFuture<'a, Option<String>> {
+    fn repo_of_id<'a>(
+        &'a self,
+        asker: Asker,
+        id: u64,
+    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         Box::pin(async move {
             let known = asker.container.owned(Known::default);
-            let key = Key::new(&asker, id.to_string());
+            let key = Key::new(&asker, What::Number(id));
             if let Some(node) = known.find(&key) {
-                return Some(node.repo);
+                return Ok(Some(node.repo));
             }
             let repo = self.ask_repo(&asker, id).await?;
-            let node = Node {
-                repo: repo.clone(),
-                label: None,
-            };
-            known.keep(key, node);
-            Some(repo)
+            if let Some(repo) = repo.clone() {
+                known.keep(key, Node { repo, label: None });
+            }
+            Ok(repo)
         })
     }
 
-    fn nodes<'a>(&'a self, asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>> {
+    fn nodes<'a>(
+        &'a self,
+        asker: Asker,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         Box::pin(async move {
             let known = asker.container.owned(Known::default);
-            let mut nodes: Vec<Option<Node>> = ids
-                .iter()
-                .map(|id| known.find(&Key::new(&asker, id.clone())))
-                .collect();
+            let key = |id: &String| Key::new(&asker, What::Node(id.clone()));
+            let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
             let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
                 .iter()
                 .zip(&mut nodes)
-                .filter(|(_, node)| node.is_none())
+                .filter(|(id, node)| node.is_none() && id.len() <= MAX_ID)
                 .collect();
             let asked: Vec<&String> = unknown.iter().map(|(id, _)| *id).collect();
             if asked.is_empty() {
-                return nodes;
+                return Ok(nodes);
             }
-            let answers = self.ask_nodes(&asker, &asked).await.unwrap_or_default();
+            let answers = self.ask_nodes(&asker, &asked).await?;
             for ((id, node), answer) in unknown.iter_mut().zip(answers) {
                 if let Some(answer) = &answer {
-                    known.keep(Key::new(&asker, (*id).clone()), answer.clone());
+                    known.keep(key(id), answer.clone());
                 }
                 **node = answer;
             }
-            nodes
+            Ok(nodes)
         })
     }
 }
@@ -144,14 +170,20 @@ struct Known(Mutex<HashMap<Key, (Instant, Node)>>);
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
-    authority: String,
-    id: String,
+    api: String,
+    what: What,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum What {
+    Number(u64),
+    Node(String),
 }
 
 impl Key {
-    fn new(asker: &Asker, id: String) -> Self {
-        let authority = url(asker, "");
-        Self { authority, id }
+    fn new(asker: &Asker, what: What) -> Self {
+        let api = url(asker, "");
+        Self { api, what }
     }
 }
 

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
 const HOST: &str = "api.github.com";
+/// A server of one's own, whose API lies on the host of its pages.
+const OWN: &str = "git.example.com";
 const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
@@ -36,11 +38,17 @@ fn node(id: &Value) -> Value {
 
 fn answer(asked: &Asked, seen: &Seen, body: &str) -> Option<(u16, Value)> {
     let authorization = seen.header("authorization").map(str::to_owned);
-    if let Some(number) = seen.target.strip_prefix("/repositories/") {
+    let below = if seen.authority == OWN {
+        "/api/v3/repositories/"
+    } else {
+        "/repositories/"
+    };
+    if let Some(number) = seen.target.strip_prefix(below) {
         asked.lock().push((json!(number), authorization));
         return match number {
             "1" => Some((200, json!({ "full_name": "Acme/Web" }))),
             "2" => Some((200, json!({ "full_name": "acme/secret" }))),
+            "5" => Some((503, json!({}))),
             "1/issues" => Some((200, json!([]))),
             _ => Some((404, json!({ "message": "Not Found" }))),
         };
@@ -62,7 +70,8 @@ fn start() -> House {
     let origin = Origin::scripted(move |seen, body| answer(&shared, seen, body));
     let mut setup = Setup::new(&origin);
     setup.host(HOST, origin.https);
-    setup.credential(json!({ "name": "api", "hosts": [HOST], "bearer": "ghp_secret" }));
+    setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["github.com", OWN] } }));
+    setup.credential(json!({ "name": "api", "hosts": [HOST, OWN], "bearer": "ghp_secret" }));
     let house = House {
         asked,
         proxy: setup.start(),
@@ -101,9 +110,17 @@ fn a_node_is_where_the_forge_says_it_is() {
         assert_eq!(house.comment(id)["data"], json!({}), "{id}");
     }
     let reached = house.origin.seen().len();
-    for id in ["I_secret", "I_unknown", "../I_web"] {
-        assert_eq!(house.comment(id)["code"], "repo_not_authorized", "{id}");
-    }
+    let denials = ["I_secret", "I_unknown", "../I_web"].map(|id| {
+        let mut denial = house.comment(id);
+        assert_eq!(denial["code"], "repo_not_authorized", "{id}");
+        assert_eq!(denial["node"].take(), id);
+        denial["flow"].take();
+        denial
+    });
+    assert_eq!(
+        denials[0], denials[1],
+        "what is another's looks like what is not there"
+    );
     let asked = house.origin.seen().len() - reached;
     assert_eq!(asked, 3, "the look-ups and nothing else");
     let bearer = Some("Bearer ghp_secret".to_owned());
@@ -163,6 +180,7 @@ fn a_repository_may_be_named_by_its_number() {
             (403, &json!("repo_not_authorized")),
             "{path}"
         );
+        assert!(!reply.text().contains("secret"), "{}", reply.text());
     }
     let asked: Vec<Value> = house
         .asked
@@ -170,8 +188,12 @@ fn a_repository_may_be_named_by_its_number() {
         .iter()
         .map(|(id, _)| id.clone())
         .collect();
-    // Asked, sent; sent; asked; asked.
-    assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3"]));
+    assert_eq!(
+        get("/repositories/5").json()["code"],
+        "upstream_unreachable"
+    );
+    // Asked, sent; sent; asked; asked; asked.
+    assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3", "5"]));
 }
 
 #[test]
@@ -181,4 +203,19 @@ fn a_forge_that_answers_with_less_than_was_asked_denies() {
     assert_eq!(house.graphql(two, json!({}))["code"], "repo_not_authorized");
     assert_eq!(house.asked.lock().len(), 1);
     assert_eq!(house.comment("I_web")["data"], json!({}));
+}
+
+#[test]
+fn a_server_whose_api_lies_on_its_own_host_is_asked_there() {
+    let house = start();
+    let get = |path: &str| house.proxy.https_get(OWN, path, &[]).status;
+    assert_eq!(get("/api/v3/repositories/1/issues"), 200);
+    assert_eq!(get("/api/v3/repositories/2"), 403);
+    let body = json!({ "query": COMMENT, "variables": { "id": "I_web", "body": "Seen." } });
+    let url = format!("https://{OWN}/api/graphql");
+    let reply = house
+        .proxy
+        .curl(&["--data", &body.to_string(), &url])
+        .json();
+    assert_eq!(reply["data"], json!({}));
 }

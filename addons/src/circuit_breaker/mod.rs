@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::contract::{
-    Addon, Code, Denial, EntryMap, Flow, Kind, Order, Outcome, Request, Response, Step, Verdict,
+    Addon, Code, Denial, EntryMap, Flow, Kind, Lookup, Order, Outcome, Request, Response, Step,
+    Verdict,
 };
 use circuits::{Circuits, Probe, Way};
 
@@ -68,7 +69,9 @@ impl CircuitBreaker {
     /// stand for hours. Without an entry there is nothing to look up: policy denies it.
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.0.breakers;
-        if flow.entry.is_none() || !breakers.troubled() {
+        // The request that a look-up is part of was let go, and has the place.
+        let part_of_another = flow.slots.find::<Lookup>().is_some();
+        if flow.entry.is_none() || !breakers.troubled() || part_of_another {
             return Ok(());
         }
         let way = Way::of(flow);
@@ -143,6 +146,10 @@ impl Addon for CircuitBreaker {
         let connects = flow.kind == Kind::Tunnel && self.0.passthrough.find(&flow.host).is_some();
         let verdict = if connects { self.admit(flow) } else { Ok(()) };
         verdict.into()
+    }
+
+    fn system<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        self.admit(flow).into()
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {

@@ -40,6 +40,12 @@ impl GitOperation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anonymous;
 
+/// The flow is a question that an addon needs answered before it can judge a request of the same
+/// container, for which the engine asks. It is part of that request and has its place; only the
+/// engine makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup;
+
 /// The request is to an API that lies on a git host, and was judged as such: it is no git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiCall;

@@ -30,7 +30,7 @@ pub use entry::{Entry, EntryMap, HostPattern, Origin, PatternError};
 pub use flow::{
     Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme, System,
 };
-pub use git::{Anonymous, ApiCall, GitOperation};
+pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};

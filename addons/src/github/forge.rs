@@ -2,16 +2,25 @@
 
 use std::sync::Arc;
 
-use crate::contract::{BoxFuture, Container, Host};
+use crate::contract::{BoxFuture, Container, Denial, Host};
 
 /// Asks the forge as the container itself would: with its credential, within its policy and its
-/// budgets. Answers belong to the lease. What cannot be resolved is `None`, and denied.
+/// budgets. Answers belong to the lease. What is nowhere that the container may see is `None`, and
+/// denied; an error is why it could not be asked.
 pub trait Forge: Send + Sync {
     /// The `owner/name` of the repository with this number.
-    fn repo_of_id<'a>(&'a self, asker: Asker, id: u64) -> BoxFuture<'a, Option<String>>;
+    fn repo_of_id<'a>(
+        &'a self,
+        asker: Asker,
+        id: u64,
+    ) -> BoxFuture<'a, Result<Option<String>, Denial>>;
 
     /// What each of up to 100 ids names, in the order asked.
-    fn nodes<'a>(&'a self, asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>>;
+    fn nodes<'a>(
+        &'a self,
+        asker: Asker,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>>;
 }
 
 /// On whose behalf the forge is asked, and where.

@@ -21,7 +21,7 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, Order, Principal, Request,
+    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, Lookup, Order, Request,
     Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
@@ -69,10 +69,6 @@ pub struct ForgeHosts {
     /// Archives.
     pub codeload: Option<Host>,
 }
-
-/// Marks a flow of the engine that resolves a name for this addon: it is judged by nobody's
-/// list, for its answer goes to this addon alone.
-pub struct Lookup;
 
 /// What a host serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,17 +165,27 @@ impl Github {
         id: u64,
         rest: Vec<String>,
     ) -> Verdict {
+        if flow.is_rehearsal() {
+            flow.note(|| format!("the forge would be asked which repository has the number {id}"));
+            return Ok(());
+        }
         let container = Arc::clone(&asker.container);
-        let repo = self.forge.repo_of_id(asker, id).await;
-        let repo = repo.map(|repo| repo.to_ascii_lowercase());
-        let Some((owner, name)) = repo.as_deref().and_then(|repo| repo.split_once('/')) else {
-            let what = format!("which repository has the number {id} cannot be told");
-            return Err(Denials::no_repo(what));
-        };
+        // The same words whether there is none or it is another's, and no name: what our
+        // credential may see is not for the container to learn.
+        let not_theirs =
+            || Denials::no_repo(format!("the repository with the number {id} is not listed"));
+        let repo = self.forge.repo_of_id(asker, id).await?;
+        let repo = repo.ok_or_else(not_theirs)?.to_ascii_lowercase();
+        let (owner, name) = repo.split_once('/').ok_or_else(not_theirs)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
         let rest = &rest;
-        let repo = InRepo { owner, name, rest };
-        let access = self.rest.judge(&repo, request, &container)?;
+        let judged = self
+            .rest
+            .judge(&InRepo { owner, name, rest }, request, &container);
+        let access = match judged {
+            Err(_) if Denials::permit_repo(&repo, &container).is_err() => return Err(not_theirs()),
+            judged => judged?,
+        };
         admit(flow, request, access);
         Ok(())
     }
@@ -329,14 +335,15 @@ impl GraphqlJudge {
             return Ok(());
         }
         let ids: Vec<String> = wanted.nodes.iter().cloned().collect();
-        let nodes = self.forge.nodes(self.asker, ids.clone()).await;
+        let nodes = self.forge.nodes(self.asker, ids.clone()).await?;
         let mut nodes = nodes.into_iter();
         for id in ids {
-            let Some(node) = nodes.next().flatten() else {
-                let why = "to which repository this node belongs cannot be told";
+            let node = nodes.next().flatten();
+            let node = node.filter(|node| Denials::permit_repo(&node.repo, &container).is_ok());
+            let Some(node) = node else {
+                let why = "this node is in none of the listed repositories";
                 return Err(Denials::no_repo(why).with("node", id));
             };
-            Denials::permit_repo(&node.repo, &container)?;
             let label = node.label.filter(|label| content::is_bot_label(label));
             if let Some(label) = label.filter(|_| wanted.labels.contains(&id)) {
                 let why = content::Objection::Label(label).to_string();
@@ -365,9 +372,10 @@ impl Addon for Github {
         let Some(service) = self.services.get(&flow.host) else {
             return Step::PASS;
         };
-        // The engine's own errands have no container whose list could bound them.
-        let is_ours = matches!(flow.principal, Some(Principal::System(_)));
-        if is_ours || flow.slots.find::<Lookup>().is_some() {
+        if flow.slots.find::<Lookup>().is_some() {
+            // Its answer goes to this addon alone. On a host of pages and git it says, as of any
+            // call, that it is no git.
+            flow.slots.put(ApiCall);
             return Step::PASS;
         }
         match self.judge_request(*service, flow, request) {

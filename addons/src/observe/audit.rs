@@ -24,7 +24,8 @@ pub struct AuditSettings {
     pub log: Arc<dyn AuditSink>,
     /// Those who watch flows as they end: they see every line by itself.
     pub live: Vec<Arc<dyn AuditSink>>,
-    /// What one container may write to the log; strangers share as much.
+    /// What one container may write to the log; strangers share as much, and so do the errands of
+    /// the appliance itself.
     pub lines_per_minute_per_container: NonZeroU32,
 }
 
@@ -32,6 +33,8 @@ pub struct AuditSettings {
 pub struct Audit {
     settings: AuditSettings,
     strangers: Budget,
+    /// Of the appliance itself: what it does may follow from what clients do.
+    own: Budget,
     leases: Mutex<Vec<Weak<Budget>>>,
     folded: IntCounter,
 }
@@ -42,15 +45,18 @@ impl Audit {
         let help = "Audit lines that were folded into an equal one";
         let folded = IntCounter::new("proxy_audit_lines_folded_total", help)?;
         registry.register(Box::new(folded.clone()))?;
-        let strangers = Budget::new(
-            settings.lines_per_minute_per_container,
-            Arc::clone(&settings.log),
-            folded.clone(),
-            CancellationToken::new(),
-        );
+        let budget = || {
+            Budget::new(
+                settings.lines_per_minute_per_container,
+                Arc::clone(&settings.log),
+                folded.clone(),
+                CancellationToken::new(),
+            )
+        };
         Ok(Self {
+            strangers: budget(),
+            own: budget(),
             settings,
-            strangers,
             leases: Mutex::default(),
             folded,
         })
@@ -69,6 +75,7 @@ impl Audit {
 
     fn each_budget(&self, act: impl Fn(&Budget)) {
         act(&self.strangers);
+        act(&self.own);
         let mut budgets = Vec::new();
         self.leases.lock().retain(|lease| {
             let budget = lease.upgrade();
@@ -120,8 +127,7 @@ impl Addon for Audit {
                 });
                 owned.0.write(line);
             }
-            // Its flows are few, and none of them is chosen by a client.
-            Some(Principal::System(_)) => self.settings.log.write(line),
+            Some(Principal::System(_)) => self.own.write(line),
             None => self.strangers.write(line),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::line::AuditLine;
-use crate::contract::{Addon, Flow, Order, Outcome, Principal, Request, Step};
+use crate::contract::{Addon, Flow, Order, Outcome, Request, Step};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const SAMPLED: u8 = 1;
@@ -72,7 +72,7 @@ impl Addon for Trace {
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         // The appliance's own errands are in nobody's trace, least of all those that bring spans.
-        if flow.is_rehearsal() || matches!(flow.principal, Some(Principal::System(_))) {
+        if flow.is_rehearsal() || flow.known_container().is_none() {
             return;
         }
         let context = flow.slots.find::<Context>();
@@ -151,7 +151,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::contract::{Kind, System};
+    use crate::contract::{Kind, Principal, System};
     use crate::fixtures::{container, flow_of, request};
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_appliances_own_errands_have_no_span() {
+    fn the_appliances_own_errands_and_strangers_have_no_span() {
         let (_, span) = traced(&[], |flow| {
             flow.principal = Some(Principal::System(Arc::new(System {
                 name: "traces",
@@ -259,6 +259,8 @@ mod tests {
                 in_house: true,
             })));
         });
+        assert!(span.is_none());
+        let (_, span) = traced(&[], |flow| flow.principal = None);
         assert!(span.is_none());
     }
 }

@@ -47,11 +47,11 @@ const IN_HOUSE: [IpNet; 7] = [
     v6([0xfc00_0000, 0, 0, 0], 7),
 ];
 
-/// Metadata services within those.
+/// Services within those that a cloud lends to its machines: metadata, and identities.
 const METADATA: [IpNet; 3] = [
     v4([100, 100, 100, 200], 32),
-    v6([0xfd00_0ec2, 0, 0, 0x254], 128),
-    v6([0xfd20_00ce, 0, 0, 0x254], 128),
+    v6([0xfd00_0ec2, 0, 0, 0], 32),
+    v6([0xfd20_00ce, 0, 0, 0], 32),
 ];
 
 const fn v4(octets: [u8; 4], prefix: u8) -> IpNet {

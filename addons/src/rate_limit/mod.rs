@@ -6,9 +6,7 @@ mod requests;
 
 use std::time::Duration;
 
-use crate::contract::{
-    Addon, Code, Denial, DnsQuery, Flow, Host, Order, Principal, Request, Step, Verdict,
-};
+use crate::contract::{Addon, Code, Denial, DnsQuery, Flow, Host, Order, Request, Step, Verdict};
 
 pub use buckets::RateBuckets;
 pub use dns::DnsBudget;
@@ -97,9 +95,9 @@ impl Addon for RateLimit {
     }
 }
 
-/// A rehearsal sends nothing, and what the appliance asks for itself is nobody's budget.
+/// A rehearsal sends nothing.
 fn counts(flow: &Flow) -> bool {
-    !flow.is_rehearsal() && !matches!(flow.principal, Some(Principal::System(_)))
+    !flow.is_rehearsal()
 }
 
 fn over(flow: &Flow, wait: Duration) -> Denial {

@@ -26,16 +26,24 @@ use tokio::runtime::{Builder, Runtime};
 struct Known;
 
 impl Forge for Known {
-    fn repo_of_id<'a>(&'a self, _asker: Asker, id: u64) -> BoxFuture<'a, Option<String>> {
+    fn repo_of_id<'a>(
+        &'a self,
+        _asker: Asker,
+        id: u64,
+    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         let repo = match id {
             7 => Some("Acme/Web".to_owned()),
             8 => Some("acme/secret".to_owned()),
             _ => None,
         };
-        Box::pin(std::future::ready(repo))
+        Box::pin(std::future::ready(Ok(repo)))
     }
 
-    fn nodes<'a>(&'a self, _asker: Asker, ids: Vec<String>) -> BoxFuture<'a, Vec<Option<Node>>> {
+    fn nodes<'a>(
+        &'a self,
+        _asker: Asker,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         let node = |id: &String| {
             let repo = match id.chars().next()? {
                 'W' => "acme/web",
@@ -47,7 +55,7 @@ impl Forge for Known {
                 label: id.ends_with("automerge").then(|| "Auto Merge".to_owned()),
             })
         };
-        Box::pin(std::future::ready(ids.iter().map(node).collect()))
+        Box::pin(std::future::ready(Ok(ids.iter().map(node).collect())))
     }
 }
 
