@@ -15,6 +15,7 @@ mod outgoing;
 mod permission;
 mod relay;
 mod reply;
+mod seldom;
 mod serve;
 mod sniff;
 mod tunnel;
