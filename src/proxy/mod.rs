@@ -6,6 +6,7 @@ mod body;
 mod connection;
 mod drain;
 mod exchange;
+mod filtering;
 mod headers;
 mod hello;
 mod io;
