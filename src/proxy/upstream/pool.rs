@@ -200,7 +200,9 @@ impl LeasePool {
             return;
         }
         connection.idle_since = Instant::now();
+        // Both would hold on to the task that used it last.
         connection.driver.release();
+        connection.timer = None;
         let mut connections = self.connections.lock();
         let idle = connections.idle.entry(target).or_default();
         if idle.len() < MAX_IDLE {
