@@ -25,6 +25,11 @@ impl LiveFlow {
         }
     }
 
+    /// The chain that this flow began with and keeps.
+    pub fn chain(&self) -> Arc<Chain> {
+        Arc::clone(&self.chain)
+    }
+
     /// The status that the client gets.
     pub fn answered(&mut self, status: u16) {
         self.status = status;
