@@ -26,17 +26,17 @@ impl Identity {
     }
 
     fn identify(&self, flow: &mut Flow) -> Verdict {
-        let container = match &flow.principal {
+        match &flow.principal {
             // The engine speaks for itself in a phase of its own.
             Some(Principal::System(_)) => return Err(unknown_source()),
-            Some(Principal::Container(known)) if self.containers.available() => Arc::clone(known),
+            Some(Principal::Container(_)) if self.containers.available() => {}
             Some(Principal::Container(_)) => return Err(registry_unavailable()),
-            None => self.find(flow)?,
-        };
-        // Named before it is judged, so that the audit can say whose flow was denied.
-        flow.principal = Some(Principal::Container(Arc::clone(&container)));
+            // Named before it is judged, so that the audit can say whose flow was denied.
+            None => flow.principal = Some(Principal::Container(self.find(flow)?)),
+        }
+        let container = flow.container()?;
         if container.expired(OffsetDateTime::now_utc()) {
-            self.containers.expire(&container);
+            self.containers.expire(container);
             let sentence = "Container registration expired";
             return Err(Denial::new(Code::RegistrationExpired, sentence)
                 .hint(format!("register container {} again", container.id)));
@@ -44,8 +44,11 @@ impl Identity {
         if container.ended().is_cancelled() {
             return Err(unknown_source());
         }
-        check_claim(flow.claimed_id.as_deref(), &container)?;
-        flow.note(|| format!("container {} at its registered source", container.id));
+        check_claim(flow.claimed_id.as_deref(), container)?;
+        if flow.is_rehearsal() {
+            let id = container.id.clone();
+            flow.note(|| format!("container {id} at its registered source"));
+        }
         Ok(())
     }
 

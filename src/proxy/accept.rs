@@ -77,9 +77,6 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
     let connection = Arc::new(connection);
     engine.tasks.spawn(async move {
         let io = ClientIo::new(socket, Arc::clone(&connection.activity));
-        tokio::select! {
-            () = serve_http1::<S, _>(&connection, Door::Plain, io) => {}
-            () = connection.stopped_idle() => {}
-        }
+        serve_http1::<S, _>(&connection, Door::Plain, io).await;
     });
 }

@@ -55,6 +55,8 @@ pub struct Activity {
     /// The client does not read what is written to it.
     output_waits: AtomicBool,
     keeps_upstream: AtomicBool,
+    /// A head that begins earlier than this needs an earlier look than the one that is planned.
+    looks_late_before: AtomicU64,
     wake: Notify,
 }
 
@@ -69,6 +71,7 @@ impl Activity {
             frames: AtomicBool::new(false),
             output_waits: AtomicBool::new(false),
             keeps_upstream: AtomicBool::new(false),
+            looks_late_before: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
         }
     }
@@ -84,8 +87,12 @@ impl Activity {
         } else if !self.frames.load(Ordering::Relaxed)
             && self.head_since.load(Ordering::Relaxed) == 0
         {
-            self.head_since.store(self.now().max(1), Ordering::Relaxed);
-            self.wake.notify_one();
+            let now = self.now().max(1);
+            self.head_since.store(now, Ordering::Relaxed);
+            // Most heads are over long before the next look: no timer moves for them.
+            if now < self.looks_late_before.load(Ordering::Relaxed) {
+                self.wake.notify_one();
+            }
         }
     }
 
@@ -168,10 +175,17 @@ impl Activity {
     /// connections were idle long enough to be shared.
     pub async fn watch(&self, patience: Patience, hand_back: impl Fn()) {
         loop {
+            // What begins while this looks is not missed.
+            self.looks_late_before.store(u64::MAX, Ordering::Relaxed);
             match self.due(patience) {
                 Due::Over => return,
                 Due::HandBack => hand_back(),
                 Due::At(at) => {
+                    let late = at
+                        .duration_since(self.began)
+                        .saturating_sub(patience.header);
+                    let late = late.as_millis() as u64;
+                    self.looks_late_before.store(late, Ordering::Relaxed);
                     tokio::select! {
                         () = tokio::time::sleep_until(at) => {}
                         () = self.wake.notified() => {}
@@ -220,6 +234,29 @@ mod tests {
         assert_eq!(over_in(&activity), 1);
         advance(Duration::from_secs(1)).await;
         assert_eq!(activity.due(PATIENCE), Due::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn heads_that_begin_at_any_time_end_the_watch_at_their_deadline() {
+        for quiet in [0, 1, 20, 290] {
+            let activity = Activity::new();
+            let began = Instant::now();
+            let client = async {
+                tokio::time::sleep(Duration::from_secs(quiet)).await;
+                activity.read();
+                activity.begin();
+                activity.end();
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                activity.read();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = client => {}
+                () = activity.watch(PATIENCE, || {}) => {}
+            }
+            let took = began.elapsed().as_secs();
+            assert_eq!(took, quiet + 5 + 15, "after {quiet} s");
+        }
     }
 
     #[tokio::test(start_paused = true)]

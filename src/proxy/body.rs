@@ -1,12 +1,12 @@
 //! Bodies on their way through: counted, filtered, and never held.
 
-use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
-use addons::contract::{BodyFilter, BodyOut, Counters, Denial};
+use addons::contract::{BodyFilter, Counters, Denial};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
@@ -16,7 +16,9 @@ use thiserror::Error;
 
 use super::activity::Activity;
 use super::drain::Denied;
+use super::filtering::Filtering;
 use super::live::LiveFlow;
+use super::upstream::Upstream;
 
 /// Why a body broke off.
 #[derive(Debug, Error)]
@@ -25,62 +27,6 @@ pub enum BodyError {
     Peer(#[from] hyper::Error),
     #[error("denied: {0}")]
     Denied(Denial),
-}
-
-/// Runs chunks through the filters of one body.
-struct Filtering {
-    filters: Vec<Box<dyn BodyFilter>>,
-    passed: VecDeque<Bytes>,
-    ended: bool,
-}
-
-impl Filtering {
-    fn new(filters: Vec<Box<dyn BodyFilter>>) -> Self {
-        Self {
-            filters,
-            passed: VecDeque::new(),
-            ended: false,
-        }
-    }
-
-    fn keeps_length(&self) -> bool {
-        self.filters.iter().all(|filter| filter.keeps_length())
-    }
-
-    fn chunk(&mut self, chunk: Bytes) -> Result<(), Denial> {
-        self.through(0, chunk)
-    }
-
-    /// Sends bytes through the filters from `first` on.
-    fn through(&mut self, first: usize, chunk: Bytes) -> Result<(), Denial> {
-        let mut pieces = vec![chunk];
-        for filter in self.filters.iter_mut().skip(first) {
-            let mut out = BodyOut::default();
-            for piece in pieces.drain(..) {
-                filter.chunk(piece, &mut out)?;
-            }
-            pieces.extend(out.drain());
-        }
-        self.passed
-            .extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
-        Ok(())
-    }
-
-    /// Ends the filters one after the other: what one held back still passes those behind it.
-    fn end(&mut self, mut trailers: Option<&mut HeaderMap>) -> Result<(), Denial> {
-        self.ended = true;
-        for at in 0..self.filters.len() {
-            let mut out = BodyOut::default();
-            if let Some(filter) = self.filters.get_mut(at) {
-                filter.end(&mut out, trailers.as_deref_mut())?;
-            }
-            let held: Vec<Bytes> = out.drain().collect();
-            for piece in held {
-                self.through(at + 1, piece)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Where the bytes of a request's body come from.
@@ -139,6 +85,9 @@ pub struct RequestBody {
     counters: Arc<Counters>,
     activity: Arc<Activity>,
     denied: Option<DenialSlot>,
+    /// Gone with the body, so that others can tell whether it has been sent; only where there is
+    /// one.
+    under_way: Option<Arc<()>>,
 }
 
 /// Where a filter's denial is left for the exchange that waits for the answer.
@@ -182,12 +131,18 @@ impl RequestBody {
     ) -> Self {
         let filtered = !filters.is_empty();
         Self {
+            under_way: (!matches!(source, Source::Ended)).then(Arc::default),
             source,
             filtering: filtered.then(|| Filtering::new(filters)),
             counters,
             activity,
             denied: filtered.then(DenialSlot::default),
         }
+    }
+
+    /// Upgrades for as long as there is a body to be sent.
+    pub fn under_way(&self) -> Option<Weak<()>> {
+        self.under_way.as_ref().map(Arc::downgrade)
     }
 
     /// Whether `Content-Length` stays true.
@@ -206,7 +161,7 @@ impl RequestBody {
         if self.filtering.is_none() {
             return Ok(());
         }
-        std::future::poll_fn(|context| self.poll_fill(context)).await
+        poll_fn(|context| self.poll_fill(context)).await
     }
 
     /// Ready once something passed or all ended. What remains of a denied body is drained here,
@@ -281,15 +236,18 @@ impl Body for RequestBody {
     }
 }
 
-/// Called once when a response has been read to its end.
-pub type OnEnd = Box<dyn FnOnce() + Send>;
+/// Called once when a response has been read to its end, with the connection it came on.
+pub type OnEnd = Box<dyn FnOnce(Upstream) + Send>;
 
 /// A response's body on its way to the client. It carries the flow: when the body ends or is
 /// dropped, the flow is finished.
 pub struct ResponseBody {
     inner: Option<Incoming>,
+    upstream: Option<Upstream>,
     filtering: Option<Filtering>,
     trailers: Option<HeaderMap>,
+    /// What is wrong with it, once what passed before has gone out.
+    broken: Option<BodyError>,
     live: Option<Box<LiveFlow>>,
     activity: Arc<Activity>,
     on_end: Option<OnEnd>,
@@ -298,6 +256,7 @@ pub struct ResponseBody {
 impl ResponseBody {
     pub fn new(
         inner: Incoming,
+        upstream: Upstream,
         filters: Vec<Box<dyn BodyFilter>>,
         live: Box<LiveFlow>,
         activity: Arc<Activity>,
@@ -305,8 +264,10 @@ impl ResponseBody {
     ) -> Self {
         let mut body = Self {
             inner: Some(inner),
+            upstream: Some(upstream),
             filtering: (!filters.is_empty()).then(|| Filtering::new(filters)),
             trailers: None,
+            broken: None,
             live: Some(live),
             activity,
             on_end: Some(on_end),
@@ -338,8 +299,18 @@ impl ResponseBody {
             live.complete();
             self.activity.end();
         }
-        if let Some(on_end) = self.on_end.take() {
-            on_end();
+        if let (Some(on_end), Some(upstream)) = (self.on_end.take(), self.upstream.take()) {
+            on_end(upstream);
+        }
+    }
+
+    fn poll_inner(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match (&mut self.inner, &mut self.upstream) {
+            (Some(inner), Some(upstream)) => upstream.poll_frame(inner, context),
+            _ => Poll::Ready(None),
         }
     }
 
@@ -348,6 +319,47 @@ impl ResponseBody {
             live.denied(&denial);
         }
         BodyError::Denied(denial)
+    }
+
+    /// Takes what has arrived of a filtered body, without waiting for more. Where that is all of
+    /// it, its length is known in spite of the filters: a short answer goes out in one piece, as
+    /// it came.
+    pub async fn gather(&mut self) -> Option<u64> {
+        let all = |body: &mut Self, context: &mut Context<'_>| -> Poll<Result<(), BodyError>> {
+            while body.filtering.as_ref().is_some_and(|one| !one.ended) {
+                ready!(body.poll_step(context))?;
+            }
+            Poll::Ready(Ok(()))
+        };
+        poll_fn(|context| {
+            if let Poll::Ready(Err(error)) = all(self, context) {
+                self.broken = Some(error);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        if self.is_end_stream() {
+            // Nobody asks for what is not there.
+            self.finish();
+        }
+        self.size_hint().exact()
+    }
+
+    /// Sends the next frame through the filters.
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let frame = ready!(self.poll_inner(context)).transpose()?;
+        let Some(filtering) = &mut self.filtering else {
+            return Poll::Ready(Ok(()));
+        };
+        let verdict = match frame.map(Frame::into_data) {
+            Some(Ok(chunk)) => filtering.chunk(chunk),
+            Some(Err(frame)) => {
+                self.trailers = frame.into_trailers().ok();
+                filtering.end(self.trailers.as_mut())
+            }
+            None => filtering.end(None),
+        };
+        Poll::Ready(verdict.map_err(|denial| self.deny(denial)))
     }
 
     fn poll_filtered(
@@ -360,6 +372,10 @@ impl ResponseBody {
             };
             if let Some(piece) = filtering.passed.pop_front() {
                 self.count(piece.len());
+                if self.is_end_stream() {
+                    // Nobody asks for more.
+                    self.finish();
+                }
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             if filtering.ended {
@@ -367,21 +383,10 @@ impl ResponseBody {
                 self.finish();
                 return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
             }
-            let frame = match &mut self.inner {
-                Some(inner) => ready!(Pin::new(inner).poll_frame(context)).transpose()?,
-                None => None,
-            };
-            let verdict = match frame.map(Frame::into_data) {
-                Some(Ok(chunk)) => filtering.chunk(chunk),
-                Some(Err(frame)) => {
-                    self.trailers = frame.into_trailers().ok();
-                    filtering.end(self.trailers.as_mut())
-                }
-                None => filtering.end(None),
-            };
-            if let Err(denial) = verdict {
-                return Poll::Ready(Some(Err(self.deny(denial))));
+            if let Some(error) = self.broken.take() {
+                return Poll::Ready(Some(Err(error)));
             }
+            ready!(self.poll_step(context))?;
         }
     }
 }
@@ -398,10 +403,7 @@ impl Body for ResponseBody {
         if this.filtering.is_some() {
             return this.poll_filtered(context);
         }
-        let Some(inner) = &mut this.inner else {
-            return Poll::Ready(None);
-        };
-        let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
+        let frame = ready!(this.poll_inner(context)).transpose()?;
         match &frame {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
@@ -429,6 +431,10 @@ impl Body for ResponseBody {
         match (&self.filtering, &self.inner) {
             (None, Some(inner)) => inner.size_hint(),
             (None, None) => SizeHint::with_exact(0),
+            (Some(filtering), _) if filtering.ended && self.trailers.is_none() => {
+                let left = filtering.passed.iter().map(Bytes::len).sum::<usize>();
+                SizeHint::with_exact(left as u64)
+            }
             (Some(_), _) => SizeHint::default(),
         }
     }

@@ -1,5 +1,7 @@
 //! One request and its response, through the chain and back.
 
+use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 
 use addons::contract::{
@@ -7,7 +9,7 @@ use addons::contract::{
 };
 use http::header::{CONTENT_LENGTH, EXPECT, HOST};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -24,6 +26,12 @@ use super::reply::{self, Reply};
 use super::upstream::{LeasePool, Target, Upstream, Want};
 use super::{upstream, websocket, whole};
 use crate::world::World;
+
+/// Filtered bodies up to this size keep a length, if they are there at once.
+const GATHERED: u64 = 16 * 1024;
+
+/// Bodies from this size on are worth a task of their own.
+const BULK: u64 = 1 << 20;
 
 /// How requests on a connection say where they go.
 #[derive(Clone, Debug)]
@@ -88,10 +96,12 @@ struct Exchange {
 
 /// What is ready to be sent.
 struct Prepared {
-    head: Head,
-    body: RequestBody,
+    /// Until it is sent.
+    request: Option<Request<RequestBody>>,
+    denied: Option<DenialSlot>,
     cleared: Cleared,
     target: Target,
+    want: Want,
     version: Version,
     websocket: Option<websocket::Opening>,
 }
@@ -114,7 +124,7 @@ impl Exchange {
             authority.port,
         );
         flow.principal = connection.principal();
-        flow.record.method = Some(parts.method.as_str().into());
+        flow.record.method = Some(name_of(&parts.method));
         if matches!(door, Door::Plain) {
             *connection.in_hand.lock() = Some(Permitted::of(&flow, &world));
         }
@@ -134,12 +144,8 @@ impl Exchange {
         body: Incoming,
     ) -> Result<Response<Reply>, Denial> {
         let on_upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-        let prepared = self.prepare(door, parts, body, on_upgrade).await?;
-        self.send(prepared).await
-    }
-
-    fn live(&mut self) -> Result<&mut LiveFlow, Denial> {
-        self.live.as_deref_mut().ok_or_else(Denial::internal)
+        let mut prepared = self.prepare(door, parts, body, on_upgrade).await?;
+        self.send(&mut prepared).await
     }
 
     /// Takes the request through the chain; nothing has been looked up or dialled afterwards.
@@ -151,6 +157,7 @@ impl Exchange {
         on_upgrade: Option<hyper::upgrade::OnUpgrade>,
     ) -> Result<Prepared, Denial> {
         let version = parts.version;
+        let asked = parts.uri.path_and_query().cloned();
         // Reading on would ask for a body that has not been sent yet.
         let unasked = parts.headers.contains_key(EXPECT);
         let judged = self.judge(door, parts, on_upgrade.is_some()).await;
@@ -163,10 +170,10 @@ impl Exchange {
             }
         };
         let activity = Arc::clone(&self.connection.activity);
-        let live = self.live()?;
+        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
         let counters = Arc::clone(&live.flow.counters);
-        let chain = live.chain();
-        let body = whole::body_of(&mut head, body, &chain, counters, activity).await;
+        let chain = &self.world.chain;
+        let body = whole::body_of(&mut head, body, chain, counters, activity).await;
         let mut body = body.map_err(|(denial, rest)| {
             if !unasked {
                 tokio::spawn(drain(rest, &denial));
@@ -191,11 +198,17 @@ impl Exchange {
             Some(client) => Some(websocket::Opening::new(client, &head.headers, &body)?),
             None => None,
         };
+        let want = match version {
+            _ if head.websocket => Want::Websocket,
+            Version::HTTP_2 => Want::Http2,
+            _ => Want::Http1,
+        };
         Ok(Prepared {
-            head,
-            body,
+            denied: body.denial_slot(),
+            request: Some(outgoing(head, body, asked)?),
             cleared,
             target,
+            want,
             version,
             websocket,
         })
@@ -207,9 +220,8 @@ impl Exchange {
         parts: Parts,
         upgradable: bool,
     ) -> Result<(Head, Cleared), Denial> {
-        let connection = Arc::clone(&self.connection);
-        let refusal = connection.refusal.clone().or(self.malformed.take());
-        let live = self.live()?;
+        let refusal = self.connection.refusal.clone().or(self.malformed.take());
+        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
         if let Some(refusal) = refusal {
             return Err(refusal.by("proxy"));
         }
@@ -222,51 +234,49 @@ impl Exchange {
         if head.websocket {
             live.flow.kind = Kind::Websocket;
         }
-        let chain = live.chain();
+        let chain = &self.world.chain;
         if matches!(door, Door::Plain) {
             chain.tunnel(&mut live.flow).await?;
         }
         let cleared = chain.request(&mut live.flow, &mut head).await?;
-        connection.is_bound(&live.flow)?;
-        live.flow.record.path = Some(head.path.normal().into());
+        self.connection.is_bound(&live.flow)?;
+        if live.flow.record.path.as_deref() != Some(head.path.normal()) {
+            live.flow.record.path = Some(head.path.normal().into());
+        }
         Ok((head, cleared))
     }
 
-    async fn send(&mut self, prepared: Prepared) -> Result<Response<Reply>, Denial> {
-        let Prepared {
-            head,
-            body,
-            cleared,
-            target,
-            version,
-            websocket,
-        } = prepared;
-        let slot = body.denial_slot();
-        let want = match version {
-            _ if head.websocket => Want::Websocket,
-            Version::HTTP_2 => Want::Http2,
-            _ => Want::Http1,
-        };
-        let mut request = outgoing(head, body, &target)?;
+    async fn send(&mut self, prepared: &mut Prepared) -> Result<Response<Reply>, Denial> {
         let mut fresh_tries = 0;
         loop {
-            let upstream = self.acquire(&cleared, &target, want).await?;
+            let target = &prepared.target;
+            let mut upstream = self
+                .acquire(&prepared.cleared, target, prepared.want)
+                .await?;
+            let mut timer = upstream.timer().and_then(Option::take);
             let wait = self.world.config.proxy.upstream.response_timeout;
             let live = self.live.as_deref().ok_or_else(Denial::internal)?;
-            let sending = transmit(upstream, request, &target);
-            let (sent, upstream) = within(wait, &self.connection.activity, live, sending).await?;
+            let activity = &self.connection.activity;
+            let request = prepared.request.take().ok_or_else(Denial::internal)?;
+            let sent = {
+                let sending = pin!(transmit(&mut upstream, request, target));
+                within(wait, activity, live, &mut timer, sending).await?
+            };
+            if let Some(kept) = upstream.timer() {
+                *kept = timer;
+            }
             match sent {
-                Ok(response) => return self.answer(response, upstream, target, websocket).await,
+                Ok(response) => return self.answer(response, upstream, prepared).await,
                 Err(mut error) => {
-                    if let Some(denied) = take_denied(slot.as_ref()) {
-                        return Err(denied.when_due(version).await);
+                    if let Some(denied) = take_denied(prepared.denied.as_ref()) {
+                        return Err(denied.when_due(prepared.version).await);
                     }
                     // The connection was closed before a byte of the request went out: that is
                     // no fault of either side, and nothing was sent twice.
                     match error.take_message() {
                         Some(unsent) if fresh_tries < 2 => {
                             fresh_tries += 1;
-                            request = unsent;
+                            prepared.request = Some(unsent);
                         }
                         _ => {
                             // The lease's end closes its upstream connections too.
@@ -285,19 +295,21 @@ impl Exchange {
         target: &Target,
         want: Want,
     ) -> Result<Upstream, Denial> {
-        let world = Arc::clone(&self.world);
+        let world = &self.world;
         if want != Want::Websocket {
             while let Some(kept) = self.connection.take_kept(world.epoch, target) {
                 if let Some(kept) = upstream::ready(kept).await {
-                    self.live()?.flow.record.upstream = Some(kept.address);
+                    let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
+                    live.flow.record.upstream = Some(kept.address);
                     return Ok(Upstream::Http1(kept));
                 }
             }
         }
         let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
         let container = Arc::clone(live.flow.container()?);
-        let pool = LeasePool::of(&container, &world);
-        let upstream = pool.acquire(&world, live, cleared, target, want).await?;
+        let pool = LeasePool::of(&container, world);
+        // Room for a handshake: kilobytes, which the future of every request would have to carry.
+        let upstream = Box::pin(pool.acquire(world, live, cleared, target, want)).await?;
         live.flow.record.upstream = Some(match &upstream {
             Upstream::Http1(one) => one.address,
             Upstream::Http2(one) => one.address,
@@ -308,20 +320,22 @@ impl Exchange {
     async fn answer(
         &mut self,
         mut response: Response<Incoming>,
-        upstream: Upstream,
-        target: Target,
-        websocket: Option<websocket::Opening>,
+        mut upstream: Upstream,
+        prepared: &mut Prepared,
     ) -> Result<Response<Reply>, Denial> {
+        let target = &prepared.target;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(opening) = websocket else {
+            let Some(opening) = prepared.websocket.take() else {
                 return Err(not_answered(&target.host, "switched protocols unasked"));
             };
+            // What it is now relayed by does not poll HTTP.
+            upstream.detach();
             let mut accepted = opening.accept(&mut response, &target.host)?;
             // The head passes the chain like any other; what follows is no body to filter.
             let headers = std::mem::take(&mut accepted.headers);
             let mut head = addons::contract::Response::new(response.status(), headers);
-            let live = self.live()?;
-            let chain = live.chain();
+            let chain = &self.world.chain;
+            let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
             chain.response(&mut live.flow, &mut head).await?;
             accepted.headers = head.headers;
             let live = self.live.take().ok_or_else(Denial::internal)?;
@@ -332,12 +346,16 @@ impl Exchange {
         read_response_head(&mut parts).map_err(|why| not_answered(&target.host, why))?;
         let headers = std::mem::take(&mut parts.headers);
         let mut head = addons::contract::Response::new(parts.status, headers);
-        let live = self.live()?;
-        let chain = live.chain();
+        let chain = &self.world.chain;
+        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
         chain.response(&mut live.flow, &mut head).await?;
         live.answered(head.status.as_u16());
         let live = self.live.take().ok_or_else(Denial::internal)?;
-        let on_end = self.keeper(upstream, target);
+        let on_end = self.keeper(target.clone());
+        if body.size_hint().lower() >= BULK {
+            // Two tasks, and so two cores, for the two sides of a transfer.
+            upstream.detach();
+        }
         // An answer to HEAD, a 204 or a 304: there is nothing to filter, and a length that the
         // head names stays true.
         let filters = if body.is_end_stream() {
@@ -346,9 +364,17 @@ impl Exchange {
             head.take_filters()
         };
         let activity = Arc::clone(&self.connection.activity);
-        let body = ResponseBody::new(body, filters, live, activity, on_end);
+        let is_short = body
+            .size_hint()
+            .exact()
+            .is_some_and(|size| size <= GATHERED);
+        let mut body = ResponseBody::new(body, upstream, filters, live, activity, on_end);
         if !body.keeps_length() {
-            head.headers.remove(CONTENT_LENGTH);
+            let length = if is_short { body.gather().await } else { None };
+            match length {
+                Some(length) => head.headers.insert(CONTENT_LENGTH, length.into()),
+                None => head.headers.remove(CONTENT_LENGTH),
+            };
         }
         let mut response = Response::new(Reply::Theirs(Box::new(body)));
         *response.status_mut() = head.status;
@@ -357,10 +383,10 @@ impl Exchange {
     }
 
     /// What puts the connection back once the response has been read to its end.
-    fn keeper(&self, upstream: Upstream, target: Target) -> super::body::OnEnd {
+    fn keeper(&self, target: Target) -> super::body::OnEnd {
         let connection = Arc::downgrade(&self.connection);
         let epoch = self.world.epoch;
-        Box::new(move || {
+        Box::new(move |upstream| {
             if let (Upstream::Http1(one), Some(connection)) = (upstream, connection.upgrade()) {
                 connection.keep(epoch, target, one);
             }
@@ -391,6 +417,21 @@ impl Drop for Exchange {
     }
 }
 
+/// A usual method's name costs nothing.
+fn name_of(method: &Method) -> Cow<'static, str> {
+    let usual = match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => return method.as_str().to_owned().into(),
+    };
+    usual.into()
+}
+
 /// Where a request goes. All that name an authority must name the same one.
 fn destination(door: &Door, parts: &Parts) -> Result<(Scheme, Authority), Denial> {
     let mut hosts = parts.headers.get_all(HOST).iter();
@@ -414,6 +455,10 @@ fn destination(door: &Door, parts: &Parts) -> Result<(Scheme, Authority), Denial
         parts.uri.authority().map(http::uri::Authority::as_str),
     ];
     for text in named.into_iter().flatten() {
+        // As nearly all of them are: what is in normal form already needs no reading.
+        if expected.port == default_port && expected.host.name() == Some(text) {
+            continue;
+        }
         // A tunnel to another port than the scheme's: clients leave it out or name it.
         let parsed = Authority::parse(text, Some(default_port)).map_err(Denial::malformed)?;
         if parsed != expected {

@@ -1,46 +1,47 @@
 //! Sending a request on: its form for each protocol, and how long an answer may take.
 
 use std::error::Error as _;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial, Host, Request as Head, Scheme};
+use addons::contract::{Code, Denial, Host, Request as Head};
+use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until};
 
 use super::activity::Activity;
 use super::body::{BodyError, RequestBody};
 use super::live::LiveFlow;
-use super::upstream::{Target, Upstream};
+use super::upstream::{Target, Timer, Upstream};
 use super::websocket;
 
-/// The request as the upstream gets it. HTTP/2 needs the absolute form; [`transmit`] cuts it
-/// down for HTTP/1.1.
+/// The request as an HTTP/1.1 upstream gets it; [`transmit`] gives it HTTP/2's form where the
+/// upstream speaks that. `asked` is what the client sent, and is sent on where no addon changed
+/// it.
 pub fn outgoing(
     head: Head,
     body: RequestBody,
-    target: &Target,
+    asked: Option<PathAndQuery>,
 ) -> Result<Request<RequestBody>, Denial> {
     let path = head.path.sent();
-    let target_text = match &head.query {
-        Some(query) => format!("{path}?{query}").parse::<PathAndQuery>(),
-        None => path.parse::<PathAndQuery>(),
+    let query = head.query.as_deref();
+    let is_same = |asked: &PathAndQuery| asked.path() == path && asked.query() == query;
+    let target_text = match (asked.filter(is_same), query) {
+        (Some(asked), _) => Ok(asked),
+        (None, Some(query)) => format!("{path}?{query}").parse::<PathAndQuery>(),
+        (None, None) => path.parse::<PathAndQuery>(),
     };
     let path_and_query = target_text.map_err(|_| Denial::malformed("the path cannot be sent"))?;
-    let uri = Uri::builder()
-        .scheme(target.scheme.as_str())
-        .authority(authority_text(target))
-        .path_and_query(path_and_query)
-        .build()
-        .map_err(|_| Denial::malformed("the path cannot be sent"))?;
     let mut request = Request::new(body);
     *request.method_mut() = head.method;
-    *request.uri_mut() = uri;
+    *request.uri_mut() = path_and_query.into();
     *request.headers_mut() = head.headers;
     if head.websocket {
         websocket::ask(request.headers_mut());
@@ -48,45 +49,64 @@ pub fn outgoing(
     Ok(request)
 }
 
-/// The authority in normal form; the scheme's own port is left out, as clients do.
-fn authority_text(target: &Target) -> String {
-    match (target.scheme, target.port) {
-        (Scheme::Http, 80) | (Scheme::Https, 443) => target.host.to_string(),
-        (_, port) => format!("{}:{port}", target.host),
-    }
-}
-
 /// The answer, or why there is none, with the request where nothing of it was sent.
 pub type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
-/// Sends a request; the connection comes back with the answer.
-pub async fn transmit(
-    upstream: Upstream,
+/// Sends a request in the form that the connection speaks.
+pub fn transmit<'a>(
+    upstream: &'a mut Upstream,
     mut request: Request<RequestBody>,
     target: &Target,
-) -> (Sent, Upstream) {
+) -> impl Future<Output = Sent> + Send + use<'a> {
     match upstream {
-        Upstream::Http1(mut one) => {
-            *request.version_mut() = Version::HTTP_11;
-            if let Ok(host) = HeaderValue::from_str(&authority_text(target)) {
-                request.headers_mut().insert(HOST, host);
-            }
-            frame_body(&mut request);
-            let origin_form = request.uri().path_and_query().cloned();
-            if let Some(origin_form) = origin_form {
-                *request.uri_mut() = origin_form.into();
-            }
-            let sent = one.sender.try_send_request(request).await;
-            (sent, Upstream::Http1(one))
+        Upstream::Http1(one) => {
+            make_http1(&mut request, &one.host);
+            let uploading = request.body().under_way();
+            let driver = &mut one.driver;
+            let sending = driver.before_poll(|| one.sender.try_send_request(request));
+            Either::Left(async move {
+                let mut sending = pin!(sending);
+                let sent = poll_fn(|context| {
+                    driver.poll(context, |context| sending.as_mut().poll(context))
+                });
+                let sent = sent.await;
+                if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
+                    // A client that sends on may not read meanwhile; nothing would poll for it
+                    // then.
+                    driver.detach();
+                }
+                sent
+            })
         }
-        Upstream::Http2(mut one) => {
+        Upstream::Http2(one) => {
             *request.version_mut() = Version::HTTP_2;
             request.headers_mut().remove(HOST);
             request.headers_mut().remove(TRANSFER_ENCODING);
-            let sent = one.sender.try_send_request(request).await;
-            (sent, Upstream::Http2(one))
+            make_absolute(request.uri_mut(), target);
+            Either::Right(one.sender.try_send_request(request))
         }
     }
+}
+
+fn make_http1(request: &mut Request<RequestBody>, host: &HeaderValue) {
+    *request.version_mut() = Version::HTTP_11;
+    request.headers_mut().insert(HOST, host.clone());
+    frame_body(request);
+    // One that HTTP/2 did not take may go here.
+    if request.uri().authority().is_some()
+        && let Some(origin_form) = request.uri().path_and_query().cloned()
+    {
+        *request.uri_mut() = origin_form.into();
+    }
+}
+
+/// HTTP/2 asks with scheme and authority.
+fn make_absolute(uri: &mut Uri, target: &Target) {
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.scheme = target.scheme.as_str().parse().ok();
+    parts.authority = target.authority().parse().ok();
+    // Hosts are in a normal form that fits into every URI.
+    *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
 /// Says that a body of unknown length is chunked: hyper takes a GET without either field for one
@@ -102,25 +122,42 @@ fn frame_body(request: &mut Request<RequestBody>) {
 
 /// Waits for a response head. The time runs from the last byte of the request, so that a long
 /// upload is not cut short; the client is not idle meanwhile, it is we who keep it waiting.
+///
+/// `timer` is what an earlier request on the connection was timed with. It is moved when it goes
+/// off too early for this one, which is seldom: moving it for each request takes the lock of all
+/// timers twice.
 pub async fn within<T>(
     limit: Duration,
     activity: &Activity,
     live: &LiveFlow,
+    timer: &mut Option<Timer>,
     sending: impl Future<Output = T>,
 ) -> Result<T, Denial> {
     let _waiting = activity.wait();
     let sent = || live.flow.counters.bytes_in.load(Ordering::Relaxed);
-    let mut sending = std::pin::pin!(sending);
+    let mut before = sent();
+    let mut deadline = Instant::now() + limit;
+    let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+    if timer.deadline() > deadline {
+        timer.as_mut().reset(deadline);
+    }
+    let mut sending = pin!(sending);
     loop {
-        let before = sent();
-        match timeout(limit, &mut sending).await {
-            Ok(done) => return Ok(done),
-            Err(_elapsed) if sent() > before => {}
-            Err(_elapsed) => {
+        tokio::select! {
+            biased;
+            done = &mut sending => return Ok(done),
+            () = timer.as_mut() => {}
+        }
+        let now = Instant::now();
+        if now >= deadline {
+            if sent() == before {
                 let sentence = format!("{} did not answer in time", live.flow.host);
                 return Err(Denial::new(Code::UpstreamTimeout, sentence).with("step", "response"));
             }
+            before = sent();
+            deadline = now + limit;
         }
+        timer.as_mut().reset(deadline);
     }
 }
 

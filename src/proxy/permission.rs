@@ -41,7 +41,7 @@ impl Connection {
         loop {
             let world = self.engine.worlds.after(epoch).await;
             epoch = world.epoch;
-            if !self.may_still(permitted, &world).await {
+            if !Box::pin(self.may_still(permitted, &world)).await {
                 return;
             }
         }
@@ -56,7 +56,7 @@ impl Connection {
             tokio::time::sleep(SETTLE).await;
             let permitted = self.in_hand.lock().clone();
             if let Some(permitted) = permitted
-                && !self.may_still(&permitted, &world).await
+                && !Box::pin(self.may_still(&permitted, &world)).await
             {
                 return;
             }

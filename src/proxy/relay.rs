@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use super::activity::Activity;
 use super::connection::Connection;
 use super::live::LiveFlow;
+use super::seldom::Seldom;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
 /// the lease or the process ends. Only the first is a completed flow.
@@ -27,15 +28,21 @@ where
         activity: Arc::clone(&activity),
     };
     let mut upstream = upstream;
+    let ended_elsewhere = Seldom::new(async {
+        tokio::select! {
+            () = activity.watch(connection.patience, || {}) => {}
+            () = connection.lease_ended() => {}
+            () = connection.engine.killed.cancelled() => {}
+        }
+    });
     tokio::select! {
+        biased;
         ended = copy_bidirectional(&mut client, &mut upstream) => {
             if ended.is_ok() {
                 live.complete();
             }
         }
-        () = activity.watch(connection.patience, || {}) => {}
-        () = connection.lease_ended() => {}
-        () = connection.engine.killed.cancelled() => {}
+        () = ended_elsewhere => {}
     }
 }
 

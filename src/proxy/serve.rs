@@ -15,6 +15,7 @@ use super::connection::Connection;
 use super::exchange::{Door, handle};
 use super::io::Socket;
 use super::live::LiveFlow;
+use super::seldom::Seldom;
 use super::tunnel;
 
 /// Streams that one HTTP/2 client may have open.
@@ -35,7 +36,6 @@ where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // What is inside a tunnel ends with the tunnel.
     let goes_anywhere = matches!(door, Door::Plain);
     let door = Arc::new(door);
     let service = service_fn(|request: Request<Incoming>| {
@@ -68,23 +68,23 @@ where
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades()
     );
-    let mut stopping = false;
+    let mut word = Seldom::new(word_to_end(connection, goes_anywhere));
     loop {
         tokio::select! {
+            biased;
             served = serving.as_mut() => {
                 if let Err(error) = served {
                     note_failure(connection, &door, &error);
                 }
                 return;
             }
-            () = quiet(connection) => return,
-            () = connection.lease_ended() => return,
-            () = connection.request_revoked(), if goes_anywhere => return,
-            () = connection.engine.killed.cancelled() => return,
-            () = connection.engine.stopping.cancelled(), if !stopping => {
-                stopping = true;
-                serving.as_mut().graceful_shutdown();
-            }
+            word_to = &mut word => match word_to {
+                WordTo::End => return,
+                WordTo::Finish => {
+                    serving.as_mut().graceful_shutdown();
+                    word = Seldom::new(ended(connection, goes_anywhere));
+                }
+            },
         }
     }
 }
@@ -119,23 +119,65 @@ where
             .initial_connection_window_size(CONNECTION_WINDOW)
             .serve_connection(TokioIo::new(io), service)
     );
-    let mut stopping = false;
+    let mut word = Seldom::new(word_to_end(connection, false));
     loop {
         tokio::select! {
+            biased;
             served = serving.as_mut() => {
                 if let Err(error) = served {
                     note_failure(connection, &door, &error);
                 }
                 return;
             }
-            () = quiet(connection) => return,
-            () = connection.lease_ended() => return,
-            () = connection.engine.killed.cancelled() => return,
-            () = connection.engine.stopping.cancelled(), if !stopping => {
-                stopping = true;
-                serving.as_mut().graceful_shutdown();
-            }
+            word_to = &mut word => match word_to {
+                WordTo::End => return,
+                WordTo::Finish => {
+                    serving.as_mut().graceful_shutdown();
+                    word = Seldom::new(ended(connection, false));
+                }
+            },
         }
+    }
+}
+
+/// What comes to a connection from elsewhere.
+enum WordTo {
+    /// No new requests.
+    Finish,
+    /// At once.
+    End,
+}
+
+async fn word_to_end(connection: &Connection, goes_anywhere: bool) -> WordTo {
+    tokio::select! {
+        word = ended(connection, goes_anywhere) => word,
+        () = connection.engine.stopping.cancelled() => WordTo::Finish,
+    }
+}
+
+/// What is inside a tunnel ends with the tunnel: lease, permission and process are looked at
+/// there.
+async fn ended(connection: &Connection, goes_anywhere: bool) -> WordTo {
+    let elsewhere = async {
+        if goes_anywhere {
+            Box::pin(ended_elsewhere(connection)).await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = quiet(connection) => {}
+        () = elsewhere => {}
+    }
+    WordTo::End
+}
+
+async fn ended_elsewhere(connection: &Connection) {
+    tokio::select! {
+        () = connection.lease_ended() => {}
+        () = connection.request_revoked() => {}
+        () = connection.stopped_idle() => {}
+        () = connection.engine.killed.cancelled() => {}
     }
 }
 

@@ -25,6 +25,7 @@ use super::live::LiveFlow;
 use super::permission::Permitted;
 use super::relay::relay;
 use super::reply::{self, Reply};
+use super::seldom::Seldom;
 use super::serve::{serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, upstream};
@@ -157,12 +158,18 @@ impl Tunnel {
         io.unread(parts.read_buf);
         let connection = Arc::clone(&self.connection);
         let permitted = Permitted::of(&self.live.flow, &self.world);
+        let ended = Seldom::new(async {
+            tokio::select! {
+                () = connection.revoked(&permitted) => {}
+                () = connection.lease_ended() => {}
+                () = connection.stopped_idle() => {}
+                () = connection.engine.killed.cancelled() => {}
+            }
+        });
         tokio::select! {
+            biased;
             () = self.inside(io) => {}
-            () = connection.revoked(&permitted) => {}
-            () = connection.lease_ended() => {}
-            () = connection.stopped_idle() => {}
-            () = connection.engine.killed.cancelled() => {}
+            () = ended => {}
         }
     }
 

@@ -28,7 +28,9 @@ pub async fn body_of(
         let filters = head.take_filters();
         return Ok(RequestBody::new(body, filters, counters, activity));
     };
-    match judge(head, &mut body, whole, chain, &counters, &activity).await {
+    let judging = judge(head, &mut body, whole, chain, &counters, &activity);
+    // Few requests are judged whole, and all of them would carry the room for it.
+    match Box::pin(judging).await {
         Ok(held) => {
             let filters = head.take_filters();
             Ok(RequestBody::held(held, filters, counters, activity))

@@ -97,7 +97,7 @@ impl SystemClient {
         let (host, port) = (authority.host, authority.port);
         let mut flow = world.flow(Kind::Http, Client::default(), scheme, host, port);
         flow.principal = Some(principal);
-        flow.record.method = Some(request.method().as_str().into());
+        flow.record.method = Some(request.method().as_str().to_owned().into());
         flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
         let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
         let answered = match timeout(limit, exchange(&world, &mut live, request)).await {

@@ -1,6 +1,7 @@
 //! What leaves a sandbox: one question, request or tunnel, with its facts.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -131,9 +132,9 @@ pub struct Counters {
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The method, or the DNS record type.
-    pub method: Option<Box<str>>,
+    pub method: Option<Cow<'static, str>>,
     /// The path in normal form, without its query.
-    pub path: Option<Box<str>>,
+    pub path: Option<Arc<str>>,
     /// The rule or entry that decided.
     pub rule: Option<Arc<str>>,
     /// The names of the credentials that were added.

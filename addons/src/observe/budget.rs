@@ -63,17 +63,17 @@ impl Budget {
         if self.limiter.check().is_ok() {
             self.sink.write(line);
         } else {
-            self.fold(Arc::unwrap_or_clone(line));
+            self.fold(line);
         }
     }
 
-    fn fold(&self, line: AuditLine) {
+    fn fold(&self, line: Arc<AuditLine>) {
         let mut held = self.held.lock();
         held.since.get_or_insert_with(Instant::now);
         let (bytes_in, bytes_out) = (line.bytes_in, line.bytes_out);
         let mut key = Alike(line);
         if held.lines.len() >= MAX_HELD && !held.lines.contains_key(&key) {
-            key = Alike(key.0.coarse());
+            key = Alike(Arc::new(Arc::unwrap_or_clone(key.0).coarse()));
         }
         let fold = held.lines.entry(key).or_default();
         if fold.count > 0 {
@@ -97,7 +97,8 @@ impl Budget {
     /// Writes what is held.
     pub(super) fn flush(&self) {
         let held = std::mem::take(&mut *self.held.lock());
-        for (Alike(mut line), fold) in held.lines {
+        for (Alike(line), fold) in held.lines {
+            let mut line = Arc::unwrap_or_clone(line);
             line.bytes_in = fold.bytes_in;
             line.bytes_out = fold.bytes_out;
             line.count = (fold.count > 1).then_some(fold.count);

@@ -1,5 +1,6 @@
 //! What the audit log says of one flow.
 
+use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -42,15 +43,15 @@ pub struct AuditLine {
     pub client: Option<IpAddr>,
     /// The method, or the DNS record type.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub method: Option<Box<str>>,
+    pub method: Option<Cow<'static, str>>,
     /// Where to.
     #[serde(serialize_with = "text")]
     pub host: Host,
     /// At which port.
     pub port: u16,
     /// The path without its query, cut where it is very long.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<Box<str>>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_text")]
+    pub path: Option<Arc<str>>,
     /// What the client got.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
@@ -87,8 +88,6 @@ impl AuditLine {
         let denial = outcome.denial.as_ref();
         let denied_by = denial.map(|denial| denial.addon());
         let denied_rule = denial.and_then(|denial| denial.rule_name()).map(Arc::from);
-        let path = flow.record.path.as_deref();
-        let path = path.map(|path| path.split('?').next().unwrap_or_default());
         let peer = flow.client.peer.map(|peer| peer.ip().to_canonical());
         Self {
             ts: flow.at,
@@ -96,14 +95,13 @@ impl AuditLine {
             kind: flow.kind,
             container_id: flow.known_container().map(|container| container.id.clone()),
             client: peer,
-            method: flow
-                .record
-                .method
-                .as_deref()
-                .map(|text| cut(text, MAX_METHOD)),
+            method: flow.record.method.as_ref().map(|method| {
+                let cut = cut(method, MAX_METHOD);
+                cut.map_or_else(|| method.clone(), Cow::Owned)
+            }),
             host: flow.host.clone(),
             port: flow.port,
-            path: path.map(|text| cut(text, MAX_PATH)),
+            path: flow.record.path.as_ref().map(without_query),
             status: (outcome.status != 0).then_some(outcome.status),
             outcome: outcome.label(),
             code: denial.map(|denial| denial.code().as_str()),
@@ -132,16 +130,16 @@ impl AuditLine {
 }
 
 /// Lines by what they say, whichever flow they say it of.
-pub(super) struct Alike(pub(super) AuditLine);
+pub(super) struct Alike(pub(super) Arc<AuditLine>);
 
 type Content<'a> = (
     (
         Kind,
         &'a Option<ContainerId>,
         Option<IpAddr>,
-        &'a Option<Box<str>>,
+        &'a Option<Cow<'static, str>>,
     ),
-    (&'a Host, u16, &'a Option<Box<str>>, Option<u16>),
+    (&'a Host, u16, &'a Option<Arc<str>>, Option<u16>),
     (
         &'a str,
         Option<&'a str>,
@@ -177,12 +175,23 @@ impl Hash for Alike {
     }
 }
 
-fn cut(text: &str, most: usize) -> Box<str> {
+/// Shares the path where nothing is to be left out of it.
+fn without_query(path: &Arc<str>) -> Arc<str> {
+    let text = path.split('?').next().unwrap_or_default();
+    match cut(text, MAX_PATH) {
+        Some(cut) => cut.into(),
+        None if text.len() < path.len() => text.into(),
+        None => Arc::clone(path),
+    }
+}
+
+/// The text cut short, where it is too long.
+fn cut(text: &str, most: usize) -> Option<String> {
     if text.len() <= most {
-        return text.into();
+        return None;
     }
     let end = text.floor_char_boundary(most);
-    format!("{}…", text.get(..end).unwrap_or_default()).into()
+    Some(format!("{}…", text.get(..end).unwrap_or_default()))
 }
 
 fn text<S: Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {

@@ -262,7 +262,7 @@ mod tests {
 
     fn finish(metrics: &Metrics, kind: Kind, method: &str, outcome: &Outcome) {
         let mut flow = flow(kind, "api.example.com");
-        flow.record.method = Some(method.into());
+        flow.record.method = Some(method.to_owned().into());
         metrics.finished(&flow, outcome);
     }
 

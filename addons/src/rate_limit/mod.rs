@@ -51,12 +51,13 @@ impl RateLimit {
         let Some(limits) = &self.0.requests else {
             return Ok(());
         };
-        let entry = flow.entry.clone();
-        let (bucket, rate) = limits.bucket_of(&flow.host, entry.as_deref());
-        flow.note(|| {
+        let (bucket, rate) = limits.bucket_of(&flow.host, flow.entry.as_deref());
+        if flow.is_rehearsal() {
             let (each, burst) = (rate.per_second, rate.burst);
-            format!("at most {each} requests a second to {bucket}, {burst} at once")
-        });
+            let text = format!("at most {each} requests a second to {bucket}, {burst} at once");
+            flow.note(|| text);
+            return Ok(());
+        }
         if !counts(flow) {
             return Ok(());
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Cleared, Code, Denial, Host, Scheme};
+use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
@@ -16,9 +17,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Http1, Http2, Target, Upstream};
+use super::{Driver, Http1, Http2, Target, Upstream};
 use crate::net;
 use crate::proxy::live::LiveFlow;
+use crate::proxy::seldom::Seldom;
 use crate::world::World;
 
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
@@ -163,16 +165,22 @@ where
 {
     let handshake = http1::Builder::new().handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|_| broke_off(target))?;
-    tokio::spawn(async move {
+    let host = HeaderValue::try_from(target.authority()).map_err(|_| Denial::internal())?;
+    let lease_ended = Seldom::new(async move { ended.cancelled().await });
+    let driver = Driver::new(async move {
         tokio::select! {
+            biased;
             _ = connection.with_upgrades() => {}
-            () = ended.cancelled() => {}
+            () = lease_ended => {}
         }
     });
     Ok(Http1 {
         sender,
         address,
+        host,
         idle_since: Instant::now(),
+        driver,
+        timer: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The upstream connections of one lease.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ const IDLE_LIFETIME: Duration = Duration::from_secs(30);
 /// How long an HTTP/2 connection is kept that no request asks for. Its streams may go on.
 const SHARED_LIFETIME: Duration = Duration::from_secs(120);
 /// How long a connection that served a request may take to be ready for another one. It has
-/// been read to its end, so this is only its task's turn.
+/// been read to its end, so this is only a turn of its driver.
 const READY: Duration = Duration::from_millis(100);
 
 /// What the exchange can make use of.
@@ -193,11 +194,15 @@ impl LeasePool {
         target: Target,
         mut connection: Http1,
     ) {
+        connection.driver.look();
         let gone = connection.sender.is_closed() || container.ended().is_cancelled();
         if gone || self.epoch != epoch {
             return;
         }
         connection.idle_since = Instant::now();
+        // Both would hold on to the task that used it last.
+        connection.driver.release();
+        connection.timer = None;
         let mut connections = self.connections.lock();
         let idle = connections.idle.entry(target).or_default();
         if idle.len() < MAX_IDLE {
@@ -236,7 +241,10 @@ impl LeasePool {
 impl Connections {
     fn prune(&mut self) {
         self.idle.retain(|_, idle| {
-            idle.retain(|one| one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed());
+            idle.retain_mut(|one| {
+                one.driver.look();
+                one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed()
+            });
             !idle.is_empty()
         });
         self.shared.retain(|_, shared| {
@@ -248,10 +256,13 @@ impl Connections {
 
 /// The connection once it can take a request; `None` where the upstream closed it meanwhile.
 pub async fn ready(mut connection: Http1) -> Option<Http1> {
+    connection.driver.look();
     if connection.sender.is_ready() {
         return Some(connection);
     }
-    match timeout(READY, connection.sender.ready()).await {
+    let Http1 { sender, driver, .. } = &mut connection;
+    let ready = poll_fn(|context| driver.poll(context, |context| sender.poll_ready(context)));
+    match timeout(READY, ready).await {
         Ok(Ok(())) => Some(connection),
         _ => None,
     }

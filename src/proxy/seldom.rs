@@ -1,0 +1,115 @@
+//! Waiting beside the data path for what hardly ever happens.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+
+/// A future that is polled only after it asked to be.
+///
+/// A connection is polled for every packet. What else may end it (its lease, a reload, a
+/// shutdown, silence) takes locks to look at that all connections share; in here it costs a look
+/// at a flag.
+pub struct Seldom<'a, T> {
+    future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
+    call: Arc<Call>,
+}
+
+/// Whether the future asked, and whose task is to hear of it.
+struct Call {
+    called: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl<'a, T> Seldom<'a, T> {
+    pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
+        Self {
+            future: Box::pin(future),
+            call: Arc::new(Call {
+                // The first look is what makes it wait.
+                called: AtomicBool::new(true),
+                task: AtomicWaker::new(),
+            }),
+        }
+    }
+}
+
+impl<T> Future for Seldom<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Before the look, so that a call between the two is heard.
+        self.call.task.register(context.waker());
+        if !self.call.called.load(Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        self.call.called.store(false, Ordering::Release);
+        let waker = Waker::from(Arc::clone(&self.call));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.called.store(true, Ordering::Release);
+        self.task.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_is_polled_when_it_asks_and_not_when_others_do() {
+        let (word, polled) = (Notify::new(), AtomicUsize::new(0));
+        let mut inner = Box::pin(word.notified());
+        let seldom = Seldom::new(std::future::poll_fn(|context| {
+            polled.fetch_add(1, Ordering::Relaxed);
+            inner.as_mut().poll(context)
+        }));
+        let others = async {
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(polled.load(Ordering::Relaxed), 1);
+            word.notify_waiters();
+            std::future::pending::<()>().await;
+        };
+        let ended = async {
+            tokio::select! {
+                biased;
+                () = others => {}
+                () = seldom => {}
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), ended)
+            .await
+            .unwrap();
+        assert_eq!(polled.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_comes_between_two_polls_is_heard_by_the_task_that_polled_last() {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let mut seldom = Seldom::new(receiver);
+        let once = futures_util::poll!(&mut seldom);
+        assert!(once.is_pending());
+        let elsewhere = tokio::spawn(seldom);
+        tokio::task::yield_now().await;
+        sender.send(7).unwrap();
+        let heard = tokio::time::timeout(Duration::from_secs(10), elsewhere).await;
+        assert_eq!(heard.unwrap().unwrap().unwrap(), 7);
+    }
+}

@@ -1,0 +1,226 @@
+//! What moves an HTTP/1.1 connection: whoever waits for it, in its own task.
+//!
+//! hyper wants each connection to be polled by somebody. A task of its own is the usual way, and
+//! costs a change of tasks, often of cores, for the request, for the head of its answer and for
+//! each piece of the body. One exchange at a time uses the connection, so the task of that
+//! exchange polls it, between them nobody does, and what happened meanwhile is seen at the next
+//! use. See ADR 007.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+
+/// How often one turn goes back to the connection before others have theirs.
+const ROUNDS: usize = 8;
+
+/// A connection's future, which ends with the connection.
+pub struct Driver {
+    /// Gone once it ended, so that what it holds is closed.
+    connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    call: Arc<Call>,
+}
+
+/// Whether the connection asked to be polled, and who is to do it.
+struct Call {
+    called: AtomicBool,
+    /// Somebody is at it and will look at `called` before leaving.
+    attended: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl Driver {
+    pub fn new(connection: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self {
+            connection: Some(Box::pin(connection)),
+            call: Arc::new(Call {
+                called: AtomicBool::new(true),
+                attended: AtomicBool::new(false),
+                task: AtomicWaker::new(),
+            }),
+        }
+    }
+
+    /// Polls for something that only this connection can bring about, and moves the connection
+    /// for as long as that helps. `wanted` needs no waker of its own.
+    pub fn poll<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut wanted: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        if self.connection.is_none() {
+            return wanted(context);
+        }
+        let call = Arc::clone(&self.call);
+        call.task.register(context.waker());
+        let waker = Waker::from(Arc::clone(&call));
+        for _ in 0..ROUNDS {
+            call.attended.store(true, Ordering::SeqCst);
+            let mut answer = wanted(&mut Context::from_waker(Waker::noop()));
+            if answer.is_pending() && call.called.swap(false, Ordering::SeqCst) {
+                self.step(&mut Context::from_waker(&waker));
+                answer = wanted(&mut Context::from_waker(Waker::noop()));
+            }
+            call.attended.store(false, Ordering::SeqCst);
+            if answer.is_ready() || !call.called.load(Ordering::SeqCst) {
+                return answer;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Does what makes the connection ask to be polled, when it will be polled right away.
+    pub fn before_poll<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.call.attended.store(true, Ordering::SeqCst);
+        let done = act();
+        self.call.attended.store(false, Ordering::SeqCst);
+        done
+    }
+
+    /// Sees what happened while nobody polled: a peer that closed, above all.
+    pub fn look(&mut self) {
+        if self.call.called.swap(false, Ordering::SeqCst) {
+            let waker = Waker::from(Arc::clone(&self.call));
+            self.step(&mut Context::from_waker(&waker));
+        }
+    }
+
+    /// Forgets the task that waited last.
+    pub fn release(&self) {
+        self.call.task.take();
+    }
+
+    /// Goes on by itself: for what lasts while its exchange waits for something else.
+    pub fn detach(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            tokio::spawn(connection);
+        }
+    }
+
+    fn step(&mut self, context: &mut Context<'_>) {
+        let connection = self.connection.as_mut();
+        if connection.is_some_and(|connection| connection.as_mut().poll(context).is_ready()) {
+            self.connection = None;
+        }
+    }
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.called.store(true, Ordering::SeqCst);
+        if !self.attended.load(Ordering::SeqCst) {
+            self.task.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// A connection that answers each number with the next one.
+    fn counting() -> (
+        Driver,
+        mpsc::UnboundedSender<u32>,
+        mpsc::UnboundedReceiver<u32>,
+    ) {
+        let (asks, mut asked) = mpsc::unbounded_channel();
+        let (answers, answered) = mpsc::unbounded_channel();
+        let driver = Driver::new(async move {
+            while let Some(number) = asked.recv().await {
+                answers.send(number + 1).unwrap();
+            }
+        });
+        (driver, asks, answered)
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_the_connection_brings_about_at_once_wakes_nobody() {
+        let (mut driver, asks, mut answers) = counting();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        for number in 0..3 {
+            driver.before_poll(|| asks.send(number).unwrap());
+            let answer = driver.poll(&mut context, |context| answers.poll_recv(context));
+            assert_eq!(answer, Poll::Ready(Some(number + 1)));
+        }
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn what_happens_while_nobody_polls_wakes_the_task_that_waited_last_until_it_is_released() {
+        let (mut driver, asks, mut answers) = counting();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let waits = driver.poll(&mut context, |context| answers.poll_recv(context));
+        assert!(waits.is_pending());
+        asks.send(1).unwrap();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        let answer = driver.poll(&mut context, |context| answers.poll_recv(context));
+        assert_eq!(answer, Poll::Ready(Some(2)));
+        driver.release();
+        asks.send(2).unwrap();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_look_sees_that_the_peer_is_gone() {
+        let (mut driver, asks, mut answers) = counting();
+        driver.look();
+        drop(asks);
+        assert!(answers.try_recv().is_err() && !answers.is_closed());
+        driver.look();
+        assert_eq!(
+            answers.try_recv(),
+            Err(mpsc::error::TryRecvError::Disconnected)
+        );
+    }
+
+    #[test]
+    fn a_connection_that_never_rests_leaves_others_their_turn() {
+        let mut driver = Driver::new(std::future::poll_fn(|context| {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let waits = driver.poll(&mut Context::from_waker(&waker), |_| Poll::<()>::Pending);
+        assert!(waits.is_pending());
+        assert!(woken.0.load(Ordering::SeqCst) > 0);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_let_go_answers_by_itself() {
+        let (mut driver, asks, mut answers) = counting();
+        driver.detach();
+        asks.send(6).unwrap();
+        let answer = std::future::poll_fn(|context| {
+            driver.poll(context, |context| answers.poll_recv(context))
+        });
+        let answer = tokio::time::timeout(Duration::from_secs(10), answer).await;
+        assert_eq!(answer.unwrap(), Some(7));
+    }
+}
