@@ -207,8 +207,11 @@ mod tests {
 
     const NAME: &str = "api.example.com";
 
-    /// A nameserver that sends these datagrams for every question, made of it.
-    async fn nameserver(answers: fn(&[u8]) -> Vec<Vec<u8>>) -> Datagrams {
+    /// Makes datagrams of a question.
+    type Answers = fn(&[u8]) -> Vec<Vec<u8>>;
+
+    /// A nameserver that sends these datagrams for every question.
+    async fn nameserver(answers: Answers) -> Datagrams {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let datagrams = Datagrams::new(socket.local_addr().unwrap());
         tokio::spawn(async move {
@@ -255,7 +258,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_unusual_is_asked_by_other_means() {
-        let unusual: [fn(&[u8]) -> Vec<Vec<u8>>; 5] = [
+        let unusual: [Answers; 5] = [
             |question| vec![changed(question, 2, |flags| flags | 2)],
             |question| vec![changed(question, 3, |_| 2)],
             |question| vec![changed(question, 5, |_| 2)],
