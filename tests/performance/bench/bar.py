@@ -15,7 +15,7 @@ def rows(loads, facts):
         return load and ratio(load, key, peer)
 
     def between(name, other):
-        ours, theirs = by_name[name].figure("product", "cpu_us_each"), by_name[other].figure("product", "cpu_us_each")
+        ours, theirs = (by_name[load].median("product", "cpu_us_each") for load in (name, other))
         return None if ours is None or not theirs else ours / theirs
 
     rows = []

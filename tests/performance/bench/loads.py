@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
-from .product import NEW_HOSTS
+from .product import NEW_HOSTS, NEW_HOST_ROUNDS
 
 RELAYS = ("product", "relay", "nginx")
 PROXIES = ("direct", *RELAYS, "hudsucker", "mitmproxy")
@@ -37,6 +37,10 @@ class Load:
             return None
         return min(figures) if self.smallest and key == "cpu_us_each" else statistics.median(figures)
 
+    def median(self, peer, key):
+        figures = self.figures(peer, key)
+        return statistics.median(figures) if figures else None
+
 
 def keep_alive(connections, *more, name="1 KiB", **options):
     word = "connection" if connections == 1 else "connections"
@@ -48,7 +52,7 @@ def http_loads(quick):
     seconds = 0.5 if quick else 1.0
     windows = 10 if quick else 12
     plain = ["--host", "plain.many.example.com"]
-    big = ["--size", 100 << 20, "--requests", 1 if quick else 2]
+    big = ["--size", 100 << 20, "--requests", 2 if quick else 5]
     return [
         keep_alive(32, peers=RELAYS if quick else EVERY, rounds=windows, smallest=True),
         keep_alive(256, rounds=3 if quick else windows, smallest=True, seconds=seconds,
@@ -62,7 +66,7 @@ def http_loads(quick):
         Load("new tunnels, 1 host", ["tunnels", "--connections", 16], rounds=3 if quick else 10, smallest=True,
              peers=RELAYS if quick else EVERY),
         Load("new tunnels, each to a new host", ["tunnels", "--connections", 16, "--requests", NEW_HOSTS, "--hosts",
-             NEW_HOSTS], peers=("product", "relay", "hudsucker")),
+             NEW_HOSTS], peers=("product", "relay", "hudsucker"), rounds=3 if quick else NEW_HOST_ROUNDS),
         Load("denials", ["denials", "--connections", 32], seconds=seconds, peers=("product", "nginx")),
     ]
 

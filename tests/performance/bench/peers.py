@@ -38,7 +38,7 @@ http {{
 HAPROXY = """
 global
   nbthread {workers}
-  maxconn 16384
+  maxconn 9000
 defaults
   mode http
   timeout connect 5s

@@ -11,25 +11,25 @@ import time
 from .processes import Peer, free_port
 
 CONTAINERS = 10_000
-# Names that are new to the proxy: so many for each round.
-NEW_HOSTS = 200
+# Names that are new to the proxy: so many for each round, in so many rounds.
+NEW_HOSTS, NEW_HOST_ROUNDS = 200, 5
 # The highest that the configuration takes. The limits stay on and count; they must not be what is measured.
 MOST = 1_000_000
 
 
 class Product:
-    def __init__(self, processes, binary, work, certificates, origin, nameserver, rounds):
+    def __init__(self, processes, binary, work, certificates, origin, nameserver):
         self.processes, self.binary, self.work = processes, binary, work
         self.port, self.dns, self.socket = free_port(), free_port(), work / "api.sock"
         self.config = work / "config"
         self.config.mkdir()
-        for name, content in self.files(certificates, origin, nameserver, rounds).items():
+        for name, content in self.files(certificates, origin, nameserver).items():
             (self.config / name).write_text(json.dumps(content))
 
-    def files(self, certificates, origin, nameserver, rounds):
+    def files(self, certificates, origin, nameserver):
         origin = f"127.0.0.1:{origin}"
         hosts = {"api.example.com": origin, "plain.many.example.com": origin}
-        hosts |= {f"h{number}.many.example.com": origin for number in range(NEW_HOSTS * rounds)}
+        hosts |= {f"h{number}.many.example.com": origin for number in range(NEW_HOSTS * NEW_HOST_ROUNDS)}
         return {
             "proxy.yaml": {
                 "version": 1,

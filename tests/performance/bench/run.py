@@ -22,12 +22,14 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unifie
 PACKAGES = "nginx haproxy squid-openssl dnsmasq unbound"
 
 
-def build():
+def build(as_it_is):
+    """The binaries; `as_it_is`: such as were built before."""
     if not shutil.which("cargo"):
         sys.exit("Missing: cargo. Install Rust with rustup; rust-toolchain.toml says which.")
 
     def release(directory):
-        subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=directory, check=True)
+        if not as_it_is:
+            subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=directory, check=True)
         query = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
         output = subprocess.run(query, cwd=directory, check=True, capture_output=True).stdout
         return Path(json.loads(output)["target_directory"]) / "release"
@@ -52,7 +54,7 @@ def say(text):
 
 def start_product(processes, binary, work, certificates, origin, nameserver):
     """The product, how long it takes to start, and what it takes when idle."""
-    product = Product(processes, binary, work, certificates, origin, nameserver, rounds=3)
+    product = Product(processes, binary, work, certificates, origin, nameserver)
     product.register()
     starts = []
     for last in (False, False, True):
@@ -125,12 +127,13 @@ def main():
     arguments.add_argument("--quick", action="store_true", help="shorter and fewer windows: under three minutes")
     arguments.add_argument("--all", action="store_true", help="HAProxy and squid as well")
     arguments.add_argument("--install", action="store_true", help="first installs the peers with apt-get and pip")
+    arguments.add_argument("--as-built", action="store_true", help="builds nothing: measures what was built before")
     options = arguments.parse_args()
     if options.install:
         install()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    product, performance = build()
+    product, performance = build(options.as_built)
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         with Processes(Path(directory)) as processes:
             figures = measure(options, Path(directory), processes, product, performance)
