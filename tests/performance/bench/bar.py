@@ -18,6 +18,9 @@ def rows(loads, facts):
         ours, theirs = (by_name[load].median("product", "cpu_us_each") for load in (name, other))
         return None if ours is None or not theirs else ours / theirs
 
+    def figure(name, key):
+        return by_name[name].figure("product", key)
+
     rows = []
     for connections in (32, 256):
         name = f"keep-alive 1 KiB, {connections} connections"
@@ -51,6 +54,9 @@ def rows(loads, facts):
         ("requests/s, × mitmproxy", slow and ratio(slow, "per_second", "mitmproxy"), "≥", 30),
         ("mitmproxy's CPU each, × ours", slow and ratio(slow, "cpu_us_each", "product", "mitmproxy"), "≥", 30),
         ("a container's p99 beside 10,000 denials/s of another, × alone", facts["beside"] / facts["alone"], "≤", 2.0),
+        ("p99 in ms with a secret lent, 1 connection", figure("keep-alive 1 KiB, 1 connection", "p99_ms"), "≤", 10),
+        ("p99 in ms to a passthrough host", figure("keep-alive 1 KiB to a passthrough host, 32 connections", "p99_ms"), "≤", 50),
+        ("MiB when idle, no container", facts["empty_mib"], "≤", 20),
         ("MiB when idle, 10,000 containers", facts["idle_mib"], "≤", 20),
         ("ms from start to healthy, 10,000 containers", facts["start_ms"], "≤", 150),
     ]

@@ -64,7 +64,7 @@ def http_loads(quick):
         Load("HTTP/2, 100 streams on 1 connection", ["streams", "--connections", 1], seconds=seconds,
              peers=("direct", "product", "nginx", "hudsucker")),
         Load("new tunnels, 1 host", ["tunnels", "--connections", 16], rounds=3 if quick else 10, smallest=True,
-             peers=RELAYS if quick else EVERY),
+             seconds=seconds, peers=RELAYS if quick else EVERY),
         Load("new tunnels, each to a new host", ["tunnels", "--connections", 16, "--requests", NEW_HOSTS, "--hosts",
              NEW_HOSTS], peers=("product", "relay", "hudsucker"), rounds=3 if quick else NEW_HOST_ROUNDS),
         Load("denials", ["denials", "--connections", 32], seconds=seconds, peers=("product", "nginx")),
@@ -77,19 +77,22 @@ def slow_loads():
                  ["keep-alive", "--connections", 32], peers=("product", "mitmproxy"))]
 
 
+def passthrough():
+    return keep_alive(32, "--host", "pass.many.example.com", name="1 KiB to a passthrough host", peers=("product",))
+
+
 def idle_loads(quick):
     counts = (1_000,) if quick else (1_000, 5_000)
-    return [Load(f"{count:,} idle tunnels", ["idle", "--connections", count], rounds=1, seconds=4) for count in counts]
+    return [Load(f"{count:,} idle tunnels", ["idle", "--connections", count], rounds=1, seconds=3) for count in counts]
 
 
-def fixed_rate(rate, rounds):
-    load = keep_alive(32, "--rate", rate, name=f"1 KiB at {rate:.0f} requests/s", rounds=rounds)
-    load.seconds = 2.0
-    return load
+def fixed_rate(rate, quick):
+    rounds, seconds = (3, 1.0) if quick else (5, 2.0)
+    return keep_alive(32, "--rate", rate, name=f"1 KiB at {rate:.0f} requests/s", rounds=rounds, seconds=seconds)
 
 
 def question_loads(quick):
-    rounds, seconds = (3, 0.5) if quick else (5, 1.0)
+    rounds, seconds = (3, 0.3) if quick else (5, 1.0)
     return [Load(f"DNS, {names}", [names], FORWARDERS, rounds=rounds, seconds=seconds, smallest=True)
             for names in ("cached", "denied", "forwarded", "unique")]
 
@@ -144,7 +147,7 @@ class Runner:
             process.kill()
             out, error = process.communicate()
             error = error or "no answer"
-        if not out:
+        if process.returncode:
             text = f"{peer}: {' '.join(process.args[1:])}: {error.strip()}"
             if peer == "product":
                 sys.exit(text)

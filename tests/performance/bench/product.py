@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import sys
 import time
+from pathlib import Path
 
 from .processes import Peer, free_port
 
@@ -28,7 +29,7 @@ class Product:
 
     def files(self, certificates, origin, nameserver):
         origin = f"127.0.0.1:{origin}"
-        hosts = {"api.example.com": origin, "plain.many.example.com": origin}
+        hosts = {"api.example.com": origin, "plain.many.example.com": origin, "pass.many.example.com": origin}
         hosts |= {f"h{number}.many.example.com": origin for number in range(NEW_HOSTS * NEW_HOST_ROUNDS)}
         return {
             "proxy.yaml": {
@@ -46,7 +47,7 @@ class Product:
                     "nameservers": [f"127.0.0.1:{nameserver}"],
                     "allow_private": ["127.0.0.0/8"],
                 },
-                "tls": {"upstream_ca": str(certificates / "ca.pem")},
+                "tls": {"upstream_ca": str(certificates / "ca.pem"), "passthrough": ["pass.many.example.com"]},
                 "limits": {"certificates_per_minute": MOST, "max_connections_per_container": 20_000},
                 "dns": {"queries_per_minute": MOST, "distinct_names_per_minute": MOST},
                 "audit": {"lines_per_minute_per_container": MOST},
@@ -90,9 +91,12 @@ class Product:
             return answer.status, answer.read().decode()
 
     def register(self):
-        """Two containers through the API. The others as copies of the first in the registry's file, since the API
+        """Registers all containers; answers what the product takes before, in MiB.
+
+        Two containers go through the API. The others are copies of the first in the registry's file, since the API
         takes ten writes a second; they are read at the next start like any other."""
         self.start()
+        empty_mib = self.resident_mib()
         for number in (1, 2):
             body = {"container_ip": f"127.0.0.{number}", "container_id": f"bench-{number}", "repos": ["owner/repo"]}
             status, answer = self.ask("POST", "/internal/containers", body)
@@ -107,6 +111,14 @@ class Product:
                 " SELECT ?, ?, repos, auth_mode, allowed_domains, created_at, expires_at, level FROM containers"
                 " WHERE id = 'bench-1'", rows)
             registry.commit()
+        return empty_mib
+
+    def resident_mib(self):
+        """What it takes when nothing is open."""
+        time.sleep(2)
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(resident.split()[1]) / 1024
 
     def peer(self):
         return Peer("product", self.port, self.process.pid, self.work / "certs/ca.pem", plain_port=self.port)

@@ -1,6 +1,8 @@
 """One run: builds, starts everybody, measures, prints."""
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import resource
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from . import bar, loads, refusals, report
@@ -55,17 +58,13 @@ def say(text):
 def start_product(processes, binary, work, certificates, origin, nameserver):
     """The product, how long it takes to start, and what it takes when idle."""
     product = Product(processes, binary, work, certificates, origin, nameserver)
-    product.register()
+    facts = {"empty_mib": product.register()}
     starts = []
     for last in (False, False, True):
         starts.append(product.start())
         if not last:
             product.stop()
-    time.sleep(2)
-    status = Path(f"/proc/{product.process.pid}/status").read_text()
-    resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    facts = {"start_ms": statistics.median(starts), "idle_mib": int(resident.split()[1]) / 1024}
-    return product, facts
+    return product, facts | {"start_ms": statistics.median(starts), "idle_mib": product.resident_mib()}
 
 
 def measure(options, work, processes, product_binary, performance):
@@ -90,17 +89,19 @@ def measure(options, work, processes, product_binary, performance):
         say(f"missing, and left out: {', '.join(make.missing)}")
     http = loads.Runner(performance, {peer.name: peer for peer in everybody if peer})
     dns = loads.Runner(performance, {peer.name: peer for peer in forwarders if peer})
-    return run(options, http, dns, facts)
+    # Through a passthrough host the TLS is the origin's own.
+    passed = loads.Runner(performance, {"product": replace(product.peer(), ca=direct.ca)})
+    return run(options, http, dns, passed, facts)
 
 
-def run(options, http, dns, facts):
+def run(options, http, dns, passed, facts):
     say("HTTP")
     http_loads = http.run(loads.http_loads(options.quick))
     maximum = http_loads[0].figure("nginx", "per_second")
     say("a fixed rate")
-    fixed = http.run([loads.fixed_rate(maximum / 2, 3 if options.quick else 5)]) if maximum else []
+    fixed = http.run([loads.fixed_rate(maximum / 2, options.quick)]) if maximum else []
     say("mitmproxy, denials beside another container, idle tunnels")
-    slow = http.run(loads.slow_loads())
+    slow = http.run(loads.slow_loads()) + passed.run([loads.passthrough()])
     facts |= refusals.measure(http, http.peers["product"], 2 if options.quick else 5)
     idle = http.run(loads.idle_loads(options.quick))
     say("DNS")
@@ -108,7 +109,7 @@ def run(options, http, dns, facts):
     return http_loads + fixed + slow, idle, questions, facts
 
 
-def print_report(options, http, idle, questions, facts):
+def print_report(http, idle, questions, facts):
     command = " ".join(["scripts/bench", *sys.argv[1:]])
     print(f"`{command}` on {report.machine(ROOT)}.")
     peers = list(dict.fromkeys(peer for load in http for peer in load.results))
@@ -122,11 +123,19 @@ def print_report(options, http, idle, questions, facts):
     report.bars(bar.rows(http + idle + questions, facts))
 
 
+def record(text):
+    path = ROOT / "docs/performance.md"
+    before, rest = path.read_text().split("## Figures\n")
+    after = rest[rest.index("## What limits each"):]
+    path.write_text(f"{before}## Figures\n\n{text}\n{after}")
+
+
 def main():
     arguments = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     arguments.add_argument("--quick", action="store_true", help="shorter and fewer windows: under three minutes")
     arguments.add_argument("--all", action="store_true", help="HAProxy and squid as well")
     arguments.add_argument("--install", action="store_true", help="first installs the peers with apt-get and pip")
+    arguments.add_argument("--record", action="store_true", help="puts the tables into docs/performance.md as well")
     arguments.add_argument("--as-built", action="store_true", help="builds nothing: measures what was built before")
     options = arguments.parse_args()
     if options.install:
@@ -137,4 +146,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         with Processes(Path(directory)) as processes:
             figures = measure(options, Path(directory), processes, product, performance)
-    print_report(options, *figures)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        print_report(*figures)
+    print(text.getvalue())
+    if options.record:
+        record(text.getvalue())
