@@ -1,5 +1,7 @@
 //! Names to addresses, and the one way out to the world.
 
+mod answers;
+mod datagram;
 mod dial;
 mod own;
 mod resolve;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use addons::contract::{Addresses, Cleared, Code, Denial, Host};
 use futures_util::future::{Either, select};
-use hickory_proto::op::ResponseCode;
+use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_resolver::config::{
-    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+    ConnectionConfig, NameServerConfig, ProtocolConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
@@ -19,6 +19,8 @@ use hickory_resolver::{TokioResolver, system_conf};
 use thiserror::Error;
 use tokio::time::timeout;
 
+use super::answers::{Answers, Key, Turn, UnderWay};
+use super::datagram::{Datagrams, PATIENCE};
 use crate::config::{StaticAddress, UpstreamConfig};
 
 /// One try of one nameserver. Two of them fit into [`LOOKUP_LIMIT`].
@@ -31,9 +33,6 @@ const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 /// How long the addresses of one family wait for those of the other: some nameservers never
 /// answer AAAA, and that must not slow every connection down.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
-
-/// Answers kept, each under its own time to live.
-const CACHE_ENTRIES: u64 = 4096;
 
 /// The bounds of a kept answer, here and at DNS clients: short enough that a changed allowlist
 /// acts soon, long enough to spare the nameserver a storm of questions.
@@ -83,8 +82,14 @@ impl Answer {
 }
 
 /// Asks the nameservers, and remembers. Equal questions at the same time are asked once.
+///
+/// A datagram to the first nameserver settles nearly every question. The library asks where it
+/// does not: all nameservers, with retries, over TCP what was truncated, and along CNAMEs.
 pub struct Resolver {
     hosts: HashMap<Host, StaticAddress>,
+    answers: Answers,
+    under_way: UnderWay,
+    first: Option<Datagrams>,
     upstream: TokioResolver,
 }
 
@@ -99,6 +104,7 @@ impl Resolver {
         } else {
             config.nameservers.iter().map(nameserver).collect()
         };
+        let first = nameservers.first().and_then(datagrams);
         let upstream = TokioResolver::builder_with_config(
             ResolverConfig::from_name_servers(nameservers),
             TokioRuntimeProvider::default(),
@@ -108,6 +114,9 @@ impl Resolver {
         .map_err(ResolverError::Build)?;
         Ok(Self {
             hosts: config.hosts.clone(),
+            answers: Answers::default(),
+            under_way: UnderWay::default(),
+            first,
             upstream,
         })
     }
@@ -128,11 +137,11 @@ impl Resolver {
             Host::Address(address) => {
                 return Ok(Addresses(vec![SocketAddr::new(*address, port)]));
             }
-            Host::Name(name) => absolute(name)?,
+            Host::Name(name) => name,
         };
         let (v4, v6) = both(
-            self.ask(host, &name, RecordType::A),
-            self.ask(host, &name, RecordType::AAAA),
+            self.ask(host, name, RecordType::A),
+            self.ask(host, name, RecordType::AAAA),
         )
         .await;
         let found = [&v4, &v6].into_iter().flatten().flatten();
@@ -163,8 +172,8 @@ impl Resolver {
         let Host::Name(name) = host else {
             return Ok(no_records(ResponseCode::NXDomain));
         };
-        let name = absolute(name)?;
         if let Some(fixed) = self.hosts.get(host) {
+            let name = absolute(name)?;
             let data = RData::from(fixed.address);
             let mut answer = no_records(ResponseCode::NoError);
             if data.record_type() == record_type {
@@ -173,33 +182,118 @@ impl Resolver {
             }
             return Ok(answer);
         }
-        self.ask(host, &name, record_type).await
+        self.ask(host, name, record_type).await
     }
 
     async fn ask(
         &self,
         host: &Host,
-        name: &Name,
+        name: &str,
         record_type: RecordType,
     ) -> Result<Answer, Denial> {
-        let lookup = self.upstream.lookup(name.clone(), record_type);
-        match timeout(LOOKUP_LIMIT, lookup).await {
-            Ok(Ok(lookup)) => Ok(Answer {
-                code: ResponseCode::NoError,
-                records: chain(name, record_type, lookup.answers()),
-            }),
+        let key = (host.clone(), record_type);
+        if let Some(answer) = self.answers.find(&key) {
+            return Ok(answer);
+        }
+        let name = absolute(name)?;
+        match self.under_way.turn(&key) {
+            Turn::Ours(_asking) => match self.ask_first(&key, &name).await {
+                Some(answer) => Ok(answer),
+                None => self.ask_all(&key, &name).await,
+            },
+            Turn::Theirs(done) => {
+                let answer = async {
+                    done.cancelled().await;
+                    match self.answers.find(&key) {
+                        Some(answer) => Ok(answer),
+                        None => self.ask_all(&key, &name).await,
+                    }
+                };
+                let in_time = timeout(LOOKUP_LIMIT, answer).await;
+                in_time.unwrap_or_else(|_elapsed| Err(timed_out(host)))
+            }
+        }
+    }
+
+    /// One datagram to the first nameserver. `None` where that settles nothing.
+    async fn ask_first(&self, key: &Key, name: &Name) -> Option<Answer> {
+        let (Host::Name(text), record_type) = key else {
+            return None;
+        };
+        let message = self.first.as_ref()?.ask(text, *record_type).await?;
+        let code = message.metadata.response_code;
+        if code == ResponseCode::NXDomain || message.answers.is_empty() {
+            let answer = no_records(code);
+            self.answers.keep(key, &answer, none_lifetime(&message));
+            return Some(answer);
+        }
+        let records = chain(name, *record_type, &message.answers);
+        // A CNAME that leads out of the answer is for the library to follow.
+        let is_whole = records.last()?.record_type() == *record_type;
+        is_whole.then(|| self.keep(key, records))
+    }
+
+    /// All nameservers, as often and by what means it takes.
+    async fn ask_all(&self, key: &Key, name: &Name) -> Result<Answer, Denial> {
+        let (host, record_type) = key;
+        let lookup = self.upstream.lookup(name.clone(), *record_type);
+        match timeout(LOOKUP_LIMIT - PATIENCE, lookup).await {
+            Ok(Ok(lookup)) => Ok(self.keep(key, chain(name, *record_type, lookup.answers()))),
             Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none))))
                 if matches!(
                     none.response_code,
                     ResponseCode::NoError | ResponseCode::NXDomain
                 ) =>
             {
-                Ok(no_records(none.response_code))
+                let answer = no_records(none.response_code);
+                let seconds = none.negative_ttl.unwrap_or(0);
+                self.answers
+                    .keep(key, &answer, clamp(seconds, NEGATIVE_TTL));
+                Ok(answer)
             }
             Ok(Err(error)) => Err(failed(host, &error)),
             Err(_elapsed) => Err(timed_out(host)),
         }
     }
+
+    /// Remembers records for as long as the first of them lives.
+    fn keep(&self, key: &Key, mut records: Vec<Record>) -> Answer {
+        let mut lifetime = POSITIVE_TTL.1;
+        for record in &mut records {
+            let lives = clamp(record.ttl, POSITIVE_TTL);
+            record.ttl = u32::try_from(lives.as_secs()).unwrap_or(u32::MAX);
+            lifetime = lifetime.min(lives);
+        }
+        let answer = Answer {
+            code: ResponseCode::NoError,
+            records,
+        };
+        self.answers.keep(key, &answer, lifetime);
+        answer
+    }
+}
+
+fn clamp(seconds: u32, (least, most): (Duration, Duration)) -> Duration {
+    Duration::from_secs(seconds.into()).clamp(least, most)
+}
+
+/// How long it holds that there is no record (RFC 2308, section 5).
+fn none_lifetime(message: &Message) -> Duration {
+    let soa = message
+        .authorities
+        .iter()
+        .find_map(|record| match &record.data {
+            RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
+            _ => None,
+        });
+    clamp(soa.unwrap_or(0), NEGATIVE_TTL)
+}
+
+/// Where a nameserver is asked in datagrams.
+fn datagrams(config: &NameServerConfig) -> Option<Datagrams> {
+    let udp = |connection: &&ConnectionConfig| matches!(connection.protocol, ProtocolConfig::Udp);
+    let connection = config.connections.iter().find(udp)?;
+    Some(Datagrams::new((config.ip, connection.port).into()))
 }
 
 fn nameserver(address: &SocketAddr) -> NameServerConfig {
@@ -215,7 +309,8 @@ fn options() -> ResolverOpts {
     options.timeout = TRY_LIMIT;
     options.attempts = 1;
     options.use_hosts_file = ResolveHosts::Never;
-    options.cache_size = CACHE_ENTRIES;
+    // What it finds is kept here.
+    options.cache_size = 0;
     (options.positive_min_ttl, options.positive_max_ttl) =
         (Some(POSITIVE_TTL.0), Some(POSITIVE_TTL.1));
     (options.negative_min_ttl, options.negative_max_ttl) =

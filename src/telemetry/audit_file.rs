@@ -19,6 +19,8 @@ pub struct AuditFile {
     file: BufWriter<File>,
     length: u64,
     previous: String,
+    /// The line that is being made; kept for its room.
+    line: Vec<u8>,
 }
 
 impl AuditFile {
@@ -47,20 +49,24 @@ impl AuditFile {
             file,
             length,
             previous,
+            line: Vec::new(),
         })
     }
 
     /// Appends a JSON object as a line, with the hash of the line before as its last member.
-    pub fn append(&mut self, object: &str) -> io::Result<()> {
-        let open = object.strip_suffix('}').unwrap_or(object);
-        let line = format!("{open},\"prev\":\"{}\"}}\n", self.previous);
-        let size = line.len() as u64;
+    pub fn append(&mut self, object: &[u8]) -> io::Result<()> {
+        let open = object.strip_suffix(b"}").unwrap_or(object);
+        self.line.clear();
+        for part in [open, b",\"prev\":\"", self.previous.as_bytes(), b"\"}\n"] {
+            self.line.extend_from_slice(part);
+        }
+        let size = self.line.len() as u64;
         if self.length > 0 && self.length + size > self.config.max_bytes {
             self.rotate()?;
         }
-        self.file.write_all(line.as_bytes())?;
+        self.file.write_all(&self.line)?;
         self.length += size;
-        self.previous = hash(line.trim_end_matches('\n').as_bytes());
+        self.previous = hash(self.line.trim_ascii_end());
         Ok(())
     }
 
@@ -156,11 +162,14 @@ fn claimed_previous(line: &[u8]) -> Option<String> {
 }
 
 fn hash(line: &[u8]) -> String {
-    use std::fmt::Write as _;
+    let digest = digest(&SHA256, line);
+    let nibbles = digest
+        .as_ref()
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16));
     let mut text = String::with_capacity(64);
-    for byte in digest(&SHA256, line).as_ref() {
-        let _ = write!(text, "{byte:02x}");
-    }
+    text.extend(digits);
     text
 }
 
@@ -249,7 +258,8 @@ mod tests {
     fn written(config: &AuditConfig, numbers: std::ops::Range<u32>) {
         let mut log = AuditFile::open(config.clone()).unwrap();
         for number in numbers {
-            log.append(&format!("{{\"n\":{number}}}")).unwrap();
+            log.append(format!("{{\"n\":{number}}}").as_bytes())
+                .unwrap();
         }
         log.flush().unwrap();
     }

@@ -1,7 +1,10 @@
 //! Writing the audit log without making anybody wait for a disk.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
+};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,8 @@ use crate::config::AuditConfig;
 const WAITING: usize = 16 * 1024;
 /// Lines reach the system at the latest after this time.
 const FLUSH: Duration = Duration::from_millis(200);
+/// How long the writer lets lines gather, so that flows do not wake it one by one.
+const GATHERING: Duration = Duration::from_millis(10);
 /// How long a disk that failed is left alone.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -56,6 +61,7 @@ impl AuditLog {
             light,
             file: None,
             failed_at: None,
+            json: Vec::new(),
             dropped: dropped.clone(),
         };
         writer.open();
@@ -95,6 +101,7 @@ struct Writer {
     light: Light,
     file: Option<(AuditFile, Lit)>,
     failed_at: Option<Instant>,
+    json: Vec<u8>,
     dropped: IntCounter,
 }
 
@@ -105,8 +112,12 @@ impl Writer {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
             match lines.recv_timeout(patience) {
                 Ok(Message::Line(line)) => {
-                    self.take(&line);
                     unflushed.get_or_insert_with(Instant::now);
+                    if self.take_all(&line, lines).is_break() {
+                        self.flush();
+                        return;
+                    }
+                    std::thread::sleep(GATHERING);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
@@ -124,11 +135,24 @@ impl Writer {
         }
     }
 
+    /// Takes a line and what has gathered behind it; a break says that nothing comes any more.
+    fn take_all(&mut self, line: &AuditLine, lines: &Receiver<Message>) -> ControlFlow<()> {
+        self.take(line);
+        loop {
+            match lines.try_recv() {
+                Ok(Message::Line(line)) => self.take(&line),
+                Ok(Message::End) | Err(TryRecvError::Disconnected) => return ControlFlow::Break(()),
+                Err(TryRecvError::Empty) => return ControlFlow::Continue(()),
+            }
+        }
+    }
+
     fn take(&mut self, line: &AuditLine) {
-        let Ok(json) = serde_json::to_string(line) else {
+        self.json.clear();
+        if serde_json::to_writer(&mut self.json, line).is_err() {
             return;
-        };
-        let appended = self.file.as_mut().map(|(file, _)| file.append(&json));
+        }
+        let appended = self.file.as_mut().map(|(file, _)| file.append(&self.json));
         match appended {
             Some(Ok(())) => {}
             Some(Err(error)) => {

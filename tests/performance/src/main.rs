@@ -1,41 +1,64 @@
-//! Loads, an origin, and the barest proxy that does the same work: what the product is
-//! measured with and against.
+//! Loads, origins, and the barest proxies that do the same work: what the product is measured
+//! with and against.
 
 mod certificates;
+mod hudsucker;
 mod load;
+mod nameserver;
 mod origin;
+mod questions;
 mod relay;
+mod usage;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Args, Parser};
+
+use certificates::Certificates;
 
 /// One part of a measurement.
 #[derive(Parser)]
 enum Part {
-    /// An HTTPS origin. Writes the CA that signs for it.
+    /// Makes the certificates of a run.
+    Certificates { directory: PathBuf },
+    /// An HTTPS origin.
     Origin {
         #[arg(long)]
         listen: SocketAddr,
         #[arg(long)]
-        ca: PathBuf,
+        certificates: PathBuf,
     },
-    /// A relay that terminates TLS on both sides and decides nothing.
-    Relay {
+    /// A nameserver that has an address for every name.
+    Nameserver {
         #[arg(long)]
         listen: SocketAddr,
-        /// Where every tunnel goes.
+    },
+    /// A relay that terminates TLS on both sides and decides nothing.
+    Relay(Peer),
+    /// A hudsucker proxy that decides nothing.
+    Hudsucker {
+        #[command(flatten)]
+        peer: Peer,
+        /// As published it leaves Nagle's algorithm on, which holds answers back.
         #[arg(long)]
-        upstream: SocketAddr,
-        #[arg(long)]
-        upstream_ca: PathBuf,
-        /// Written here: the CA that signs for clients.
-        #[arg(long)]
-        ca: PathBuf,
+        nodelay: bool,
     },
     /// A load through a proxy, and what it cost.
     Load(load::Load),
+    /// A load on a DNS server, and what it cost.
+    Questions(questions::Questions),
+}
+
+/// A proxy of ours that sends everything to one origin.
+#[derive(Args)]
+struct Peer {
+    #[arg(long)]
+    listen: SocketAddr,
+    #[arg(long)]
+    upstream: SocketAddr,
+    #[arg(long)]
+    certificates: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -43,13 +66,15 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     match Part::parse() {
-        Part::Origin { listen, ca } => runtime.block_on(origin::run(listen, &ca)),
-        Part::Relay {
+        Part::Certificates { directory } => Certificates(directory).make(),
+        Part::Origin {
             listen,
-            upstream,
-            upstream_ca,
-            ca,
-        } => runtime.block_on(relay::run(listen, upstream, &upstream_ca, &ca)),
+            certificates,
+        } => runtime.block_on(origin::run(listen, &Certificates(certificates))),
+        Part::Nameserver { listen } => nameserver::run(listen),
+        Part::Relay(peer) => runtime.block_on(relay::run(peer)),
+        Part::Hudsucker { peer, nodelay } => runtime.block_on(hudsucker::run(peer, nodelay)),
         Part::Load(load) => runtime.block_on(load.run()),
+        Part::Questions(questions) => runtime.block_on(questions.run()),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::Path;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -14,16 +13,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::certificates;
+use crate::certificates::Certificates;
 
 /// The largest answer.
 const LARGEST: usize = 100 << 20;
 
-pub async fn run(listen: SocketAddr, ca: &Path) -> anyhow::Result<()> {
-    let tls = TlsAcceptor::from(certificates::server(
-        &["*.example.com", "*.many.example.com"],
-        ca,
-    )?);
+pub async fn run(listen: SocketAddr, certificates: &Certificates) -> anyhow::Result<()> {
+    let tls = TlsAcceptor::from(certificates.server(&[b"h2", b"http/1.1"])?);
     let bytes = Bytes::from(vec![b'x'; LARGEST]);
     let listener = TcpListener::bind(listen).await?;
     loop {

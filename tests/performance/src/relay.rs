@@ -2,7 +2,6 @@
 //! upstream connection for each client connection, and no decision.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,7 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::certificates;
+use crate::Peer;
+use crate::certificates::Certificates;
 
 struct Relay {
     server: Arc<ServerConfig>,
@@ -26,21 +26,14 @@ struct Relay {
     upstream: SocketAddr,
 }
 
-pub async fn run(
-    listen: SocketAddr,
-    upstream: SocketAddr,
-    upstream_ca: &Path,
-    ca: &Path,
-) -> anyhow::Result<()> {
-    let mut server = (*certificates::server(&["*.example.com", "*.many.example.com"], ca)?).clone();
-    server.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let client = certificates::client(upstream_ca, b"http/1.1")?;
+pub async fn run(peer: Peer) -> anyhow::Result<()> {
+    let certificates = Certificates(peer.certificates);
     let relay = Arc::new(Relay {
-        server: Arc::new(server),
-        client,
-        upstream,
+        server: certificates.server(&[b"http/1.1"])?,
+        client: Arc::new(certificates.client(&[b"http/1.1"])?),
+        upstream: peer.upstream,
     });
-    let listener = TcpListener::bind(listen).await?;
+    let listener = TcpListener::bind(peer.listen).await?;
     loop {
         let (socket, _) = listener.accept().await?;
         socket.set_nodelay(true)?;

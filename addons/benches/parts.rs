@@ -1,0 +1,163 @@
+//! The parts whose cost grows with what they are given: patterns, commands of a push, bytes.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+#[path = "../tests/fixtures/mod.rs"]
+mod fixtures;
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use addons::contract::*;
+use addons::credentials::{Credential, CredentialKind, Credentials};
+use addons::git::{Git, GitSettings, PushWatch};
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use fixtures::{container, entry, flow_of, request};
+use http::{HeaderMap, Method, StatusCode};
+use zeroize::Zeroizing;
+
+const PATTERNS: usize = 10_000;
+const COMMANDS: usize = 1_000;
+/// As much as hyper reads at once.
+const CHUNK: usize = 64 << 10;
+const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
+
+fn matcher(criterion: &mut Criterion) {
+    let mut allowlist = EntryMap::default();
+    for number in 0..PATTERNS {
+        let pattern = match number % 2 {
+            0 => format!("h{number}.example.net"),
+            _ => format!("*.h{number}.example.net"),
+        };
+        allowlist.insert(HostPattern::parse(&pattern).unwrap(), entry(&pattern));
+    }
+    let mut group = criterion.benchmark_group("10,000 patterns");
+    for (name, host) in [
+        ("a name", "h5000.example.net"),
+        ("below a wildcard", "a.b.h5001.example.net"),
+        ("no match", "a.b.c.d.example.org"),
+    ] {
+        let host = Host::parse(host).unwrap();
+        group.bench_function(name, |bench| {
+            bench.iter(|| allowlist.find(black_box(&host)))
+        });
+    }
+    group.finish();
+}
+
+struct Silent;
+
+impl PushWatch for Silent {
+    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
+}
+
+fn git() -> Git {
+    Git::new(GitSettings {
+        hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+        bot_branch_prefixes: Vec::new(),
+        allow_branch_deletion: false,
+        public_reads: false,
+        report_push_denials: true,
+        warning_bytes: 50 << 20,
+        hard_limit_bytes: 100 << 20,
+        inspect_bytes: 8 << 20,
+        reachable: Arc::new(|_, _, _| true),
+        watch: Arc::new(Silent),
+    })
+}
+
+/// Commands of a push as pkt-lines, and the beginning of a pack.
+fn push_body() -> Bytes {
+    let mut body = String::new();
+    for number in 0..COMMANDS {
+        let (old, new) = ("1".repeat(40), "2".repeat(40));
+        let mut line = format!("{old} {new} refs/heads/sandbox/branch-{number}");
+        if number == 0 {
+            line.push_str("\0report-status");
+        }
+        write!(body, "{:04x}{line}", line.len() + 4).unwrap();
+    }
+    body.push_str("0000PACK");
+    body.into()
+}
+
+fn pkt_lines(criterion: &mut Criterion) {
+    let git = git();
+    let body = push_body();
+    let mut group = criterion.benchmark_group("a push");
+    group.throughput(Throughput::Elements(COMMANDS as u64));
+    group.bench_function("1,000 commands", |bench| {
+        bench.iter(|| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let mut request = request("/acme/web/git-receive-pack", &[]);
+            request.method = Method::POST;
+            git.request(&mut flow, &mut request)
+                .ready()
+                .unwrap()
+                .unwrap();
+            let mut out = BodyOut::default();
+            for mut filter in request.take_filters() {
+                filter.chunk(body.clone(), &mut out).unwrap();
+            }
+            out.drain().map(|bytes| bytes.len()).sum::<usize>()
+        });
+    });
+    group.finish();
+}
+
+struct Fixed;
+
+impl SecretSource for Fixed {
+    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
+        Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
+    }
+}
+
+fn scrubber(criterion: &mut Criterion) {
+    let addon = Credentials::new(vec![Credential {
+        name: "vendor".into(),
+        hosts: vec![(Host::parse("api.example.com").unwrap(), 443)],
+        kind: CredentialKind::Bearer(Arc::new(Fixed)),
+        remove_headers: Vec::new(),
+        remove_query: Vec::new(),
+        remove_cookies: Vec::new(),
+        containers: None,
+        repos: None,
+    }]);
+    let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+    let mut sent = request("/", &[]);
+    addon
+        .request(&mut flow, &mut sent)
+        .ready()
+        .unwrap()
+        .unwrap();
+    let text = br#"{"id":"msg_01","type":"message","content":[{"text":"Nothing of note."}]}"#;
+    let plain: Bytes = text.iter().copied().cycle().take(CHUNK).collect();
+    let echo: Bytes = [&*plain.slice(SECRET.len()..), SECRET.as_bytes()]
+        .concat()
+        .into();
+    let mut group = criterion.benchmark_group("scrubber, 64 KiB");
+    group.throughput(Throughput::Bytes(CHUNK as u64));
+    for (name, chunk) in [("nothing to find", &plain), ("an echo", &echo)] {
+        let mut response = Response::new(StatusCode::OK, HeaderMap::new());
+        addon
+            .response(&mut flow, &mut response)
+            .ready()
+            .unwrap()
+            .unwrap();
+        let mut filter = response.take_filters().pop().unwrap();
+        group.bench_function(name, |bench| {
+            bench.iter(|| {
+                let mut out = BodyOut::default();
+                filter.chunk(chunk.clone(), &mut out).unwrap();
+                out.drain().map(|bytes| bytes.len()).sum::<usize>()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, matcher, pkt_lines, scrubber);
+criterion_main!(benches);

@@ -1,0 +1,132 @@
+//! The whole chain for one request, over a registry and an allowlist of growing sizes; and how
+//! often it allocates.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+#[path = "../addons/tests/fixtures/mod.rs"]
+mod fixtures;
+#[path = "../addons/tests/whole_chain/mod.rs"]
+mod whole_chain;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use addons::contract::{
+    AuthMode, Chain, Client, ContainerId, Containers, Entry, EntryMap, Flow, Host, HostPattern,
+    Kind, Scheme, Source,
+};
+use addons::observe::{AuditLine, AuditSink};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use fixtures::entry;
+use time::{Duration, OffsetDateTime};
+use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
+use whole_chain::exchange_of;
+
+/// Takes the line and lets it go: writing is another thread's work.
+struct Gone;
+
+impl AuditSink for Gone {
+    fn write(&self, _line: Arc<AuditLine>) {}
+}
+
+/// A chain over so many containers, and an allowlist of so many patterns.
+struct Setting {
+    chain: Chain,
+    allowlist: EntryMap<Arc<Entry>>,
+    client: Client,
+    _directory: tempfile::TempDir,
+}
+
+impl Setting {
+    fn new(containers: u32, patterns: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = registry(directory.path(), containers);
+        let mut allowlist = EntryMap::default();
+        for number in 0..patterns - 1 {
+            let pattern = match number % 2 {
+                0 => format!("h{number}.example.net"),
+                _ => format!("*.h{number}.example.net"),
+            };
+            allowlist.insert(HostPattern::parse(&pattern).unwrap(), entry(&pattern));
+        }
+        let asked = entry("api.example.com");
+        allowlist.insert(asked.pattern.clone(), asked);
+        let address = address(containers / 2);
+        Self {
+            chain: whole_chain::chain(Arc::new(Gone), registry as Arc<dyn Containers>),
+            allowlist,
+            client: Client {
+                source: Some(Source::Address(address)),
+                peer: Some(SocketAddr::new(address, 40_000)),
+            },
+            _directory: directory,
+        }
+    }
+
+    /// A request, from the host's name to the audit line.
+    fn exchange(&self) {
+        let host = Host::parse("api.example.com").unwrap();
+        let entry = self.allowlist.find(&host).cloned();
+        let client = self.client.clone();
+        let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, entry);
+        flow.claimed_id = None;
+        exchange_of(&self.chain, flow);
+    }
+}
+
+fn address(number: u32) -> IpAddr {
+    let [_, b, c, d] = number.to_be_bytes();
+    IpAddr::from([10, b, c, d])
+}
+
+/// A registry whose file holds so many containers. One is registered; the others are its copies.
+fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
+    let path = directory.join(FILE_NAME);
+    let new = NewRegistration {
+        id: ContainerId::parse("first").unwrap(),
+        source: Source::Address(IpAddr::from([10, 255, 255, 255])),
+        repos: Vec::new(),
+        auth_mode: AuthMode::User,
+        allowed_domains: None,
+        expires_at: OffsetDateTime::now_utc() + Duration::hours(1),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let first = Registry::open(path.clone(), directory);
+    runtime.unwrap().block_on(first.register(new)).unwrap();
+    let mut file = rusqlite::Connection::open(&path).unwrap();
+    let copies = file.transaction().unwrap();
+    for number in 0..containers {
+        copies
+            .execute(
+                "INSERT INTO containers
+                 (id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
+                 SELECT ?1, ?2, repos, auth_mode, allowed_domains, created_at, expires_at, level
+                 FROM containers WHERE id = 'first'",
+                [format!("c{number}"), address(number).to_string()],
+            )
+            .unwrap();
+    }
+    copies.commit().unwrap();
+    drop(file);
+    Registry::open(path, directory)
+}
+
+fn growth(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one request");
+    for (containers, patterns) in [(10, 10), (10_000, 10), (100_000, 10), (10, 10_000)] {
+        let setting = Setting::new(containers, patterns);
+        setting.exchange();
+        let allocations = allocation_counter::measure(|| setting.exchange());
+        let name = format!("{containers} containers, {patterns} patterns");
+        println!(
+            "one request/{name}: {} allocations",
+            allocations.count_total
+        );
+        group.bench_function(BenchmarkId::from_parameter(name), |bench| {
+            bench.iter(|| setting.exchange());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, growth);
+criterion_main!(benches);

@@ -1,0 +1,182 @@
+//! What nameservers said, for as long as it holds; and what they are being asked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use addons::contract::Host;
+use hickory_proto::rr::RecordType;
+use parking_lot::Mutex;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::resolve::Answer;
+
+/// Answers of one generation; there are two.
+const GENERATION: usize = 2048;
+
+pub(super) type Key = (Host, RecordType);
+
+/// Answers in two generations: when the younger is full, the elder is forgotten. What is asked
+/// for is young again, so a flood of names that are asked for once displaces nothing in use.
+#[derive(Default)]
+pub(super) struct Answers(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    young: HashMap<Key, Arc<Kept>>,
+    old: HashMap<Key, Arc<Kept>>,
+}
+
+struct Kept {
+    answer: Answer,
+    since: Instant,
+    lifetime: Duration,
+}
+
+impl Answers {
+    /// The answer, its records with what is left of their time to live.
+    pub fn find(&self, key: &Key) -> Option<Answer> {
+        let kept = self.0.lock().find(key)?;
+        let age = kept.since.elapsed();
+        if age >= kept.lifetime {
+            return None;
+        }
+        let mut answer = kept.answer.clone();
+        let seconds = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
+        for record in &mut answer.records {
+            record.ttl = record.ttl.saturating_sub(seconds);
+        }
+        Some(answer)
+    }
+
+    pub fn keep(&self, key: &Key, answer: &Answer, lifetime: Duration) {
+        let kept = Arc::new(Kept {
+            answer: answer.clone(),
+            since: Instant::now(),
+            lifetime,
+        });
+        let forgotten = self.0.lock().insert(key.clone(), kept);
+        // Freed outside of the lock.
+        drop(forgotten);
+    }
+}
+
+impl Generations {
+    fn find(&mut self, key: &Key) -> Option<Arc<Kept>> {
+        if let Some(kept) = self.young.get(key) {
+            return Some(Arc::clone(kept));
+        }
+        let kept = self.old.remove(key)?;
+        self.young.insert(key.clone(), Arc::clone(&kept));
+        Some(kept)
+    }
+
+    /// Answers the generation that made room.
+    fn insert(&mut self, key: Key, kept: Arc<Kept>) -> HashMap<Key, Arc<Kept>> {
+        let mut forgotten = HashMap::new();
+        if self.young.len() >= GENERATION {
+            let young = std::mem::take(&mut self.young);
+            forgotten = std::mem::replace(&mut self.old, young);
+        }
+        self.young.insert(key, kept);
+        forgotten
+    }
+}
+
+/// Questions under way: equal ones at the same time are asked once.
+#[derive(Default)]
+pub(super) struct UnderWay(Mutex<HashMap<Key, CancellationToken>>);
+
+/// Whose turn it is to ask.
+pub(super) enum Turn<'u> {
+    /// Ours, until this is dropped.
+    Ours(Asking<'u>),
+    /// Somebody else's; told when that one has the answer, or has given up.
+    Theirs(CancellationToken),
+}
+
+pub(super) struct Asking<'u> {
+    under_way: &'u UnderWay,
+    key: Key,
+    _done: DropGuard,
+}
+
+impl UnderWay {
+    pub fn turn(&self, key: &Key) -> Turn<'_> {
+        let mut questions = self.0.lock();
+        if let Some(done) = questions.get(key) {
+            return Turn::Theirs(done.clone());
+        }
+        let done = CancellationToken::new();
+        questions.insert(key.clone(), done.clone());
+        Turn::Ours(Asking {
+            under_way: self,
+            key: key.clone(),
+            _done: done.drop_guard(),
+        })
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.under_way.0.lock().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::op::ResponseCode;
+
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        let host = Host::parse(&format!("h{number}.example.com")).unwrap();
+        (host, RecordType::A)
+    }
+
+    fn answer() -> Answer {
+        Answer {
+            code: ResponseCode::NXDomain,
+            records: Vec::new(),
+        }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn an_answer_is_kept_for_its_lifetime() {
+        let answers = Answers::default();
+        answers.keep(&key(1), &answer(), MINUTE);
+        answers.keep(&key(2), &answer(), Duration::ZERO);
+        assert_eq!(answers.find(&key(1)), Some(answer()));
+        assert_eq!(answers.find(&key(2)), None);
+    }
+
+    #[test]
+    fn a_flood_of_names_stays_in_bounds_and_displaces_nothing_in_use() {
+        let answers = Answers::default();
+        answers.keep(&key(0), &answer(), MINUTE);
+        for number in 1..5 * GENERATION {
+            answers.keep(&key(number), &answer(), MINUTE);
+            assert!(answers.find(&key(0)).is_some(), "{number}");
+        }
+        let generations = answers.0.lock();
+        assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION + 1);
+    }
+
+    #[test]
+    fn one_asks_and_the_others_are_told_when_it_is_over() {
+        let under_way = UnderWay::default();
+        let Turn::Ours(asking) = under_way.turn(&key(1)) else {
+            panic!("nobody else asks");
+        };
+        let Turn::Theirs(done) = under_way.turn(&key(1)) else {
+            panic!("somebody asks");
+        };
+        assert!(matches!(under_way.turn(&key(2)), Turn::Ours(_)));
+        assert!(!done.is_cancelled());
+        drop(asking);
+        assert!(done.is_cancelled());
+        assert!(matches!(under_way.turn(&key(1)), Turn::Ours(_)));
+    }
+}

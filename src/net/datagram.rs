@@ -1,0 +1,304 @@
+//! One question to one nameserver, a datagram each way: what nearly every look-up is, at a cost
+//! that a flood of names can bear.
+//!
+//! Whatever is unusual (no answer in time, a truncated one, a failure) is left to those who ask
+//! again by other means. An answer counts only where it comes from the nameserver's address to a
+//! port that lives briefly, with the random id and in the random letter case of its question.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::rand;
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RecordType;
+use parking_lot::Mutex;
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+/// How long an answer may take here; a nameserver that has it at hand needs a fraction.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a nameserver that did not answer is not asked here.
+const REST: Duration = Duration::from_secs(5);
+
+/// Questions from one port, and how long it lives: opening one for every question costs as much
+/// as the rest of a question, and a stranger who has found a port must not profit from it.
+const QUESTIONS_PER_PORT: u8 = 64;
+const PORT_LIFETIME: Duration = Duration::from_secs(2);
+
+/// Ports that wait for their next question.
+const IDLE_PORTS: usize = 64;
+
+/// What is asked to fit into any datagram on today's networks (DNS flag day 2020).
+const MAX_PAYLOAD: u16 = 1232;
+
+const HEADER: usize = 12;
+const CLASS_IN: u16 = 1;
+
+/// The OPT record that names our payload: a root name, type 41, and eight bytes more.
+const OPT: usize = 11;
+
+/// An id, a choice among ports, and a bit for each letter of the longest name.
+type Random = [u8; 35];
+
+/// Asks one nameserver.
+pub(super) struct Datagrams {
+    nameserver: SocketAddr,
+    idle: Mutex<Vec<Port>>,
+    rests_until: Mutex<Option<Instant>>,
+}
+
+struct Port {
+    socket: UdpSocket,
+    opened: Instant,
+    questions: u8,
+}
+
+impl Datagrams {
+    pub fn new(nameserver: SocketAddr) -> Self {
+        Self {
+            nameserver,
+            idle: Mutex::default(),
+            rests_until: Mutex::default(),
+        }
+    }
+
+    /// A plain answer, which says that there are records, or that there are none. `None`: ask by
+    /// other means.
+    pub async fn ask(&self, name: &str, record_type: RecordType) -> Option<Message> {
+        if self.rests() {
+            return None;
+        }
+        let mut random: Random = [0; 35];
+        rand::fill(&mut random).ok()?;
+        let question = question(name, record_type, &random)?;
+        let [_, _, choice, ..] = random;
+        match timeout(PATIENCE, self.exchange(&question, choice)).await {
+            Ok(Ok(answer)) => answer.filter(is_plain),
+            Ok(Err(_)) | Err(_) => {
+                *self.rests_until.lock() = Some(Instant::now() + REST);
+                None
+            }
+        }
+    }
+
+    fn rests(&self) -> bool {
+        let until = *self.rests_until.lock();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A port that is let go in the middle is closed with the question that it asked.
+    async fn exchange(&self, question: &[u8], choice: u8) -> io::Result<Option<Message>> {
+        let mut port = match self.take(choice) {
+            Some(port) => port,
+            None => Port::open(self.nameserver).await?,
+        };
+        port.questions += 1;
+        port.socket.send(question).await?;
+        loop {
+            port.socket.readable().await?;
+            let mut buffer = [0; MAX_PAYLOAD as usize];
+            let length = match port.socket.try_recv(&mut buffer) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            };
+            let answer = buffer.get(..length).unwrap_or_default();
+            if answer.first_chunk::<2>() != question.first_chunk() {
+                continue;
+            }
+            self.put_back(port);
+            let is_ours = echo(answer, question.len()) == echo(question, question.len());
+            let read = is_ours.then(|| Message::from_vec(answer).ok());
+            return Ok(read.flatten());
+        }
+    }
+
+    /// Some idle port, emptied of what came to it uncalled.
+    fn take(&self, choice: u8) -> Option<Port> {
+        let mut idle = self.idle.lock();
+        let port = loop {
+            let at = usize::from(choice).checked_rem(idle.len())?;
+            let port = idle.swap_remove(at);
+            if port.is_fresh() {
+                break port;
+            }
+        };
+        drop(idle);
+        let mut uncalled = [0; 1];
+        while port.socket.try_recv(&mut uncalled).is_ok() {}
+        Some(port)
+    }
+
+    fn put_back(&self, port: Port) {
+        let mut idle = self.idle.lock();
+        if port.is_fresh() && idle.len() < IDLE_PORTS {
+            idle.push(port);
+        }
+    }
+}
+
+impl Port {
+    /// Connected, so that the kernel takes datagrams from the nameserver alone; it chooses a
+    /// random port.
+    async fn open(nameserver: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = match nameserver {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await?;
+        socket.connect(nameserver).await?;
+        Ok(Self {
+            socket,
+            opened: Instant::now(),
+            questions: 0,
+        })
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.questions < QUESTIONS_PER_PORT && self.opened.elapsed() < PORT_LIFETIME
+    }
+}
+
+/// Answered whole, with records or with the word that there are none.
+fn is_plain(answer: &Message) -> bool {
+    let code = answer.metadata.response_code;
+    !answer.metadata.truncation && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
+}
+
+/// What an answer must repeat of a question of this length: that it is the one question, and the
+/// question to the letter. `None`: not an answer, or none to one question.
+fn echo(message: &[u8], length: usize) -> Option<&[u8]> {
+    let [_, _, _, _, 0, 1, ..] = message else {
+        return None;
+    };
+    message.get(HEADER..length.checked_sub(OPT)?)
+}
+
+/// A question in a random letter case, under a random id. `None`: no name.
+fn question(name: &str, record_type: RecordType, random: &Random) -> Option<Vec<u8>> {
+    let [first, second, _, case @ ..] = random;
+    let mut question = Vec::with_capacity(HEADER + name.len() + 2 + 4 + OPT);
+    // Recursion desired; one question, one additional record.
+    question.extend([*first, *second, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1]);
+    let mut letters = 0;
+    for label in name.split('.') {
+        let length = u8::try_from(label.len()).ok();
+        question.push(length.filter(|length| (1..=63).contains(length))?);
+        for byte in label.bytes() {
+            let bits: u8 = case.get(letters / 8).copied()?;
+            let flipped = byte.is_ascii_alphabetic() && bits >> (letters % 8) & 1 == 1;
+            question.push(if flipped { byte ^ 0x20 } else { byte });
+            letters += 1;
+        }
+    }
+    question.push(0);
+    question.extend(u16::from(record_type).to_be_bytes());
+    question.extend(CLASS_IN.to_be_bytes());
+    let [high, low] = MAX_PAYLOAD.to_be_bytes();
+    question.extend([0, 0, 41, high, low, 0, 0, 0, 0, 0, 0]);
+    Some(question)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "api.example.com";
+
+    /// Makes datagrams of a question.
+    type Answers = fn(&[u8]) -> Vec<Vec<u8>>;
+
+    /// A nameserver that sends these datagrams for every question.
+    async fn nameserver(answers: Answers) -> Datagrams {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let datagrams = Datagrams::new(socket.local_addr().unwrap());
+        tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            while let Ok((length, peer)) = socket.recv_from(&mut buffer).await {
+                for answer in answers(&buffer[..length]) {
+                    socket.send_to(&answer, peer).await.unwrap();
+                }
+            }
+        });
+        datagrams
+    }
+
+    /// The question as an empty answer.
+    fn answer(question: &[u8]) -> Vec<u8> {
+        let mut answer = question[..question.len() - OPT].to_vec();
+        answer[2] = 0x81;
+        answer[11] = 0;
+        answer
+    }
+
+    fn changed(question: &[u8], at: usize, value: impl Fn(u8) -> u8) -> Vec<u8> {
+        let mut answer = answer(question);
+        answer[at] = value(answer[at]);
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_plain_answer_is_taken_and_its_port_used_again_for_a_while() {
+        let datagrams = nameserver(|question| vec![answer(question)]).await;
+        for _ in 0..QUESTIONS_PER_PORT {
+            assert!(datagrams.ask(NAME, RecordType::A).await.is_some());
+            assert!(datagrams.idle.lock().len() <= 1);
+        }
+        assert!(datagrams.idle.lock().is_empty(), "used up");
+    }
+
+    #[tokio::test]
+    async fn an_answer_under_another_id_is_passed_over() {
+        let datagrams =
+            nameserver(|question| vec![changed(question, 0, |byte| !byte), answer(question)]);
+        assert!(datagrams.await.ask(NAME, RecordType::A).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_unusual_is_asked_by_other_means() {
+        let unusual: [Answers; 5] = [
+            |question| vec![changed(question, 2, |flags| flags | 2)],
+            |question| vec![changed(question, 3, |_| 2)],
+            |question| vec![changed(question, 5, |_| 2)],
+            |question| vec![changed(question, HEADER + 1, |letter| letter ^ 0x20)],
+            |question| vec![changed(question, HEADER + 1, |_| b'z')],
+        ];
+        for answers in unusual {
+            let datagrams = nameserver(answers).await;
+            assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
+            assert!(!datagrams.rests());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_nameserver_that_does_not_answer_rests() {
+        let datagrams = nameserver(|_| Vec::new()).await;
+        assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
+        let begun = Instant::now();
+        assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
+        assert!(begun.elapsed() < PATIENCE / 2);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_came_before_its_question_is_thrown_away() {
+        let datagrams = nameserver(|question| vec![answer(question), answer(question)]).await;
+        assert!(datagrams.ask(NAME, RecordType::A).await.is_some());
+        let idle = datagrams.idle.lock().pop().unwrap();
+        idle.socket.readable().await.unwrap();
+        datagrams.put_back(idle);
+        let port = datagrams.take(0).unwrap();
+        let left = port.socket.try_recv(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(left, Err(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn a_question_is_the_name_in_some_case() {
+        let question = question(NAME, RecordType::AAAA, &[0xff; 35]).unwrap();
+        assert_eq!(
+            question,
+            b"\xff\xff\x01\0\0\x01\0\0\0\0\0\x01\x03API\x07EXAMPLE\x03COM\0\0\x1c\0\x01\0\0\x29\x04\xd0\0\0\0\0\0\0"
+        );
+    }
+}

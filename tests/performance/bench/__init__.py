@@ -1,0 +1,1 @@
+"""Measures the proxy beside its peers; see docs/performance.md."""

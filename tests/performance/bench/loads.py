@@ -1,0 +1,156 @@
+"""The loads, and running them through peers in turn."""
+
+import random
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+from .product import NEW_HOSTS, NEW_HOST_ROUNDS
+
+RELAYS = ("product", "relay", "nginx")
+PROXIES = ("direct", *RELAYS, "hudsucker", "mitmproxy")
+EVERY = (*PROXIES, "nginx, access log", "hudsucker, Nagle", "haproxy", "squid")
+FORWARDERS = ("product", "dnsmasq", "unbound", "unbound, no cache")
+
+
+@dataclass
+class Load:
+    """One load, and through whom it goes."""
+
+    name: str
+    arguments: list
+    peers: tuple = RELAYS
+    rounds: int = 3
+    seconds: float = 1.0
+    # The smallest of many windows is what the work costs; the others are what a busy machine adds.
+    smallest: bool = False
+    results: dict = field(default_factory=dict)
+
+    def figures(self, peer, key):
+        return [result[key] for result in self.results.get(peer, []) if key in result]
+
+    def figure(self, peer, key):
+        """The median of the rounds, or the smallest; `None` where there is none."""
+        figures = self.figures(peer, key)
+        if not figures:
+            return None
+        return min(figures) if self.smallest and key == "cpu_us_each" else statistics.median(figures)
+
+    def median(self, peer, key):
+        figures = self.figures(peer, key)
+        return statistics.median(figures) if figures else None
+
+
+def keep_alive(connections, *more, name="1 KiB", **options):
+    word = "connection" if connections == 1 else "connections"
+    arguments = ["keep-alive", "--connections", connections, *more]
+    return Load(f"keep-alive {name}, {connections} {word}", arguments, **options)
+
+
+def http_loads(quick):
+    seconds = 0.5 if quick else 1.0
+    windows = 10 if quick else 12
+    plain = ["--host", "plain.many.example.com"]
+    big = ["--size", 100 << 20, "--requests", 2 if quick else 5]
+    return [
+        keep_alive(32, peers=RELAYS if quick else EVERY, rounds=windows, smallest=True),
+        keep_alive(256, rounds=3 if quick else windows, smallest=True, seconds=seconds,
+                   peers=RELAYS if quick else EVERY),
+        keep_alive(1, seconds=seconds, peers=("direct", *RELAYS)),
+        keep_alive(32, "--size", 100 << 10, name="100 KiB", seconds=seconds),
+        keep_alive(1, *big, name="100 MB body, scrubbed"),
+        keep_alive(1, *big, *plain, name="100 MB body, no secret lent"),
+        Load("HTTP/2, 100 streams on 1 connection", ["streams", "--connections", 1], seconds=seconds,
+             peers=("direct", "product", "nginx", "hudsucker")),
+        Load("new tunnels, 1 host", ["tunnels", "--connections", 16], rounds=3 if quick else 10, smallest=True,
+             seconds=seconds, peers=RELAYS if quick else EVERY),
+        Load("new tunnels, each to a new host", ["tunnels", "--connections", 16, "--requests", NEW_HOSTS, "--hosts",
+             NEW_HOSTS], peers=("product", "relay", "hudsucker"), rounds=3 if quick else NEW_HOST_ROUNDS),
+        Load("denials", ["denials", "--connections", 32], seconds=seconds, peers=("product", "nginx")),
+    ]
+
+
+def slow_loads():
+    """For a peer that is slower by an order."""
+    return [Load("keep-alive 1 KiB, 32 connections, in the same minute",
+                 ["keep-alive", "--connections", 32], peers=("product", "mitmproxy"))]
+
+
+def passthrough():
+    return keep_alive(32, "--host", "pass.many.example.com", name="1 KiB to a passthrough host", peers=("product",))
+
+
+def idle_loads(quick):
+    counts = (1_000,) if quick else (1_000, 5_000)
+    return [Load(f"{count:,} idle tunnels", ["idle", "--connections", count], rounds=1, seconds=3) for count in counts]
+
+
+def fixed_rate(rate, quick):
+    rounds, seconds = (3, 1.0) if quick else (5, 2.0)
+    return keep_alive(32, "--rate", rate, name=f"1 KiB at {rate:.0f} requests/s", rounds=rounds, seconds=seconds)
+
+
+def question_loads(quick):
+    rounds, seconds = (3, 0.3) if quick else (5, 1.0)
+    return [Load(f"DNS, {names}", [names], FORWARDERS, rounds=rounds, seconds=seconds, smallest=True)
+            for names in ("cached", "denied", "forwarded", "unique")]
+
+
+class Runner:
+    """Runs loads through the peers that are there."""
+
+    def __init__(self, performance, peers):
+        self.performance = performance
+        self.peers = peers
+
+    def run(self, loads):
+        """All rounds of all loads, interleaved: what the machine does besides meets everybody."""
+        for number in range(max(load.rounds for load in loads)):
+            for load in loads:
+                peers = [self.peers[name] for name in load.peers if self.peers.get(name)]
+                for peer in random.sample(peers, len(peers)):
+                    if number < load.rounds and (figures := self.once(load, peer, number)):
+                        load.results.setdefault(peer.name, []).append(figures)
+        return loads
+
+    def once(self, load, peer, number):
+        if load.name.startswith("DNS"):
+            return self.questions(load, peer)
+        arguments = list(load.arguments)
+        if "--hosts" in arguments:
+            arguments += ["--first-host", number * NEW_HOSTS]
+        return self.load(peer, arguments, load.seconds)
+
+    def load(self, peer, arguments, seconds):
+        return self.finish(self.begin(peer, arguments, seconds), peer.name)
+
+    def begin(self, peer, arguments, seconds):
+        port = peer.plain_port if arguments[0] == "denials" else peer.port
+        return self.spawn("load", *arguments, "--proxy", f"127.0.0.1:{port}", "--way", peer.way, "--ca", peer.ca,
+                          "--pid", peer.pid, "--seconds", seconds)
+
+    def questions(self, load, peer):
+        command = self.spawn("questions", *load.arguments, "--server", f"127.0.0.1:{peer.port}", "--pid", peer.pid,
+                             "--seconds", load.seconds)
+        return self.finish(command, peer.name)
+
+    def spawn(self, *arguments):
+        command = [str(part) for part in (self.performance, *arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, process, peer):
+        """The figures; none where a peer failed, which is told. Where the product fails there is nothing to tell."""
+        try:
+            out, error = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, error = process.communicate()
+            error = error or "no answer"
+        if process.returncode:
+            text = f"{peer}: {' '.join(process.args[1:])}: {error.strip()}"
+            if peer == "product":
+                sys.exit(text)
+            print(text, file=sys.stderr)
+            return {}
+        return {key: float(value) for key, value in (pair.split("=") for pair in out.split())}

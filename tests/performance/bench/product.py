@@ -1,0 +1,124 @@
+"""The product, with its whole chain on and many containers registered."""
+
+import contextlib
+import http.client
+import json
+import socket
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+from .processes import Peer, free_port
+
+CONTAINERS = 10_000
+# Names that are new to the proxy: so many for each round, in so many rounds.
+NEW_HOSTS, NEW_HOST_ROUNDS = 200, 5
+# The highest that the configuration takes. The limits stay on and count; they must not be what is measured.
+MOST = 1_000_000
+
+
+class Product:
+    def __init__(self, processes, binary, work, certificates, origin, nameserver):
+        self.processes, self.binary, self.work = processes, binary, work
+        self.port, self.dns, self.socket = free_port(), free_port(), work / "api.sock"
+        self.config = work / "config"
+        self.config.mkdir()
+        for name, content in self.files(certificates, origin, nameserver).items():
+            (self.config / name).write_text(json.dumps(content))
+
+    def files(self, certificates, origin, nameserver):
+        origin = f"127.0.0.1:{origin}"
+        hosts = {"api.example.com": origin, "plain.many.example.com": origin, "pass.many.example.com": origin}
+        hosts |= {f"h{number}.many.example.com": origin for number in range(NEW_HOSTS * NEW_HOST_ROUNDS)}
+        return {
+            "proxy.yaml": {
+                "version": 1,
+                "listen": {
+                    "proxy": [f"127.0.0.1:{self.port}"],
+                    "dns": [f"127.0.0.1:{self.dns}"],
+                    "mcp": [],
+                    "admin": str(self.socket),
+                },
+                "data_dir": str(self.work / "data"),
+                "certs_dir": str(self.work / "certs"),
+                "upstream": {
+                    "hosts": hosts,
+                    "nameservers": [f"127.0.0.1:{nameserver}"],
+                    "allow_private": ["127.0.0.0/8"],
+                },
+                "tls": {"upstream_ca": str(certificates / "ca.pem"), "passthrough": ["pass.many.example.com"]},
+                "limits": {"certificates_per_minute": MOST, "max_connections_per_container": 20_000},
+                "dns": {"queries_per_minute": MOST, "distinct_names_per_minute": MOST},
+                "audit": {"lines_per_minute_per_container": MOST},
+            },
+            "allowlist.yaml": {"version": 1, "domains": ["api.example.com", "*.many.example.com"]},
+            "policy.yaml": {
+                "version": 1,
+                "rate_limits": {"defaults": {"requests_per_second": MOST, "burst_size": MOST}},
+            },
+            "credentials.yaml": {
+                "version": 1,
+                "credentials": [{
+                    "name": "bench",
+                    "hosts": ["api.example.com"],
+                    "set_headers": {"x-api-key": "a-secret-that-is-long-enough"},
+                }],
+            },
+        }
+
+    def start(self):
+        """Starts it and answers how long it took until it was healthy, in milliseconds."""
+        began = time.monotonic()
+        self.process = self.processes.start("unified-proxy", self.binary, "serve", "--config", self.config)
+        while time.monotonic() < began + 30 and self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                if self.ask("GET", "/internal/health")[0] == 200:
+                    return (time.monotonic() - began) * 1e3
+            time.sleep(0.002)
+        sys.exit(f"unified-proxy did not start:\n{(self.work / 'unified-proxy.log').read_text()}")
+
+    def stop(self):
+        self.processes.end(self.process)
+
+    def ask(self, method, path, body=None):
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with contextlib.closing(connection):
+            connection.sock.connect(str(self.socket))
+            connection.request(method, path, body and json.dumps(body))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def register(self):
+        """Registers all containers; answers what the product takes before, in MiB.
+
+        Two containers go through the API. The others are copies of the first in the registry's file, since the API
+        takes ten writes a second; they are read at the next start like any other."""
+        self.start()
+        empty_mib = self.resident_mib()
+        for number in (1, 2):
+            body = {"container_ip": f"127.0.0.{number}", "container_id": f"bench-{number}", "repos": ["owner/repo"]}
+            status, answer = self.ask("POST", "/internal/containers", body)
+            if status != 201:
+                sys.exit(f"cannot register a container: {answer}")
+        self.stop()
+        [path] = (self.work / "data").glob("*.db")
+        with contextlib.closing(sqlite3.connect(path)) as registry:
+            rows = [(f"c{n}", f"127.1.{n // 250}.{n % 250 + 1}") for n in range(CONTAINERS - 2)]
+            registry.executemany(
+                "INSERT INTO containers (id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)"
+                " SELECT ?, ?, repos, auth_mode, allowed_domains, created_at, expires_at, level FROM containers"
+                " WHERE id = 'bench-1'", rows)
+            registry.commit()
+        return empty_mib
+
+    def resident_mib(self):
+        """What it takes when nothing is open."""
+        time.sleep(2)
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(resident.split()[1]) / 1024
+
+    def peer(self):
+        return Peer("product", self.port, self.process.pid, self.work / "certs/ca.pem", plain_port=self.port)

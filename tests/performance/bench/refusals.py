@@ -1,0 +1,18 @@
+"""What one container's refusals cost another container."""
+
+import statistics
+
+QUIET = ["keep-alive", "--connections", 8, "--rate", 500, "--source", "127.0.0.1"]
+FLOOD = ["denials", "--connections", 16, "--rate", 10_000, "--source", "127.0.0.2"]
+SECONDS = 2.0
+
+
+def measure(runner, product, rounds):
+    """The p99 of a quiet container, alone and beside a flood of denials, and the flood's rate."""
+    alone, beside, rates = [], [], []
+    for _ in range(rounds):
+        alone.append(runner.load(product, QUIET, SECONDS)["p99_ms"])
+        flood = runner.begin(product, FLOOD, SECONDS + 1)
+        beside.append(runner.load(product, QUIET, SECONDS)["p99_ms"])
+        rates.append(runner.finish(flood, product.name)["per_second"])
+    return {"alone": statistics.median(alone), "beside": statistics.median(beside), "rate": statistics.median(rates)}

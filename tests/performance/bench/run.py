@@ -1,0 +1,154 @@
+"""One run: builds, starts everybody, measures, prints."""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from . import bar, loads, refusals, report
+from .peers import Peers
+from .processes import Peer, Processes, free_port
+from .product import Product
+
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unified-proxy-bench"
+PACKAGES = "nginx haproxy squid-openssl dnsmasq unbound"
+
+
+def build(as_it_is):
+    """The binaries; `as_it_is`: such as were built before."""
+    if not shutil.which("cargo"):
+        sys.exit("Missing: cargo. Install Rust with rustup; rust-toolchain.toml says which.")
+
+    def release(directory):
+        if not as_it_is:
+            subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=directory, check=True)
+        query = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
+        output = subprocess.run(query, cwd=directory, check=True, capture_output=True).stdout
+        return Path(json.loads(output)["target_directory"]) / "release"
+
+    return release(ROOT) / "unified-proxy", release(ROOT / "tests/performance") / "performance"
+
+
+def install():
+    subprocess.run(f"apt-get update -qq && apt-get install -qq -y --no-install-recommends {PACKAGES}", shell=True, check=True)
+    subprocess.run([sys.executable, "-m", "venv", CACHE], check=True)
+    subprocess.run([CACHE / "bin/pip", "install", "--quiet", "mitmproxy"], check=True)
+
+
+def mitmdump():
+    ours = CACHE / "bin/mitmdump"
+    return ours if ours.exists() else shutil.which("mitmdump")
+
+
+def say(text):
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def start_product(processes, binary, work, certificates, origin, nameserver):
+    """The product, how long it takes to start, and what it takes when idle."""
+    product = Product(processes, binary, work, certificates, origin, nameserver)
+    facts = {"empty_mib": product.register()}
+    starts = []
+    for last in (False, False, True):
+        starts.append(product.start())
+        if not last:
+            product.stop()
+    return product, facts | {"start_ms": statistics.median(starts), "idle_mib": product.resident_mib()}
+
+
+def measure(options, work, processes, product_binary, performance):
+    certificates, origin, nameserver = work, free_port(), free_port()
+    subprocess.run([performance, "certificates", work], check=True)
+    process = processes.start("origin", performance, "origin", "--listen", f"127.0.0.1:{origin}", "--certificates", work)
+    processes.await_port("origin", process, origin)
+    processes.start("nameserver", performance, "nameserver", "--listen", f"127.0.0.1:{nameserver}")
+    say("starting the product with its registrations")
+    product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver)
+    make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
+    direct = Peer("direct", origin, process.pid, work / "ca.pem", way="reverse")
+    everybody = [direct, product.peer(), make.nginx(), make.ours("relay", "relay"),
+                 make.ours("hudsucker", "hudsucker", "--nodelay"), make.mitmproxy()]
+    if not options.quick:
+        everybody += [make.nginx(logged=True), make.ours("hudsucker, Nagle", "hudsucker")]
+    if options.all:
+        everybody += [make.haproxy(), make.squid()]
+    forwarders = [Peer("product", product.dns, product.process.pid), make.dnsmasq(), make.unbound(),
+                  make.unbound(cache=False)]
+    if make.missing:
+        say(f"missing, and left out: {', '.join(make.missing)}")
+    http = loads.Runner(performance, {peer.name: peer for peer in everybody if peer})
+    dns = loads.Runner(performance, {peer.name: peer for peer in forwarders if peer})
+    # Through a passthrough host the TLS is the origin's own.
+    passed = loads.Runner(performance, {"product": replace(product.peer(), ca=direct.ca)})
+    return run(options, http, dns, passed, facts)
+
+
+def run(options, http, dns, passed, facts):
+    say("HTTP")
+    http_loads = http.run(loads.http_loads(options.quick))
+    maximum = http_loads[0].figure("nginx", "per_second")
+    say("a fixed rate")
+    fixed = http.run([loads.fixed_rate(maximum / 2, options.quick)]) if maximum else []
+    say("mitmproxy, denials beside another container, idle tunnels")
+    slow = http.run(loads.slow_loads()) + passed.run([loads.passthrough()])
+    facts |= refusals.measure(http, http.peers["product"], 2 if options.quick else 5)
+    idle = http.run(loads.idle_loads(options.quick))
+    say("DNS")
+    questions = dns.run(loads.question_loads(options.quick))
+    return http_loads + fixed + slow, idle, questions, facts
+
+
+def print_report(http, idle, questions, facts):
+    command = " ".join(["scripts/bench", *sys.argv[1:]])
+    print(f"`{command}` on {report.machine(ROOT)}.")
+    peers = list(dict.fromkeys(peer for load in http for peer in load.results))
+    peers.sort(key=loads.EVERY.index)
+    report.table("CPU µs each (spread)", http, [peer for peer in peers if peer != "direct"], report.cpu)
+    report.table("each second", http, peers, report.rate)
+    report.table("p50 / p99 / p99.9 in ms", http, peers, report.latency)
+    report.table("KiB / sockets each", idle, loads.RELAYS, report.memory)
+    report.table("CPU µs each (spread)", questions, loads.FORWARDERS, report.cpu)
+    report.table("each second", questions, loads.FORWARDERS, report.rate)
+    report.bars(bar.rows(http + idle + questions, facts))
+
+
+def record(text):
+    path = ROOT / "docs/performance.md"
+    before, rest = path.read_text().split("## Figures\n")
+    after = rest[rest.index("## What limits each"):]
+    path.write_text(f"{before}## Figures\n\n{text}\n{after}")
+
+
+def main():
+    arguments = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    arguments.add_argument("--quick", action="store_true", help="shorter and fewer windows: under three minutes")
+    arguments.add_argument("--all", action="store_true", help="HAProxy and squid as well")
+    arguments.add_argument("--install", action="store_true", help="first installs the peers with apt-get and pip")
+    arguments.add_argument("--record", action="store_true", help="puts the tables into docs/performance.md as well")
+    arguments.add_argument("--as-built", action="store_true", help="builds nothing: measures what was built before")
+    options = arguments.parse_args()
+    if options.install:
+        install()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    product, performance = build(options.as_built)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        with Processes(Path(directory)) as processes:
+            figures = measure(options, Path(directory), processes, product, performance)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        print_report(*figures)
+    print(text.getvalue())
+    if options.record:
+        record(text.getvalue())

@@ -1,0 +1,28 @@
+//! The line of figures.
+
+use std::time::Duration;
+
+use crate::usage::Usage;
+
+/// Prints nothing where nothing was done: a window in which the machine stood still says nothing.
+pub fn print(mut latencies: Vec<Duration>, elapsed: Duration, before: &Usage, after: &Usage) {
+    if latencies.is_empty() {
+        return;
+    }
+    latencies.sort_unstable();
+    let at = |share: f64| {
+        let index = (latencies.len() as f64 * share) as usize;
+        let latency = latencies.get(index).or(latencies.last());
+        latency.map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+    };
+    let done = latencies.len() as f64;
+    let cpu = (after.cpu - before.cpu).as_secs_f64() * 1e6 / done;
+    println!(
+        "cpu_us_each={cpu:.1} per_second={:.0} p50_ms={:.3} p99_ms={:.3} p999_ms={:.3} resident_kib={}",
+        done / elapsed.as_secs_f64(),
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        after.resident_kib,
+    );
+}

@@ -1,0 +1,179 @@
+//! A load over HTTP, and what it cost the proxy.
+
+mod client;
+mod clock;
+mod figures;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use crate::usage::Usage;
+use client::{Client, Target};
+use clock::Clock;
+
+/// After the connections are open and before the clock starts.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// What is done over and over.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Kind {
+    /// Requests on connections that stay.
+    KeepAlive,
+    /// Requests over HTTP/2, many at once on each connection.
+    Streams,
+    /// A new tunnel, a handshake and a request each time.
+    Tunnels,
+    /// Tunnels that are opened, used once and then left alone.
+    Idle,
+    /// Plain requests on connections that stay, which are to be denied.
+    Denials,
+}
+
+/// How the origin is reached.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Way {
+    /// A CONNECT, with TLS inside.
+    Connect,
+    /// TLS to a proxy that stands before the origin, or to the origin itself.
+    Reverse,
+}
+
+/// A load. Prints one line of figures.
+#[derive(Args)]
+pub struct Load {
+    #[arg(value_enum)]
+    kind: Kind,
+    #[arg(long)]
+    proxy: SocketAddr,
+    #[arg(long, value_enum, default_value = "connect")]
+    way: Way,
+    /// Signs for what the TLS ends at.
+    #[arg(long)]
+    ca: PathBuf,
+    /// The proxy's process, whose CPU time and memory are read with its children's.
+    #[arg(long)]
+    pid: u32,
+    /// The address to come from.
+    #[arg(long, default_value = "127.0.0.1")]
+    source: IpAddr,
+    #[arg(long, default_value_t = 32)]
+    connections: usize,
+    /// Requests at once on each connection, for `streams`.
+    #[arg(long, default_value_t = 100)]
+    streams: usize,
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Ends after so many, in place of a time.
+    #[arg(long)]
+    requests: Option<u64>,
+    /// Requests a second, at fixed times; latency counts from the time at which each was due.
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Bytes of each answer.
+    #[arg(long, default_value_t = 1024)]
+    size: usize,
+    /// The host, where it is but one.
+    #[arg(long, default_value = "api.example.com")]
+    host: String,
+    /// Different host names, for `tunnels`.
+    #[arg(long, default_value_t = 1)]
+    hosts: usize,
+    /// The number of the first of them.
+    #[arg(long, default_value_t = 0)]
+    first_host: usize,
+}
+
+impl Load {
+    pub async fn run(self) -> anyhow::Result<()> {
+        let target = Arc::new(Target::new(&self)?);
+        match self.kind {
+            Kind::Idle => self.idle(&target).await,
+            _ => self.repeat(&target).await,
+        }
+    }
+
+    async fn repeat(&self, target: &Arc<Target>) -> anyhow::Result<()> {
+        let kept = self.open_kept(target).await?;
+        tokio::time::sleep(SETTLING).await;
+        let before = Usage::of(self.pid)?;
+        let began = Instant::now();
+        let clocks = clock::clocks(self, kept.len(), began);
+        let mut workers = Vec::new();
+        for (worker, (kept, clock)) in kept.into_iter().zip(clocks).enumerate() {
+            workers.push(tokio::spawn(work(Arc::clone(target), worker, kept, clock)));
+        }
+        let mut latencies = Vec::new();
+        for worker in workers {
+            latencies.extend(worker.await??);
+        }
+        let elapsed = began.elapsed();
+        let after = Usage::of(self.pid)?;
+        figures::print(latencies, elapsed, &before, &after);
+        Ok(())
+    }
+
+    /// One for each worker; none where each request has a tunnel of its own.
+    async fn open_kept(&self, target: &Target) -> anyhow::Result<Vec<Option<Client>>> {
+        let mut kept = Vec::new();
+        for _ in 0..self.connections {
+            match self.kind {
+                Kind::Tunnels => kept.push(None),
+                Kind::Streams => {
+                    let client = target.open(0).await?;
+                    for _ in 1..self.streams {
+                        kept.push(Some(client.another()?));
+                    }
+                    kept.push(Some(client));
+                }
+                _ => kept.push(Some(target.open(0).await?)),
+            }
+        }
+        Ok(kept)
+    }
+
+    async fn idle(&self, target: &Target) -> anyhow::Result<()> {
+        let before = Usage::of(self.pid)?;
+        let mut open = Vec::with_capacity(self.connections);
+        for number in 0..self.connections {
+            let mut client = target.open(number).await?;
+            target.request(&mut client).await?;
+            open.push(client);
+        }
+        tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
+        let after = Usage::of(self.pid)?;
+        let tunnels = self.connections as f64;
+        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / tunnels;
+        println!(
+            "kib_each={:.1} descriptors_each={:.2} resident_kib={}",
+            each(before.resident_kib, after.resident_kib),
+            each(before.descriptors, after.descriptors),
+            after.resident_kib,
+        );
+        drop(open);
+        Ok(())
+    }
+}
+
+async fn work(
+    target: Arc<Target>,
+    worker: usize,
+    mut kept: Option<Client>,
+    mut clock: Clock,
+) -> anyhow::Result<Vec<Duration>> {
+    let mut latencies = Vec::new();
+    while let Some((due, number)) = clock.next().await {
+        match &mut kept {
+            Some(client) => target.request(client).await?,
+            None => {
+                let mut client = target.open(worker + number).await?;
+                target.request(&mut client).await?;
+            }
+        }
+        latencies.push(due.elapsed());
+    }
+    Ok(latencies)
+}

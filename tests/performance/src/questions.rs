@@ -1,0 +1,150 @@
+//! A load on a DNS server: many clients, each of whom asks again as soon as it has its answer.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
+
+use crate::usage::Usage;
+
+/// Before the clock starts.
+const SETTLING: Duration = Duration::from_millis(200);
+
+/// What is not answered until then is lost.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of a hundred answers, so many may be lost or wrong: a server at saturation drops some.
+const TOLERATED_PERCENT: u64 = 1;
+
+/// Names that come round again only when no cache can hold them any more.
+const POOL: u64 = 100_000;
+
+const NO_ERROR: u8 = 0;
+const NX_DOMAIN: u8 = 3;
+
+/// Which names are asked for.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Names {
+    /// One, which is in every cache.
+    Cached,
+    /// Such as nobody may ask for.
+    Denied,
+    /// A pool of names that live for no time.
+    Forwarded,
+    /// Every name once.
+    Unique,
+}
+
+/// A load of questions. Prints one line of figures.
+#[derive(Args)]
+pub struct Questions {
+    #[arg(value_enum)]
+    names: Names,
+    #[arg(long)]
+    server: SocketAddr,
+    /// The server's process, whose CPU time is read with its children's.
+    #[arg(long)]
+    pid: u32,
+    /// Clients, each with an address of its own, from 127.1.0.1 on.
+    #[arg(long, default_value_t = 200)]
+    clients: u8,
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+struct Run {
+    names: Names,
+    /// Tells the names of this run from those of all others.
+    id: u64,
+    asked: AtomicU64,
+    answered: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Questions {
+    pub async fn run(self) -> anyhow::Result<()> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        let run = Arc::new(Run {
+            names: self.names,
+            id: since.as_millis() as u64,
+            asked: AtomicU64::default(),
+            answered: AtomicU64::default(),
+            failed: AtomicU64::default(),
+        });
+        let mut clients = Vec::new();
+        for number in 1..=self.clients {
+            let source = SocketAddrV4::new(Ipv4Addr::new(127, 1, 0, number), 0);
+            let socket = UdpSocket::bind(source).await?;
+            socket.connect(self.server).await?;
+            clients.push(tokio::spawn(Arc::clone(&run).ask(socket)));
+        }
+        tokio::time::sleep(SETTLING).await;
+        let (before, answered) = (Usage::of(self.pid)?, run.answered.load(Ordering::Relaxed));
+        let began = Instant::now();
+        tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
+        let (after, elapsed) = (Usage::of(self.pid)?, began.elapsed());
+        let answered = run.answered.load(Ordering::Relaxed) - answered;
+        let failed = run.failed.load(Ordering::Relaxed);
+        clients.iter().for_each(tokio::task::JoinHandle::abort);
+        if failed * 100 > answered * TOLERATED_PERCENT {
+            bail!("{failed} of {answered} answers were lost or wrong");
+        }
+        let cpu = (after.cpu - before.cpu).as_secs_f64() * 1e6 / answered.max(1) as f64;
+        let rate = answered as f64 / elapsed.as_secs_f64();
+        println!("cpu_us_each={cpu:.2} per_second={rate:.0} failed={failed}");
+        Ok(())
+    }
+}
+
+impl Run {
+    async fn ask(self: Arc<Self>, socket: UdpSocket) -> anyhow::Result<()> {
+        let expected = match self.names {
+            Names::Denied => NX_DOMAIN,
+            _ => NO_ERROR,
+        };
+        let mut buffer = [0; 512];
+        loop {
+            let number = self.asked.fetch_add(1, Ordering::Relaxed);
+            let question = question(number as u16, &self.name(number));
+            socket.send(&question).await?;
+            let answer = timeout(PATIENCE, socket.recv(&mut buffer)).await;
+            let is_good = answer.is_ok_and(|read| {
+                read.is_ok_and(|length| length >= question.len())
+                    && buffer.first_chunk() == question.first_chunk::<2>()
+                    && buffer[3] & 0x0f == expected
+            });
+            let counter = if is_good {
+                &self.answered
+            } else {
+                &self.failed
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn name(&self, number: u64) -> String {
+        match self.names {
+            Names::Cached => "api.example.com".to_owned(),
+            Names::Denied => format!("n{}.denied.example.net", number % 1000),
+            Names::Forwarded => format!("pool{}.many.example.com", number % POOL),
+            Names::Unique => format!("u{number}-{}.many.example.com", self.id),
+        }
+    }
+}
+
+/// A question for an IPv4 address, recursion desired.
+fn question(id: u16, name: &str) -> Vec<u8> {
+    let mut question = id.to_be_bytes().to_vec();
+    question.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.') {
+        question.push(label.len() as u8);
+        question.extend(label.as_bytes());
+    }
+    question.extend([0, 0, 1, 0, 1]);
+    question
+}
