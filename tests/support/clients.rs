@@ -7,6 +7,19 @@ use serde_json::Value;
 
 use super::proxy::Proxy;
 
+/// An agent for node, whose own `https` knows no proxies.
+const NODE_AGENT: &str = "
+    const http = require('node:http'), https = require('node:https'), tls = require('node:tls');
+    const { hostname, port } = new URL(process.env.HTTPS_PROXY);
+    class Tunnels extends https.Agent {
+        createConnection(options, done) {
+            const path = `${options.host}:${options.port}`;
+            http.request({ hostname, port, method: 'CONNECT', path })
+                .on('connect', (_, socket) => done(null, tls.connect({ ...options, socket })))
+                .end();
+        }
+    }";
+
 /// A program that ran to its end.
 #[derive(Debug)]
 pub struct Ran {
@@ -16,6 +29,16 @@ pub struct Ran {
 }
 
 impl Ran {
+    fn of(command: &mut Command) -> Self {
+        let output = command.output();
+        let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// Its output, once it ended well.
     #[track_caller]
     pub fn ok(self) -> String {
@@ -80,24 +103,31 @@ impl Proxy {
 
     /// Runs a program in the environment of a sandbox.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Ran {
-        let output = self.command(program).args(arguments).output();
-        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-        Ran {
-            code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Ran::of(self.command(program).args(arguments))
+    }
+
+    /// Runs a script of node's, which finds an agent for tunnels as `Tunnels`.
+    pub fn node(&self, script: &str) -> Ran {
+        self.run("node", &["-e", &format!("{NODE_AGENT}{script}")])
+    }
+
+    /// Runs gh with a placeholder for a token.
+    pub fn gh(&self, arguments: &[&str]) -> Ran {
+        let placeholder = "up-placeholder-0123456789abcdef0123456789abcdef";
+        let mut command = self.command("gh");
+        command
+            .env("GH_TOKEN", placeholder)
+            .env("GH_CONFIG_DIR", self.path("gh"))
+            // Where it keeps answers for a day: those of another test's origin are not for this one.
+            .env("TMPDIR", self.path(""))
+            .env("XDG_CACHE_HOME", self.path("gh"))
+            .env("GH_PROMPT_DISABLED", "1");
+        Ran::of(command.args(arguments))
     }
 
     /// Runs one of our own commands on this proxy's configuration and socket.
     pub fn cli(&self, arguments: &[&str]) -> Ran {
-        let mut command = self.own_command(arguments);
-        let output = command.output().unwrap();
-        Ran {
-            code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Ran::of(&mut self.own_command(arguments))
     }
 
     /// One of our own commands, not running yet.

@@ -12,7 +12,13 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
     let query = request["query"].as_str().unwrap_or_default();
     let fields = json!({ "fields": [{ "name": "merged" }, { "name": "visibility" }] });
     let data = if query.contains("__type(") {
-        json!({ "PullRequest": fields, "Repository": fields, "Issue": fields })
+        let types = ["PullRequest", "Repository", "Issue"];
+        let asked = types
+            .into_iter()
+            .filter(|name| query.contains(&format!("{name}: __type(")));
+        asked
+            .map(|name| (name.to_owned(), fields.clone()))
+            .collect()
     } else if query.contains("nodes(ids:") {
         let ids = request["variables"]["ids"].as_array().unwrap();
         json!({ "nodes": ids.iter().map(owner_of).collect::<Vec<_>>() })

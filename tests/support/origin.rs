@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -145,6 +146,20 @@ impl Origin {
     /// Nothing of what was denied may have reached the origin, not even a handshake.
     pub fn assert_untouched(&self) {
         assert_eq!(self.connections(), 0, "requests: {:?}", self.seen());
+    }
+
+    /// Makes an empty bare repository that may be pushed to, and says where it lies.
+    pub fn create_repository(&self, name: &str) -> PathBuf {
+        let bare = self.repositories().join(format!("{name}.git"));
+        let path = bare.to_str().unwrap();
+        for arguments in [
+            &["init", "--quiet", "--bare", "--initial-branch=main", path][..],
+            &["-C", path, "config", "http.receivepack", "true"],
+        ] {
+            let status = Command::new("git").args(arguments).status();
+            assert!(status.unwrap().success());
+        }
+        bare
     }
 
     /// Where bare repositories lie that it serves as `/OWNER/REPO.git`.

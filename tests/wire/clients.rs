@@ -51,11 +51,9 @@ fn curl_shows_the_reason_of_a_denied_tunnel() {
 fn git_clones_and_pushes_over_https() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    let bare = origin.repositories().join("team/project.git");
+    let bare = origin.create_repository("team/project");
     let bare = bare.to_str().unwrap();
     let git = |arguments: &[&str]| proxy.run("git", arguments).ok();
-    git(&["init", "--quiet", "--bare", "--initial-branch=main", bare]);
-    git(&["-C", bare, "config", "http.receivepack", "true"]);
 
     git(&[
         "clone",
@@ -125,16 +123,6 @@ fn nodes_https_fetches_through_an_agent_that_keeps_its_tunnel() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let script = "
-        const http = require('node:http'), https = require('node:https'), tls = require('node:tls');
-        const { hostname, port } = new URL(process.env.HTTPS_PROXY);
-        class Tunnels extends https.Agent {
-            createConnection(options, done) {
-                const path = `${options.host}:${options.port}`;
-                http.request({ hostname, port, method: 'CONNECT', path })
-                    .on('connect', (_, socket) => done(null, tls.connect({ ...options, socket })))
-                    .end();
-            }
-        }
         const agent = new Tunnels({ keepAlive: true, maxSockets: 1 });
         const get = (path) => new Promise((done, failed) => https
             .get({ host: 'api.example.com', path, agent }, (answer) => {
@@ -145,7 +133,7 @@ fn nodes_https_fetches_through_an_agent_that_keeps_its_tunnel() {
             console.log(await get('/echo/1'), await get('/echo/2'));
             agent.destroy();
         })();";
-    assert_eq!(proxy.run("node", &["-e", script]).ok(), "200 200\n");
+    assert_eq!(proxy.node(script).ok(), "200 200\n");
     let seen = origin.seen();
     assert_eq!(seen[0].connection, seen[1].connection);
 }

@@ -22,14 +22,7 @@ impl Forge {
     pub fn with(change: impl FnOnce(&mut Setup), registration: Value) -> Self {
         let origin = Origin::start();
         for repo in ["acme/web", "acme/other"] {
-            let bare = origin.repositories().join(format!("{repo}.git"));
-            let run = |arguments: &[&str]| {
-                let git = std::process::Command::new("git").args(arguments).status();
-                assert!(git.unwrap().success());
-            };
-            let bare = bare.to_str().unwrap();
-            run(&["init", "--quiet", "--bare", "--initial-branch=main", bare]);
-            run(&["-C", bare, "config", "http.receivepack", "true"]);
+            origin.create_repository(repo);
         }
         let mut setup = Setup::new(&origin);
         setup.containers.clear();

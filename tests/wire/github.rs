@@ -189,38 +189,14 @@ fn a_compressed_body_is_judged_and_sent_on_plain() {
     );
 }
 
-fn gh(proxy: &Proxy, arguments: &[&str]) -> (bool, String, String) {
-    let output = proxy
-        .command("gh")
-        .current_dir(proxy.path("."))
-        .env(
-            "GH_TOKEN",
-            "up-placeholder-0123456789abcdef0123456789abcdef",
-        )
-        .env("GH_CONFIG_DIR", proxy.path("gh"))
-        .env("GH_PROMPT_DISABLED", "1")
-        .args(arguments)
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    (
-        output.status.success(),
-        text(&output.stdout),
-        text(&output.stderr),
-    )
-}
-
 #[test]
 fn gh_opens_a_pull_request_and_comments_on_an_issue() {
     let origin = Origin::start();
     let proxy = start(&origin);
     let repo = ["--repo", "acme/web"];
     let comment = ["issue", "comment", "7", "--body", "Seen."];
-    let (done, stdout, stderr) = gh(&proxy, &[&comment[..], &repo[..]].concat());
-    assert!(
-        done && stdout.contains("issuecomment-1"),
-        "{stdout}{stderr}"
-    );
+    let commented = proxy.gh(&[&comment[..], &repo[..]].concat()).ok();
+    assert!(commented.contains("issuecomment-1"), "{commented}");
     let create = [
         "pr",
         "create",
@@ -233,21 +209,17 @@ fn gh_opens_a_pull_request_and_comments_on_an_issue() {
         "--head",
         "topic",
     ];
-    let (done, stdout, stderr) = gh(&proxy, &[&create[..], &repo[..]].concat());
-    assert!(
-        done && stdout.contains("/acme/web/pull/2"),
-        "{stdout}{stderr}"
-    );
+    let created = proxy.gh(&[&create[..], &repo[..]].concat()).ok();
+    assert!(created.contains("/acme/web/pull/2"), "{created}");
 }
 
 #[test]
 fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
     let origin = Origin::start();
     let proxy = start(&origin);
-    let gh = |arguments: &[&str]| gh(&proxy, arguments);
     let repo = ["--repo", "acme/web"];
-    let (shown, stdout, stderr) = gh(&[&["pr", "view", "1"], &repo[..]].concat());
-    assert!(shown && stdout.contains("Add a file"), "{stdout}{stderr}");
+    let shown = proxy.gh(&[&["pr", "view", "1"], &repo[..]].concat()).ok();
+    assert!(shown.contains("Add a file"), "{shown}");
     let reached = origin.seen().len();
     for (arguments, sentence) in [
         (
@@ -273,10 +245,10 @@ fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
             "Repo not authorized",
         ),
     ] {
-        let (done, stdout, stderr) = gh(arguments);
+        let ran = proxy.gh(arguments);
         assert!(
-            !done && stderr.contains(sentence),
-            "{arguments:?} {stdout} {stderr}"
+            ran.code != Some(0) && ran.stderr.contains(sentence),
+            "{arguments:?} {ran:?}"
         );
     }
     assert_eq!(origin.seen().len(), reached, "{:?}", origin.seen());

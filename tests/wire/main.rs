@@ -39,3 +39,4 @@ mod streaming;
 mod survival;
 mod traces;
 mod upstream;
+mod verification;
