@@ -17,6 +17,7 @@ use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::Certificates;
+use super::lfs::Store;
 use super::routes;
 
 /// One request as the origin saw it.
@@ -69,6 +70,7 @@ pub(super) struct Shared {
     pub seen: Mutex<Vec<Seen>>,
     pub connections: AtomicUsize,
     pub repositories: TempDir,
+    pub large_files: Store,
 }
 
 /// The origin: the same routes over HTTPS (h2 and HTTP/1.1) and in clear text.
@@ -99,6 +101,7 @@ impl Origin {
             seen: Mutex::default(),
             connections: AtomicUsize::new(0),
             repositories: TempDir::new().unwrap(),
+            large_files: Store::default(),
         });
         let certificates = Certificates::new();
         let ca_pem = certificates.ca_pem.clone();
@@ -146,6 +149,11 @@ impl Origin {
     /// Nothing of what was denied may have reached the origin, not even a handshake.
     pub fn assert_untouched(&self) {
         assert_eq!(self.connections(), 0, "requests: {:?}", self.seen());
+    }
+
+    /// What was uploaded with Git LFS.
+    pub fn large_files(&self) -> &Store {
+        &self.shared.large_files
     }
 
     /// Makes an empty bare repository that may be pushed to, and says where it lies.

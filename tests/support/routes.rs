@@ -47,6 +47,10 @@ pub async fn answer(
     if segments[0] == "websocket" {
         return Ok(websocket(Request::from_parts(parts, body)));
     }
+    if path.contains("/info/lfs/") || segments[0] == "lfs-store" {
+        let body = collect(body, &seen, usize::MAX).await.unwrap_or_default();
+        return Ok(origin.large_files.answer(&parts, &body));
+    }
     if is_git(&path) {
         return Ok(match collect(body, &seen, usize::MAX).await {
             Some(body) => cgi::git(origin.repositories.path(), &parts, body).await,

@@ -27,6 +27,7 @@ mod github_nodes;
 mod guarded;
 mod house;
 mod identity;
+mod lfs;
 mod limits;
 mod oauth;
 mod oauth_files;

@@ -245,7 +245,12 @@ impl Addon for Git {
         if is_api || !self.settings.hosts.contains(&flow.host) {
             return Step::PASS;
         }
-        self.judge(flow, request).into()
+        let about_large_files = request.path.normal().contains("/info/lfs/");
+        let verdict = self.judge(flow, request);
+        match verdict {
+            Err(denial) if about_large_files => Err(lfs::as_its_client_shows(denial)).into(),
+            verdict => verdict.into(),
+        }
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {

@@ -56,13 +56,22 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     if response.status != StatusCode::OK {
         return Ok(());
     }
-    readable(&response.headers)?;
+    readable(&response.headers).map_err(as_its_client_shows)?;
     let (container, reachable) = (Arc::clone(flow.container()?), Arc::clone(reachable));
     response.push_filter(WholeJson::new(batch.inspect_bytes, move |answer| {
         answer::rewrite(answer, &container, &*reachable);
         Ok(())
     }));
     Ok(())
+}
+
+/// git-lfs shows what stands under `message`; without it, a 403 is told as a wrong password.
+pub(super) fn as_its_client_shows(denial: Denial) -> Denial {
+    if denial.detail("message").is_some() {
+        return denial;
+    }
+    let message = denial.sentence().to_owned();
+    denial.with("message", message)
 }
 
 fn readable(headers: &HeaderMap) -> Verdict {
@@ -87,10 +96,18 @@ fn judge(batch: &Value, rules: &BatchRules) -> Verdict {
         let size = object.get("size").and_then(Value::as_u64);
         let size = size.ok_or_else(|| Denial::malformed("an LFS object has no size"))?;
         if size > rules.limit {
-            return Err(size::too_large(size, rules.limit).rule(rules.limit_rule.as_str()));
+            return Err(too_large(size, rules));
         }
     }
     Ok(())
+}
+
+fn too_large(size: u64, rules: &BatchRules) -> Denial {
+    let denial = size::too_large(size, rules.limit).rule(rules.limit_rule.as_str());
+    let (size, most) = (size::human(size), size::human(rules.limit));
+    let sentence = denial.sentence();
+    let message = format!("{sentence}: a file of {size}, where at most {most} may be sent");
+    denial.with("message", message)
 }
 
 #[cfg(test)]

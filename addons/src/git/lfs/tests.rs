@@ -163,3 +163,25 @@ fn an_answer_that_cannot_be_read_is_refused() {
     let denial = verdict(git.response(&mut flow, &mut response)).unwrap_err();
     assert_eq!(denial.code(), Code::UnsupportedEncoding);
 }
+
+#[test]
+fn a_denial_says_why_where_its_client_looks() {
+    let git = Git::new(settings());
+    let (web, batch_of) = (
+        container("web"),
+        |size| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] }),
+    );
+    let limit = "Push size exceeds limit: a file of 2 KB, where at most 1000 B may be sent";
+    for (repo, body, message) in [
+        ("acme/other", download(), "Repo not authorized"),
+        ("acme/web", batch_of(2048), limit),
+        (
+            "acme/web",
+            json!([]),
+            "Malformed request: an LFS batch is an upload or a download",
+        ),
+    ] {
+        let denial = batch(&git, &web, repo, &body).1.unwrap_err();
+        assert_eq!(denial.to_json()["message"], message);
+    }
+}

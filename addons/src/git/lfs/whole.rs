@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use serde_json::Value;
 
+use super::as_its_client_shows;
 use crate::contract::{BodyFilter, BodyOut, Code, Denial, Verdict};
 
 /// Holds a body up to a limit. What goes on is written anew from what was judged, so that a
@@ -45,11 +46,11 @@ impl<F: FnMut(&mut Value) -> Verdict + Send> WholeJson<F> {
 
 impl<F: FnMut(&mut Value) -> Verdict + Send> BodyFilter for WholeJson<F> {
     fn chunk(&mut self, chunk: Bytes, _out: &mut BodyOut) -> Verdict {
-        self.hold(&chunk).map_err(|denial| denial.by("git"))
+        self.hold(&chunk).map_err(denied)
     }
 
     fn end(&mut self, out: &mut BodyOut, _trailers: Option<&mut HeaderMap>) -> Verdict {
-        let judged = self.judged().map_err(|denial| denial.by("git"))?;
+        let judged = self.judged().map_err(denied)?;
         out.push(judged);
         Ok(())
     }
@@ -57,4 +58,8 @@ impl<F: FnMut(&mut Value) -> Verdict + Send> BodyFilter for WholeJson<F> {
     fn keeps_length(&self) -> bool {
         false
     }
+}
+
+fn denied(denial: Denial) -> Denial {
+    as_its_client_shows(denial).by("git")
 }

@@ -1,0 +1,138 @@
+//! Git LFS with its real client: large files beside pushes and clones.
+
+use serde_json::json;
+
+use crate::git::{Forge, HOST};
+use crate::support::{FILES, Ran, SOON, Setup, eventually};
+
+const MB: usize = 1 << 20;
+
+/// What `git lfs install` writes into the configuration of a person.
+const FILTERS: [&str; 6] = [
+    "-c",
+    "filter.lfs.process=git-lfs filter-process",
+    "-c",
+    "filter.lfs.smudge=git-lfs smudge -- %f",
+    "-c",
+    "filter.lfs.required=true",
+];
+
+/// Where large files lie is allowed too.
+fn with_files(setup: &mut Setup) {
+    let origin = setup.proxy["upstream"]["hosts"]["git.example.com"].clone();
+    setup.host(FILES, origin.as_str().unwrap());
+}
+
+/// A commit with a large file of `size` bytes in the clone, not pushed yet; answers the file's id.
+fn commit_large(forge: &Forge, size: usize) -> String {
+    forge.work(&["lfs", "install", "--local"]).ok();
+    forge.work(&["lfs", "track", "*.bin"]).ok();
+    std::fs::write(forge.proxy.path("work/large.bin"), vec![7; size]).unwrap();
+    forge.work(&["add", ".gitattributes", "large.bin"]).ok();
+    forge
+        .work(&["commit", "--quiet", "-m", "Add a large file"])
+        .ok();
+    let listed = forge.work(&["lfs", "ls-files", "--long"]).ok();
+    listed.split(' ').next().unwrap().to_owned()
+}
+
+fn clone(forge: &Forge, at: &str) -> Ran {
+    let url = format!("{HOST}/acme/web.git");
+    forge.git(&[&FILTERS[..], &["clone", "--quiet", &url, at]].concat())
+}
+
+/// The push of a commit with a large file, which fails; answers what git-lfs said.
+#[track_caller]
+fn failed_push(forge: &Forge, more: &[&str]) -> String {
+    commit_large(forge, 3 * MB);
+    let ran = forge.work(&[more, &["push", "origin", "main"]].concat());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(
+        forge.at_origin("main"),
+        None,
+        "the commit went without its file"
+    );
+    assert_eq!(forge.origin.large_files().count(), 0);
+    ran.stderr
+}
+
+#[test]
+fn a_large_file_is_pushed_and_cloned() {
+    let forge = Forge::with(with_files, json!({}));
+    let oid = commit_large(&forge, 3 * MB);
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    assert_eq!(forge.at_origin("main"), forge.head());
+    assert_eq!(forge.origin.large_files().size_of(&oid), Some(3 * MB));
+    clone(&forge, "copy").ok();
+    let cloned = std::fs::read(forge.proxy.path("copy/large.bin")).unwrap();
+    assert_eq!(cloned, vec![7; 3 * MB]);
+    // The store lets in who has its tokens, which the client was never given.
+    eventually("tokens for upload, verification and download", SOON, || {
+        let audit = forge.proxy.audit();
+        let redeemed = audit.iter().filter(|line| line["credential"] == "git-lfs");
+        redeemed.count() == 3
+    });
+}
+
+#[test]
+fn a_file_over_the_limit_is_denied_and_git_lfs_shows_why() {
+    let limit = |setup: &mut Setup| {
+        with_files(setup);
+        let git = &mut setup.policy.as_mut().unwrap()["git"];
+        git["push_limits"] = json!({ "warning_bytes": MB, "hard_limit_bytes": 2 * MB });
+    };
+    let forge = Forge::with(limit, json!({}));
+    let said = failed_push(&forge, &[]);
+    let shown =
+        "batch response: Push size exceeds limit: a file of 3 MB, where at most 2 MB may be sent";
+    assert!(said.contains(shown), "{said}");
+    forge.proxy.audited(json!({
+        "code": "push_too_large", "status": 413, "addon": "git",
+        "rule": "git.push_limits.hard_limit_bytes", "path": "/acme/web.git/info/lfs/objects/batch",
+    }));
+    // Where the repository has a limit of its own, that one counts.
+    let repos = json!([{ "name": "acme/web", "max_receive_pack_bytes": 5 * MB }]);
+    let forge = Forge::with(limit, json!({ "repos": repos }));
+    commit_large(&forge, 3 * MB);
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+}
+
+#[test]
+fn the_files_of_another_repository_are_denied_and_git_lfs_shows_why() {
+    let forge = Forge::with(with_files, json!({}));
+    let other = format!("lfs.url={HOST}/acme/other.git/info/lfs");
+    let said = failed_push(&forge, &["-c", &other]);
+    assert!(
+        said.contains("batch response: Repo not authorized"),
+        "{said}"
+    );
+    assert!(
+        forge
+            .origin
+            .seen()
+            .iter()
+            .all(|seen| !seen.target.contains("other"))
+    );
+}
+
+#[test]
+fn a_store_that_is_not_allowed_is_named() {
+    let forge = Forge::start();
+    let said = failed_push(&forge, &[]);
+    assert!(
+        said.contains(&format!("Domain not allowed: {FILES}")),
+        "{said}"
+    );
+}
+
+#[test]
+fn files_are_locked_and_unlocked() {
+    let forge = Forge::with(with_files, json!({}));
+    commit_large(&forge, MB);
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    let lfs = |arguments: &[&str]| forge.work(&[&["lfs"], arguments].concat()).ok();
+    assert_eq!(lfs(&["lock", "large.bin"]), "Locked large.bin\n");
+    assert!(lfs(&["locks"]).starts_with("large.bin"));
+    assert_eq!(lfs(&["unlock", "large.bin"]), "Unlocked large.bin\n");
+    assert_eq!(lfs(&["locks"]), "");
+}
