@@ -137,20 +137,18 @@ impl<'a> At<'a> {
         self.or_refuse(found, wrong)
     }
 
-    /// Bytes, or a size such as `100MB`.
+    /// Bytes, or a size such as `100MB`; in quotes too, as a text with a unit often is.
     pub fn size<T>(&self, range: RangeInclusive<u64>) -> Option<T>
     where
         T: TryFrom<u64>,
     {
-        let wrong = || {
-            let least = units::show_size(*range.start());
-            let most = units::show_size(*range.end());
-            format!("must be a number of bytes or a size such as 100MB, from {least} to {most}")
-        };
-        let found = units::size(self.plain(&wrong())?)
+        let least = units::show_size(*range.start());
+        let most = units::show_size(*range.end());
+        let wanted = format!("a number of bytes or a size such as 100MB, from {least} to {most}");
+        let found = units::size(&self.any_scalar(&wanted)?.text)
             .filter(|size| range.contains(size))
             .and_then(|size| T::try_from(size).ok());
-        self.or_refuse(found, wrong)
+        self.or_refuse(found, || format!("must be {wanted}"))
     }
 
     /// A duration such as `10s`.

@@ -273,6 +273,13 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 ],
             ),
             (
+                "limits: { max_header_bytes: '1MiB', inspect_body_bytes: [1MB] }",
+                &[
+                    "2:29: limits.max_header_bytes: must be a number of bytes or a size such as 100MB, from 8KB to 1MB",
+                    "2:57: limits.inspect_body_bytes: must be a number of bytes or a size such as 100MB, from 1KB to 1GB",
+                ],
+            ),
+            (
                 "dns: { types: [A, HTTPS], queries_per_minute: true }",
                 &[
                     "2:19: dns.types[1]: must be one of A, NS, CNAME, SOA, PTR, MX, TXT, AAAA, SRV, NAPTR, TLSA, CAA",

@@ -57,11 +57,11 @@ limits:
   max_connections_per_container: 3
   header_read_timeout: 4s
   max_header_bytes: 16384
-  inspect_body_bytes: 1MB
+  inspect_body_bytes: '1MB'
   certificates_per_minute: 5
 dns: { types: [TXT], queries_per_minute: 6, distinct_names_per_minute: 8 }
 logging: { level: "info,unified_proxy=debug", format: text }
-audit: { path: log.jsonl, max_bytes: 2MB, keep: 0, lines_per_minute_per_container: 9 }
+audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_container: 9 }
 "#,
     )
     .unwrap()
