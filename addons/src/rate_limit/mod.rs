@@ -1,5 +1,6 @@
 //! How much one container may use of what is shared: the upstreams, and the resolver.
 
+mod buckets;
 mod dns;
 mod requests;
 
@@ -9,8 +10,9 @@ use crate::contract::{
     Addon, Code, Denial, DnsQuery, Flow, Host, Order, Principal, Request, Step, Verdict,
 };
 
+pub use buckets::RateBuckets;
 pub use dns::DnsBudget;
-pub use requests::{Rate, RateBuckets, RequestLimits};
+pub use requests::{Rate, RequestLimits};
 
 /// What the limits are made from.
 pub struct RateLimitSettings {
