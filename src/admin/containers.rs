@@ -15,7 +15,8 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::error::{ApiError, ErrorBody};
-use super::registration::{ContainerEntry, RegistrationBody, parse_registration};
+use super::registration::parse_registration;
+use super::schema::{ContainerEntry, RegistrationBody};
 use super::socket::Peer;
 use crate::registry::OwnListener;
 

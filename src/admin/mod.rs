@@ -4,6 +4,7 @@ mod containers;
 mod error;
 mod json;
 mod registration;
+mod schema;
 mod socket;
 mod status;
 mod write_limit;
@@ -18,7 +19,8 @@ use futures_util::future::BoxFuture;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-pub use registration::{ContainerEntry, FieldError, RegistrationBody, parse_registration};
+pub use registration::{FieldError, parse_registration};
+pub use schema::{ContainerEntry, RegistrationBody};
 pub use socket::bind;
 pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};
 

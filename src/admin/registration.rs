@@ -1,19 +1,17 @@
-//! The body that a container is registered with, and the entry that it is shown as.
+//! Reads the body that a container is registered with, and names whatever is wrong in it.
 
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use addons::contract::{AuthMode, Container, ContainerId, HostPattern, Repo, Source, fold_address};
-use serde::Serialize;
+use addons::contract::{AuthMode, ContainerId, HostPattern, Repo, Source, fold_address};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime, UtcOffset};
-use utoipa::ToSchema;
 
 use super::json;
-use crate::registry::{NewRegistration, RepoEntry};
+use crate::registry::NewRegistration;
 
 /// How long a registration lasts that does not say.
 const DEFAULT_LIFETIME: Duration = Duration::hours(24);
@@ -31,70 +29,6 @@ const FIELDS: [&str; 7] = [
     "allowed_domains",
     "listener",
 ];
-
-/// A registration.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
-pub struct RegistrationBody {
-    /// IPv4 or IPv6; required unless there is a `listener`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container_ip: Option<String>,
-    /// `unix`: a socket of its own instead of an address; the answer names it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listener: Option<String>,
-    /// 1 to 128 of `A-Z a-z 0-9 _ . -`
-    pub container_id: String,
-    /// The repositories it may use.
-    pub repos: Vec<RepoEntry>,
-    /// `user` (default) or `bot`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub auth_mode: Option<String>,
-    /// RFC 3339; 24 hours on unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<String>,
-    /// Host patterns that narrow the allowlist, and never widen it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed_domains: Option<Vec<String>>,
-}
-
-/// A registered container.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ContainerEntry {
-    #[serde(flatten)]
-    pub registration: RegistrationBody,
-    /// When its lease began, RFC 3339.
-    pub created_at: String,
-    /// `Public`, `Confidential` or `Secret`.
-    pub security_level: String,
-}
-
-impl From<&Container> for ContainerEntry {
-    fn from(container: &Container) -> Self {
-        let (container_ip, listener) = match &container.source {
-            Source::Address(address) => (Some(address.to_string()), None),
-            Source::Listener(_) => (None, Some("unix".to_owned())),
-        };
-        let domains = container.allowed_domains.as_ref();
-        Self {
-            registration: RegistrationBody {
-                container_ip,
-                listener,
-                container_id: container.id.to_string(),
-                repos: container.repos.iter().map(RepoEntry::from).collect(),
-                auth_mode: Some(container.auth_mode.as_str().to_owned()),
-                expires_at: Some(rfc3339(container.expires_at())),
-                allowed_domains: domains
-                    .map(|patterns| patterns.iter().map(HostPattern::to_string).collect()),
-            },
-            created_at: rfc3339(container.created_at),
-            security_level: container.level().as_str().to_owned(),
-        }
-    }
-}
-
-fn rfc3339(at: OffsetDateTime) -> String {
-    // Every year that a registration can hold has four digits.
-    at.format(&Rfc3339).unwrap_or_default()
-}
 
 /// What is wrong with a body.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -325,6 +259,7 @@ mod tests {
     use time::macros::datetime;
 
     use super::*;
+    use crate::admin::RegistrationBody;
 
     const NOW: OffsetDateTime = datetime!(2030-01-01 00:00 UTC);
 

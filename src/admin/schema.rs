@@ -1,0 +1,73 @@
+//! What a container is registered with, and what it is shown as.
+
+use addons::contract::{Container, HostPattern, Source};
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use utoipa::ToSchema;
+
+use crate::registry::RepoEntry;
+
+/// A registration.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct RegistrationBody {
+    /// IPv4 or IPv6; required unless there is a `listener`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_ip: Option<String>,
+    /// `unix`: a socket of its own instead of an address; the answer names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
+    /// 1 to 128 of `A-Z a-z 0-9 _ . -`
+    pub container_id: String,
+    /// The repositories it may use.
+    pub repos: Vec<RepoEntry>,
+    /// `user` (default) or `bot`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_mode: Option<String>,
+    /// RFC 3339; 24 hours on unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// Host patterns that narrow the allowlist, and never widen it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_domains: Option<Vec<String>>,
+}
+
+/// A registered container.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ContainerEntry {
+    #[serde(flatten)]
+    pub registration: RegistrationBody,
+    /// When its lease began, RFC 3339.
+    pub created_at: String,
+    /// `Public`, `Confidential` or `Secret`.
+    pub security_level: String,
+}
+
+impl From<&Container> for ContainerEntry {
+    fn from(container: &Container) -> Self {
+        let (container_ip, listener) = match &container.source {
+            Source::Address(address) => (Some(address.to_string()), None),
+            Source::Listener(_) => (None, Some("unix".to_owned())),
+        };
+        let domains = container.allowed_domains.as_ref();
+        Self {
+            registration: RegistrationBody {
+                container_ip,
+                listener,
+                container_id: container.id.to_string(),
+                repos: container.repos.iter().map(RepoEntry::from).collect(),
+                auth_mode: Some(container.auth_mode.as_str().to_owned()),
+                expires_at: Some(rfc3339(container.expires_at())),
+                allowed_domains: domains
+                    .map(|patterns| patterns.iter().map(HostPattern::to_string).collect()),
+            },
+            created_at: rfc3339(container.created_at),
+            security_level: container.level().as_str().to_owned(),
+        }
+    }
+}
+
+fn rfc3339(at: OffsetDateTime) -> String {
+    // Every year that a registration can hold has four digits.
+    at.format(&Rfc3339).unwrap_or_default()
+}
