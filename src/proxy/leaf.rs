@@ -2,17 +2,52 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::{Code, Denial, Host};
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 
 use super::connection::Connection;
 use crate::world::World;
 
 /// What one lease may still have minted.
-struct MintBudget(DefaultDirectRateLimiter);
+struct MintBudget(Mutex<Rated>);
+
+struct Rated {
+    per_minute: NonZeroU32,
+    limiter: DefaultDirectRateLimiter,
+}
+
+impl MintBudget {
+    fn new(per_minute: NonZeroU32) -> Self {
+        Self(Mutex::new(Rated::new(per_minute)))
+    }
+
+    /// Counts a certificate; an error says how long to wait. A reload may change the rate of a
+    /// lease that has begun.
+    fn take(&self, per_minute: NonZeroU32) -> Result<(), Duration> {
+        let mut rated = self.0.lock();
+        if rated.per_minute != per_minute {
+            *rated = Rated::new(per_minute);
+        }
+        rated
+            .limiter
+            .check()
+            .map_err(|until| until.wait_time_from(DefaultClock::default().now()))
+    }
+}
+
+impl Rated {
+    fn new(per_minute: NonZeroU32) -> Self {
+        Self {
+            per_minute,
+            limiter: RateLimiter::direct(Quota::per_minute(per_minute)),
+        }
+    }
+}
 
 /// The TLS configuration for a host. What is cached costs nothing; a new one counts against
 /// the lease, since a signature is work that a sandbox could ask for without end.
@@ -32,11 +67,10 @@ pub fn config(
     let Some(per_minute) = per_minute else {
         return Err(limited(container.id.as_str()));
     };
-    let budget = container.owned(|| MintBudget(RateLimiter::direct(Quota::per_minute(per_minute))));
-    if let Err(until) = budget.0.check() {
+    let budget = container.owned(|| MintBudget::new(per_minute));
+    if let Err(wait) = budget.take(per_minute) {
         outcomes.with_label_values(&["limited"]).inc();
-        return Err(limited(container.id.as_str())
-            .retry_after(until.wait_time_from(DefaultClock::default().now())));
+        return Err(limited(container.id.as_str()).retry_after(wait));
     }
     let minted = authority.mint(host);
     let outcome = if minted.is_ok() { "minted" } else { "failed" };

@@ -41,6 +41,25 @@ fn a_new_entry_is_in_force_within_five_seconds_of_its_writing() {
 }
 
 #[test]
+fn a_changed_budget_of_certificates_holds_for_leases_that_have_begun() {
+    let origin = Origin::start();
+    let mut setup = crate::support::Setup::new(&origin);
+    setup.proxy["limits"]["certificates_per_minute"] = json!(1);
+    let mut changed = setup.proxy.clone();
+    changed["limits"]["certificates_per_minute"] = json!(2);
+    let proxy = setup.start();
+    let minted = |host: &str| proxy.tls_as(host, host, &["http/1.1"]).is_ok();
+    assert!(minted("api.example.com"));
+    assert!(!minted("git.example.com"));
+    std::fs::write(proxy.path("config/proxy.yaml"), changed.to_string()).unwrap();
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(minted("git.example.com"));
+    assert!(minted("other.example.com"));
+    assert!(!minted("wrong-name.example.com"));
+}
+
+#[test]
 fn a_hangup_and_a_call_apply_a_change_at_once() {
     let origin = Origin::start();
     let proxy = start(&origin);
