@@ -17,7 +17,7 @@ use addons::github::{Asker, Forge, ForgeHosts, Github, GithubSettings, Mutations
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
-use fixtures::{Nowhere, OneContainer, container, flow, request};
+use fixtures::{Nowhere, OneContainer, container, flow, processor_time, request};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
