@@ -182,16 +182,16 @@ fn a_repository_may_be_named_by_its_number() {
         );
         assert!(!reply.text().contains("secret"), "{}", reply.text());
     }
+    assert_eq!(
+        get("/repositories/5").json()["code"],
+        "upstream_unreachable"
+    );
     let asked: Vec<Value> = house
         .asked
         .lock()
         .iter()
         .map(|(id, _)| id.clone())
         .collect();
-    assert_eq!(
-        get("/repositories/5").json()["code"],
-        "upstream_unreachable"
-    );
     // Asked, sent; sent; asked; asked; asked.
     assert_eq!(json!(asked), json!(["1", "1/issues", "1", "2", "3", "5"]));
 }
