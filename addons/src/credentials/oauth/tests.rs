@@ -122,19 +122,24 @@ fn only_what_the_endpoint_says_of_the_login_is_for_good() {
         (400, r#"{"error":"invalid_grant"}"#, true),
         (401, r#"{"error":{"code":"refresh_token_reused"}}"#, true),
         (400, r#"{"error":"temporarily_unavailable"}"#, false),
+        (400, r#"{"error":"refresh_token_expired"}"#, true),
+        (401, r#"{"error":"invalid_client"}"#, false),
+        (400, r#"{"error":"unsupported_grant_type"}"#, false),
+        (403, r#"{"error":"access_denied"}"#, false),
         (403, "<html>not now</html>", false),
         (404, r#"{"error":"not_found"}"#, false),
         (429, r#"{"error":"slow_down"}"#, false),
         (503, r#"{"error":"invalid_grant"}"#, false),
-        (200, r#"{"refresh_token":"secret"}"#, false),
+        (200, r#"{"refresh_token":"SECRET"}"#, false),
         (400, r#"{"error":"SECRET token r"}"#, false),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
         let refused = login.refreshed(&file, status, body.as_bytes(), now());
         let refusal = refused.err().unwrap();
         assert_eq!(refusal.permanent, permanent, "{status} {body}");
-        let quotes = refusal.why.contains("SECRET") || refusal.why.contains("secret");
-        assert!(!quotes, "{}", refusal.why);
+        let says_so = refusal.why.contains("log in");
+        assert_eq!(says_so, permanent, "{}", refusal.why);
+        assert!(!refusal.why.contains("SECRET"), "{}", refusal.why);
     }
 }
 
