@@ -79,14 +79,18 @@ fn each_format_is_read_refreshed_and_kept() {
 #[test]
 fn a_refresh_token_that_is_not_rotated_stays() {
     let (login, file) = (login(Provider::Gemini), parse(&files()[1].1));
-    let answer = br#"{ "access_token": "new" }"#;
-    let after = login.refreshed(&file, StatusCode::OK, answer, now());
-    let tokens = login.tokens(&after.ok().unwrap()).unwrap();
-    assert_eq!(tokens.refresh.unwrap().as_str(), "r");
-    assert_eq!(
-        tokens.expires, None,
-        "the old token's end is not the new one's"
-    );
+    for answer in [
+        r#"{ "access_token": "new" }"#,
+        r#"{ "access_token": "new", "refresh_token": "" }"#,
+    ] {
+        let after = login.refreshed(&file, StatusCode::OK, answer.as_bytes(), now());
+        let tokens = login.tokens(&after.ok().unwrap()).unwrap();
+        assert_eq!(tokens.refresh.unwrap().as_str(), "r");
+        assert_eq!(
+            tokens.expires, None,
+            "the old token's end is not the new one's"
+        );
+    }
 }
 
 #[test]
@@ -131,6 +135,7 @@ fn only_what_the_endpoint_says_of_the_login_is_for_good() {
         (429, r#"{"error":"slow_down"}"#, false),
         (503, r#"{"error":"invalid_grant"}"#, false),
         (200, r#"{"refresh_token":"SECRET"}"#, false),
+        (200, r#"{"access_token":""}"#, false),
         (400, r#"{"error":"SECRET token r"}"#, false),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
