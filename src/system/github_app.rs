@@ -104,7 +104,7 @@ impl AppTokens {
         }
         let made = match self.ask(container).await {
             Ok(minted) => {
-                Token::new(&self.name, &minted.secret).map(|t| (Arc::new(t), minted.expires))
+                Token::new(&self.name, &minted.secret, []).map(|t| (Arc::new(t), minted.expires))
             }
             Err(why) => Err(why),
         };
@@ -210,7 +210,7 @@ impl TokenSource for AppSource {
         !container.repos.is_empty()
     }
 
-    fn at_hand(&self, container: &Container) -> Option<Arc<Token>> {
+    fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>> {
         self.0.slot(container).state.lock().to_send()
     }
 

@@ -16,7 +16,8 @@ const OPENAI_CLAIM: &str = "https://api.openai.com/auth";
 /// A token file, with all that it holds besides tokens. Wiped when it goes; no `Debug`.
 pub struct TokenFile(Value);
 
-/// What is used of a token file.
+/// What is used of a token file. It has no `Debug` on purpose.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
     /// Sent to the API.
     pub access: Option<Zeroizing<String>>,
