@@ -272,7 +272,9 @@ impl Running {
     async fn drain(self) {
         tracing::info!("shutting down");
         let limit = self.app.worlds.current().config.proxy.shutdown_timeout;
-        self.app.engine.stop(limit).await;
+        let lenders = &self.app.checks.lenders;
+        let rest = tokio::time::timeout(limit, lenders.rest());
+        let _ = tokio::join!(self.app.engine.stop(limit), rest);
         self.shutdown.cancel();
         self.tasks.close();
         // What still waits for a nameserver or a disk has had its time.

@@ -57,7 +57,7 @@ pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
                 at.refuse(format!("its name is taken already, in line {before}"));
             }
             if let CredentialKind::Oauth(oauth) = &entry.config.kind
-                && let Some(before) = token_files.insert(oauth.token_file.clone(), line)
+                && let Some(before) = token_files.insert(oauth.real_file(), line)
             {
                 // Two would refresh it, and most refresh tokens work once.
                 at.refuse(format!("its token_file is that of the entry in line {before}: name all hosts in one entry"));

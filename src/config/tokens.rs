@@ -73,18 +73,23 @@ fn known_or_given<'a, T>(
     }
 }
 
-/// Reads a `github_app` for hosts that must be those of a git host.
+/// Reads a `github_app` for hosts that must be those of one git host.
 pub fn github_app<'a>(
     at: &At<'a>,
     hosts: &[(Host, u16)],
     git: &[GitHost],
     keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
 ) -> Option<GithubAppConfig> {
-    let api = api_of(hosts, git);
-    if api.is_none() && !hosts.is_empty() {
-        at.refuse(
-            "none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml",
-        );
+    let host = git_host_of(hosts, git);
+    let is_elsewhere = |(named, _): &&(Host, u16)| {
+        host.is_none_or(|host| host.all_hosts().all(|known| known != named))
+    };
+    if let Some((elsewhere, _)) = hosts.iter().find(is_elsewhere) {
+        // The token would be sent to it.
+        at.refuse(match host {
+            None => "none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml".to_owned(),
+            Some(host) => format!("{elsewhere} does not belong to {} in git.hosts of policy.yaml: an App is of one git host", host.host),
+        });
     }
     at.mapping(|fields| {
         let [app_id, installation_id] =
@@ -92,7 +97,7 @@ pub fn github_app<'a>(
         let private_key = fields.need("private_key").and_then(&mut *keep);
         let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
         let permissions = fields.or("permissions", reading, |at| permissions(&at));
-        let (api, prefix) = api?;
+        let (api, prefix) = api_of(host?);
         Some(GithubAppConfig {
             installation: Installation {
                 app_id: app_id?,
@@ -127,13 +132,16 @@ fn id(text: &str) -> Result<String, &'static str> {
         .ok_or("must be an id of letters and digits")
 }
 
-/// The API of the git host that some of the hosts belong to. An Enterprise server has its API
-/// under a path of its own host.
-fn api_of(hosts: &[(Host, u16)], git: &[GitHost]) -> Option<(Host, &'static str)> {
+/// The git host that some of the hosts belong to.
+fn git_host_of<'g>(hosts: &[(Host, u16)], git: &'g [GitHost]) -> Option<&'g GitHost> {
     let is_named = |host: &Host| hosts.iter().any(|(named, _)| named == host);
-    let of = git.iter().find(|git| git.all_hosts().any(is_named))?;
-    match &of.api {
-        Some(api) if *api != of.host => Some((api.clone(), "")),
-        _ => Some((of.host.clone(), "/api/v3")),
+    git.iter().find(|git| git.all_hosts().any(is_named))
+}
+
+/// An Enterprise server has its API under a path of its own host.
+fn api_of(git: &GitHost) -> (Host, &'static str) {
+    match &git.api {
+        Some(api) if *api != git.host => (api.clone(), ""),
+        _ => (git.host.clone(), "/api/v3"),
     }
 }

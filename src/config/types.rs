@@ -263,6 +263,14 @@ pub struct OauthConfig {
     pub client_secret: Option<SecretConfig>,
 }
 
+impl OauthConfig {
+    /// The token file without links, where it exists: the same for all names of one file.
+    pub fn real_file(&self) -> PathBuf {
+        let real = std::fs::canonicalize(&self.token_file);
+        real.unwrap_or_else(|_| self.token_file.clone())
+    }
+}
+
 /// Where a secret comes from.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretConfig {

@@ -20,8 +20,12 @@ use parking_lot::Mutex;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use time::OffsetDateTime;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
 
-use super::SystemClient;
+use super::{SystemClient, wipe};
 use crate::config::GithubAppConfig;
 use crate::secrets;
 
@@ -29,6 +33,8 @@ use crate::secrets;
 const AHEAD: Duration = Duration::from_secs(300);
 /// How long a lease waits before it tries again what failed, or what GitHub refused.
 const BACK_OFF: Duration = Duration::from_secs(10);
+/// All that is asked for one token: less than a request may wait, so that the reason is told.
+const LIMIT: Duration = Duration::from_secs(25);
 
 /// One App installation. Lives over reloads, as the tokens of leases do.
 pub struct AppTokens {
@@ -49,7 +55,8 @@ struct OfLease(Mutex<HashMap<u64, Arc<Slot>>>);
 #[derive(Default)]
 struct Slot {
     state: Mutex<State>,
-    minting: tokio::sync::Mutex<()>,
+    /// Held by the one who mints.
+    minting: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Default)]
@@ -93,21 +100,41 @@ impl AppTokens {
         Arc::clone(slots.entry(self.number).or_default())
     }
 
-    async fn mint(&self, container: &Arc<Container>) -> Fetched {
+    /// What a flow waits for that has no token at hand.
+    async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
         let slot = self.slot(container);
-        let _alone = slot.minting.lock().await;
-        if let Some(token) = slot.state.lock().to_send() {
-            return Ok(token);
+        let alone = Arc::clone(&slot.minting).lock_owned().await;
+        if let Some(answer) = slot.state.lock().answer() {
+            return answer;
         }
-        if let Some(why) = slot.state.lock().must_wait() {
-            return Err(why);
-        }
-        let made = match self.ask(container).await {
-            Ok(minted) => {
-                Token::new(&self.name, &minted.secret).map(|t| (Arc::new(t), minted.expires))
+        let minted = self.start(alone, slot, Arc::clone(container)).await;
+        minted.unwrap_or_else(|_| Err("minting broke off".to_owned()))
+    }
+
+    /// On its own: clients that go away in the middle must not have us mint again and again.
+    fn start(
+        self: &Arc<Self>,
+        alone: OwnedMutexGuard<()>,
+        slot: Arc<Slot>,
+        container: Arc<Container>,
+    ) -> JoinHandle<Fetched> {
+        let tokens = Arc::clone(self);
+        tokio::spawn(async move {
+            let _alone = alone;
+            tokio::select! {
+                () = container.ended().cancelled() => Err("the container's lease ended".to_owned()),
+                minted = tokens.mint(&slot, &container) => minted,
             }
-            Err(why) => Err(why),
-        };
+        })
+    }
+
+    async fn mint(&self, slot: &Slot, container: &Container) -> Fetched {
+        let asked = timeout(LIMIT, self.ask(container)).await;
+        let asked = asked.unwrap_or_else(|_| Err("GitHub did not answer in time".to_owned()));
+        let made = asked.and_then(|minted| {
+            let token = Token::new(&self.name, &minted.secret, [])?;
+            Ok((Arc::new(token), minted.expires))
+        });
         let mut state = slot.state.lock();
         match made {
             Ok((token, expires)) => {
@@ -130,9 +157,10 @@ impl AppTokens {
         let jwt = self.jwt()?;
         let repos = self.repos(container, &jwt).await?;
         let request = self.installation().token_request(&jwt, &repos)?;
-        let response = self.send(request).await?;
-        self.installation()
-            .minted(container, response.status(), response.body())
+        let (head, body) = self.send(request).await?.into_parts();
+        let minted = self.installation().minted(container, head.status, &body);
+        wipe(body);
+        minted
     }
 
     /// Those of the installation's owner. Whose it is need not be asked where a container has
@@ -164,7 +192,7 @@ impl AppTokens {
     }
 
     /// The App's own token, with which it asks for others.
-    fn jwt(&self) -> Result<String, String> {
+    fn jwt(&self) -> Result<Zeroizing<String>, String> {
         const WRONG: &str = "the private key is no RSA key in PEM";
         let pem = self.key.read()?;
         let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| WRONG)?;
@@ -183,16 +211,32 @@ impl AppTokens {
             &mut signature,
         )
         .map_err(|_| "the JWT could not be signed")?;
-        Ok(format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        let signature = Zeroizing::new(URL_SAFE_NO_PAD.encode(signature));
+        Ok(Zeroizing::new(format!("{input}.{}", *signature)))
     }
 }
 
 impl State {
+    fn left(&self) -> Option<time::Duration> {
+        let (_, expires) = self.token.as_ref()?;
+        Some(*expires - OffsetDateTime::now_utc())
+    }
+
     fn to_send(&self) -> Option<Arc<Token>> {
-        let (token, expires) = self.token.as_ref()?;
-        let left = *expires - OffsetDateTime::now_utc();
-        let waits = self.must_wait().is_some() && left.is_positive();
-        (left > AHEAD || waits).then(|| Arc::clone(token))
+        let (token, _) = self.token.as_ref()?;
+        let lives = self.left().is_some_and(time::Duration::is_positive);
+        lives.then(|| Arc::clone(token))
+    }
+
+    /// Whether another one should be minted before this one's end.
+    fn is_due(&self) -> bool {
+        self.left().is_some_and(|left| left < AHEAD) && self.must_wait().is_none()
+    }
+
+    /// What a flow is told that asks for a token, unless minting could give it one.
+    fn answer(&self) -> Option<Fetched> {
+        let token = self.to_send().map(Ok);
+        token.or_else(|| self.must_wait().map(Err))
     }
 
     fn must_wait(&self) -> Option<String> {
@@ -210,15 +254,27 @@ impl TokenSource for AppSource {
         !container.repos.is_empty()
     }
 
-    fn at_hand(&self, container: &Container) -> Option<Arc<Token>> {
-        self.0.slot(container).state.lock().to_send()
+    fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>> {
+        let slot = self.0.slot(container);
+        let (token, is_due) = {
+            let state = slot.state.lock();
+            (state.to_send()?, state.is_due())
+        };
+        // Asked once more alone: another flow's may have come meanwhile.
+        if is_due
+            && let Ok(alone) = Arc::clone(&slot.minting).try_lock_owned()
+            && slot.state.lock().is_due()
+        {
+            self.0.start(alone, slot, Arc::clone(container));
+        }
+        Some(token)
     }
 
     fn fetch<'a>(
         &'a self,
         container: &'a Arc<Container>,
     ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>> {
-        Box::pin(self.0.mint(container))
+        Box::pin(self.0.wait(container))
     }
 
     fn refused(&self, container: &Container, token: &Arc<Token>) {
@@ -228,6 +284,30 @@ impl TokenSource for AppSource {
         let is_this = matches!(&state.token, Some((own, _)) if Arc::ptr_eq(own, token));
         if is_this && !is_young {
             state.token = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_lives_is_lent_while_the_next_one_is_minted() {
+        for (left, lent, due) in [
+            (AHEAD * 2, true, false),
+            (AHEAD / 2, true, true),
+            (Duration::ZERO, false, true),
+        ] {
+            let token = Arc::new(Token::new("app", "ghs_1", []).unwrap());
+            let mut state = State {
+                token: Some((token, OffsetDateTime::now_utc() + left)),
+                ..State::default()
+            };
+            assert_eq!((state.to_send().is_some(), state.is_due()), (lent, due));
+            state.failed = Some((Instant::now(), "why".to_owned()));
+            assert!(!state.is_due());
+            assert_eq!(state.answer().unwrap().is_ok(), lent);
         }
     }
 }

@@ -43,7 +43,7 @@ impl Lenders {
         let known = logins.iter().find(|login| login.is(name, config)).cloned();
         let tokens = known.unwrap_or_else(|| {
             let (client, refreshes) = (Arc::clone(&self.client), self.refreshes.clone());
-            let made = Arc::new(OauthTokens::new(name, config, client, refreshes));
+            let made = Arc::new(OauthTokens::new(name, config, client, refreshes, &logins));
             logins.push(Arc::clone(&made));
             made
         });
@@ -83,9 +83,20 @@ impl Lenders {
         self.apps.lock().retain(|app| Arc::strong_count(app) > 1);
     }
 
-    /// Whether every login can be read, and none waits for somebody to log in anew.
+    /// Whether every login can be read and refreshed, and none waits for somebody to log in anew.
     pub fn are_well(&self) -> bool {
         self.prune();
-        self.logins.lock().iter().all(|login| login.is_well())
+        self.logins().iter().all(OauthTokens::is_well)
+    }
+
+    /// Waits for the refreshes under way: what their endpoints answer must not be lost.
+    pub async fn rest(&self) {
+        for login in self.logins() {
+            login.rest().await;
+        }
+    }
+
+    fn logins(&self) -> Vec<Arc<OauthTokens>> {
+        self.logins.lock().clone()
     }
 }

@@ -1,91 +1,88 @@
 //! OAuth logins: the access token at hand, and one refresh at a time.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use addons::contract::{Container, SecretSource, System};
-use addons::credentials::oauth::{Login, Refusal, TokenFile, Tokens};
+use addons::credentials::oauth::{Login, Refusal, TokenFile};
 use addons::credentials::{Fetched, Token, TokenSource};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use prometheus::IntCounterVec;
 use time::OffsetDateTime;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::{JoinHandle, spawn_blocking};
+use zeroize::Zeroizing;
 
-use super::SystemClient;
+use super::login::{Held, Knowledge, Seen};
 use super::token_file::{self, Replacement, Version};
+use super::{SystemClient, wipe};
 use crate::config::OauthConfig;
 use crate::secrets;
 
-/// How long before its end a token is refreshed: requests under way outlive it.
-const AHEAD: Duration = Duration::from_secs(300);
-/// A token that is younger is not refreshed unless it ran out: a host that answers 401 to
-/// everything must not make us hammer the token endpoint.
-const MIN_AGE: Duration = Duration::from_secs(30);
-/// How long a token is used before its file is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The first and the longest wait after a refresh that failed for the time being.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-
 /// One login and its token file. Lives over reloads, so that no two ever refresh it at once.
+///
+/// What is known is behind a lock that is never held while a disk or a host is waited for; files
+/// are read and written on threads that may block.
 pub struct OauthTokens {
     name: Arc<str>,
     config: OauthConfig,
+    /// The file itself, whatever links lead to it.
+    file: PathBuf,
     client_secret: Option<Arc<dyn SecretSource>>,
     client: Arc<SystemClient>,
     principal: Arc<System>,
     refreshes: IntCounterVec,
-    state: Mutex<State>,
-    refreshing: tokio::sync::Mutex<()>,
+    known: Mutex<Knowledge>,
+    /// Held by the one refresh there is of this file.
+    refreshing: Arc<AsyncMutex<()>>,
+    /// Held by the one who reads or writes the file.
+    at_file: Arc<AsyncMutex<()>>,
 }
 
-/// What is known of the file, and how the last refresh went.
-#[derive(Default)]
-struct State {
-    looked: Option<Instant>,
-    version: Option<Version>,
-    loaded: Option<Loaded>,
-    failed: Option<Failed>,
-}
-
-struct Loaded {
-    file: TokenFile,
-    tokens: Tokens,
-    token: Option<Arc<Token>>,
-    /// When it was refreshed by us.
-    refreshed: Option<Instant>,
-    refused: bool,
-}
-
-struct Failed {
-    why: String,
-    permanent: bool,
-    until: Instant,
-    wait: Duration,
+/// What a refresh sends, and what it needs once it is answered.
+struct Errand {
+    request: Request<Bytes>,
+    sent: Zeroizing<String>,
+    replacement: Replacement,
 }
 
 impl OauthTokens {
+    /// Begins with what the file holds. Other tokens of the same file are those of an entry that
+    /// a reload changed: their refresh may still be under way.
     pub fn new(
         name: &str,
         config: &OauthConfig,
         client: Arc<SystemClient>,
         refreshes: IntCounterVec,
+        others: &[Arc<Self>],
     ) -> Self {
         let principal = System {
             name: "oauth",
             hosts: vec![config.login.token_url.host()],
             in_house: false,
         };
-        Self {
+        let file = config.real_file();
+        let other = others.iter().find(|other| other.file == file);
+        let refreshing = other.map(|other| Arc::clone(&other.refreshing));
+        let tokens = Self {
             name: name.into(),
             config: config.clone(),
+            file,
             client_secret: config.client_secret.as_ref().map(secrets::source),
             client,
             principal: Arc::new(principal),
             refreshes,
-            state: Mutex::default(),
-            refreshing: tokio::sync::Mutex::default(),
-        }
+            known: Mutex::default(),
+            refreshing: refreshing.unwrap_or_default(),
+            at_file: Arc::default(),
+        };
+        tokens.look();
+        tokens
     }
 
     /// Whether these are the tokens of such an entry.
@@ -93,163 +90,293 @@ impl OauthTokens {
         *self.name == *name && self.config == *config
     }
 
-    /// Whether the file can be read and nobody has to log in anew.
-    pub fn is_well(&self) -> bool {
-        let mut state = self.state.lock();
-        self.look(&mut state, LOOK_AGAIN).is_ok() && state.failed.is_none()
+    /// Whether the file could be read and written when it was last tried, and nobody has to log
+    /// in anew. Never waits: has the file looked at for whoever asks next.
+    pub fn is_well(self: &Arc<Self>) -> bool {
+        let (is_well, is_fresh) = {
+            let known = self.known.lock();
+            (known.is_well(), known.is_fresh())
+        };
+        if !is_fresh && let Ok(at_file) = Arc::clone(&self.at_file).try_lock_owned() {
+            self.aside(at_file, Self::look);
+        }
+        is_well
+    }
+
+    /// Waits for the refresh under way, if there is one: what it was answered must be kept.
+    pub async fn rest(&self) {
+        drop(self.refreshing.lock().await);
     }
 
     fn login(&self) -> &Login {
         &self.config.login
     }
 
-    /// Loads the file if it is another one by now. A new file is a new login: what was wrong
-    /// with the old one is forgotten.
-    fn look(&self, state: &mut State, fresh_for: Duration) -> Result<(), String> {
-        if state.looked.is_some_and(|at| at.elapsed() < fresh_for) && state.loaded.is_some() {
-            return Ok(());
-        }
-        let path = &self.config.token_file;
-        let shown = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-        let version = token_file::version(path).map_err(|error| shown(&error))?;
-        state.looked = Some(Instant::now());
-        if state.version.as_ref() == Some(&version) && state.loaded.is_some() {
-            return Ok(());
-        }
-        let read = token_file::read(path).map_err(|error| shown(&error))?;
-        let file = TokenFile::parse(&read.text).map_err(|why| shown(&why))?;
-        state.loaded = Some(self.load(file).map_err(|why| shown(&why))?);
-        state.version = Some(read.version);
-        state.failed = None;
-        Ok(())
-    }
-
-    fn load(&self, file: TokenFile) -> Result<Loaded, String> {
-        let tokens = self.login().tokens(&file)?;
-        let token = match &tokens.access {
-            Some(access) => {
-                let mut token = Token::new(&self.name, access)?;
-                if let (Some(field), Some(account)) =
-                    (self.login().account_field(), &tokens.account)
-                {
-                    token = token.with_field(field.clone(), account)?;
-                }
-                Some(Arc::new(token))
-            }
-            None => None,
-        };
-        Ok(Loaded {
-            file,
-            tokens,
-            token,
-            refreshed: None,
-            refused: false,
+    /// Works with the file on a thread that may block. Goes on though nobody waits for it.
+    fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        at_file: OwnedMutexGuard<()>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let tokens = Arc::clone(self);
+        spawn_blocking(move || {
+            let _at_file = at_file;
+            work(&tokens)
         })
     }
 
-    /// Takes part in the one refresh there is, and answers with the token after it.
-    async fn refresh(&self) -> Fetched {
-        let _alone = self.refreshing.lock().await;
-        let (request, replacement, asked_with) = {
-            let mut state = self.state.lock();
-            self.look(&mut state, Duration::ZERO)?;
-            if let Some(token) = state.to_send() {
-                return Ok(token);
+    async fn at_file(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.at_file).lock_owned().await
+    }
+
+    /// Reads the file if it is another one by now. Blocks.
+    fn look(&self) {
+        let path = &self.config.token_file;
+        let version = self.known.lock().seen.as_ref().map(|s| s.version.clone());
+        let read = token_file::read(path, version.as_ref()).map_err(|error| error.to_string());
+        let taken = read.and_then(|read| match read {
+            Some(read) => self.take(read.version, TokenFile::parse(&read.text)?),
+            None => Ok(()),
+        });
+        let shown = |why| format!("{}: {why}", path.display());
+        let mut known = self.known.lock();
+        known.looked = Some(Instant::now());
+        known.unreadable = taken.err().map(shown);
+    }
+
+    /// Other tokens are a new login. The same ones were backed up, or got another mode: those in
+    /// use may be newer.
+    fn take(&self, version: Version, file: TokenFile) -> Result<(), String> {
+        let tokens = self.login().tokens(&file)?;
+        let is_known = |known: &Knowledge| known.seen.as_ref().is_some_and(|s| s.tokens == tokens);
+        if is_known(&self.known.lock()) {
+            let mut known = self.known.lock();
+            known.seen = Some(Seen { version, tokens });
+            let is_newest = !known.owed;
+            if let Some(held) = known.held.as_mut().filter(|_| is_newest) {
+                held.file = file;
             }
-            // The one before us failed: asking again at once would be answered the same.
-            if let Some(why) = state.must_wait() {
-                return Err(why.to_owned());
+            return Ok(());
+        }
+        let (held, _) = self.ready(file)?;
+        let mut known = self.known.lock();
+        known.seen = Some(Seen { version, tokens });
+        known.begin(held);
+        Ok(())
+    }
+
+    /// Makes tokens ready to be sent, or says why they cannot be.
+    fn ready(&self, file: TokenFile) -> Result<(Held, Result<(), String>), String> {
+        let tokens = self.login().tokens(&file)?;
+        let earlier = self.known.lock().earlier();
+        let earlier = earlier.iter().map(|secret| secret.as_str());
+        let made = match &tokens.access {
+            Some(access) => Token::new(&self.name, access, earlier),
+            None => Err("it holds no access token".to_owned()),
+        };
+        let account = self.login().account_field().zip(tokens.account.as_ref());
+        let made = made.and_then(|token| match account {
+            Some((field, account)) => token.with_field(field.clone(), account),
+            None => Ok(token),
+        });
+        let (token, usable) = match made {
+            Ok(token) => (Some(Arc::new(token)), Ok(())),
+            Err(why) => (None, Err(why)),
+        };
+        Ok((Held::of(file, tokens, token), usable))
+    }
+
+    /// What a flow waits for that has no token at hand.
+    async fn wait(self: &Arc<Self>) -> Fetched {
+        let at_file = self.at_file().await;
+        if self.known.lock().is_fresh() {
+            drop(at_file);
+        } else {
+            let looked = self.aside(at_file, Self::look).await;
+            looked.map_err(|_| "its file could not be looked at".to_owned())?;
+        }
+        let (answer, is_due) = {
+            let known = self.known.lock();
+            (known.answer(), known.is_due())
+        };
+        if let Some(answer) = answer {
+            if is_due {
+                self.renew_aside();
             }
-            match self.prepare(&state) {
-                Ok((request, replacement)) => (request, replacement, state.version.clone()),
-                Err(why) => return self.failed(&mut state, transient(why)),
-            }
-        };
-        let answered = self.client.send(&self.principal, request).await;
-        let mut state = self.state.lock();
-        let response = match answered {
-            Ok(response) => response,
-            Err(error) => return self.failed(&mut state, transient(error.to_string())),
-        };
-        let Some(loaded) = state
-            .loaded
-            .as_ref()
-            .filter(|_| state.version == asked_with)
-        else {
-            // Somebody logged in anew meanwhile: what was asked for belongs to the old login.
-            return state
-                .to_send()
-                .ok_or_else(|| "its file was replaced".to_owned());
-        };
-        let now = OffsetDateTime::now_utc();
-        let refreshed =
-            self.login()
-                .refreshed(&loaded.file, response.status(), response.body(), now);
-        match refreshed {
-            Ok(file) => self.keep(&mut state, file, replacement),
-            Err(refusal) => self.failed(&mut state, refusal),
+            return answer;
+        }
+        let alone = Arc::clone(&self.refreshing).lock_owned().await;
+        if let Some(answer) = self.known.lock().answer() {
+            return answer;
+        }
+        // On its own: a client that goes away in the middle must not lose what the endpoint
+        // answers, for the old refresh token may be spent by then.
+        let refreshed = self.start(alone).await;
+        refreshed.map_err(|_| "the refresh broke off".to_owned())?;
+        let answer = self.known.lock().answer();
+        answer.unwrap_or_else(|| Err("its file was replaced meanwhile".to_owned()))
+    }
+
+    /// Begins a refresh for which nobody waits, unless one is under way.
+    fn renew_aside(self: &Arc<Self>) {
+        if let Ok(alone) = Arc::clone(&self.refreshing).try_lock_owned() {
+            self.start(alone);
         }
     }
 
-    fn prepare(&self, state: &State) -> Result<(http::Request<bytes::Bytes>, Replacement), String> {
-        let refresh = state
-            .loaded
-            .as_ref()
-            .and_then(|l| l.tokens.refresh.as_ref());
-        let refresh = refresh.ok_or("it ran out and there is no refresh token: log in again")?;
+    fn start(self: &Arc<Self>, alone: OwnedMutexGuard<()>) -> JoinHandle<()> {
+        let tokens = Arc::clone(self);
+        tokio::spawn(async move {
+            let _alone = alone;
+            tokens.renew().await;
+        })
+    }
+
+    /// The one refresh there is.
+    async fn renew(self: &Arc<Self>) {
+        let prepared = self.aside(self.at_file().await, Self::prepare).await;
+        let errand = match prepared {
+            Ok(Ok(Some(errand))) => errand,
+            Ok(Ok(None)) => return,
+            Ok(Err(why)) => return self.failed(transient(why)),
+            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
+        };
+        let Errand {
+            request,
+            sent,
+            replacement,
+        } = errand;
+        let response = match self.client.send(&self.principal, request).await {
+            Ok(response) => response,
+            Err(error) => return self.failed(transient(error.to_string())),
+        };
+        let keep = move |tokens: &Self| tokens.keep(&sent, replacement, response);
+        if self.aside(self.at_file().await, keep).await.is_err() {
+            self.failed(transient("the refresh broke off".to_owned()));
+        }
+    }
+
+    /// What to ask for, if it is due. Tokens that the file does not have yet are written first:
+    /// no others are asked for while these could be lost. Blocks.
+    fn prepare(&self) -> Result<Option<Errand>, String> {
+        self.look();
+        let (refresh, owed) = {
+            let known = self.known.lock();
+            let Some(held) = known.held.as_ref().filter(|_| known.is_due()) else {
+                return Ok(None);
+            };
+            (held.tokens.refresh.clone(), known.owed)
+        };
+        let replacement = Replacement::begin(&self.config.token_file).map_err(|error| {
+            let path = self.config.token_file.display();
+            format!("{path} cannot be rewritten, so it is not refreshed: {error}")
+        })?;
+        if owed {
+            self.write(replacement);
+            return Ok(None);
+        }
+        let sent = refresh.ok_or("there is no refresh token: log in with the tool again")?;
         let secret = self.client_secret.as_ref();
         let secret = secret.map(|source| source.read()).transpose()?;
         let secret = secret.as_ref().map(|secret| secret.as_str());
-        let request = self.login().refresh_request(refresh, secret)?;
-        let path = &self.config.token_file;
-        let replacement = Replacement::begin(path).map_err(|error| {
-            let path = path.display();
-            format!("{path} cannot be rewritten, so it is not refreshed: {error}")
-        })?;
-        Ok((request, replacement))
+        let request = self.login().refresh_request(&sent, secret)?;
+        Ok(Some(Errand {
+            request,
+            sent,
+            replacement,
+        }))
     }
 
-    /// The new tokens, in memory in any case: the old refresh token may work no more.
-    fn keep(&self, state: &mut State, file: TokenFile, replacement: Replacement) -> Fetched {
-        let text = file.text();
-        let mut loaded = self.load(file)?;
-        loaded.refreshed = Some(Instant::now());
-        let token = loaded.token.clone();
-        state.loaded = Some(loaded);
-        state.failed = None;
-        self.count("ok");
-        let written = replacement.finish(text.as_bytes());
-        let written = written.and_then(|()| token_file::version(&self.config.token_file));
+    /// Keeps the new tokens, in memory in any case: the old refresh token may work no more. Blocks.
+    fn keep(&self, sent: &str, replacement: Replacement, response: Response<Bytes>) {
+        self.look();
+        let (head, body) = response.into_parts();
+        let refreshed = self.refreshed(sent, head.status, &body);
+        wipe(body);
+        let renewed = refreshed.and_then(|file| match file {
+            Some(file) => self.ready(file).map(Some).map_err(transient),
+            None => Ok(None),
+        });
+        match renewed {
+            Ok(Some((held, usable))) => {
+                self.known.lock().renew(held);
+                self.write(replacement);
+                if let Err(why) = usable {
+                    let why = format!("the token endpoint's answer cannot be used: {why}");
+                    self.failed(transient(why));
+                }
+            }
+            Ok(None) => {
+                tracing::info!(credential = %self.name, "somebody logged in anew during a refresh");
+            }
+            Err(refusal) => self.failed(refusal),
+        }
+    }
+
+    /// The file with the new tokens. None where the file is that of another login by now: what
+    /// was asked for belongs to the old one.
+    fn refreshed(
+        &self,
+        sent: &str,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<Option<TokenFile>, Refusal> {
+        let known = self.known.lock();
+        let seen = known.seen.as_ref().and_then(|s| s.tokens.refresh.as_ref());
+        let is_same = seen.is_some_and(|seen| seen.as_str() == sent);
+        let Some(held) = known.held.as_ref().filter(|_| is_same) else {
+            return Ok(None);
+        };
+        let now = OffsetDateTime::now_utc();
+        self.login()
+            .refreshed(&held.file, status, body, now)
+            .map(Some)
+    }
+
+    /// Writes the tokens in use to the file. Blocks.
+    fn write(&self, mut replacement: Replacement) {
+        let text = match &self.known.lock().held {
+            Some(held) => held.file.text(),
+            None => return,
+        };
+        let filled = replacement.fill(text.as_bytes());
+        // Once more right before it is replaced: the disk may have taken its time.
+        self.look();
+        let unreadable = {
+            let known = self.known.lock();
+            if !known.owed {
+                return;
+            }
+            known.unreadable.clone()
+        };
+        let written = match (filled, unreadable) {
+            (Ok(()), None) => replacement.put().map_err(|error| error.to_string()),
+            (Err(error), _) => Err(error.to_string()),
+            (_, Some(why)) => Err(why),
+        };
         match written {
-            Ok(version) => state.version = Some(version),
-            Err(error) => {
-                let (name, path) = (&self.name, self.config.token_file.display());
-                tracing::error!(credential = %name, %error, "{path} could not be rewritten: the new tokens are lost with this process");
+            Ok(version) => {
+                self.known.lock().wrote(version);
+                self.count("ok");
+            }
+            Err(why) => {
+                let path = self.config.token_file.display();
+                self.failed(transient(format!(
+                    "{path} could not be rewritten, and the new tokens are lost with this process: {why}"
+                )));
             }
         }
-        token.ok_or_else(|| "it holds no access token".to_owned())
     }
 
-    /// A token that has not run out is still sent.
-    fn failed(&self, state: &mut State, refusal: Refusal) -> Fetched {
-        let before = state.failed.as_ref().map(|failed| failed.wait);
-        let (first, longest) = BACK_OFF;
-        let wait = before.map_or(first, |wait| (wait * 2).min(longest));
-        let name = &self.name;
-        tracing::warn!(credential = %name, permanent = refusal.permanent, "not refreshed: {}", refusal.why);
+    fn failed(&self, refusal: Refusal) {
+        let (name, why) = (&self.name, &refusal.why);
+        tracing::warn!(credential = %name, permanent = refusal.permanent, "not refreshed: {why}");
         self.count(if refusal.permanent {
             "refused"
         } else {
             "failed"
         });
-        let why = refusal.why.clone();
-        state.failed = Some(Failed {
-            why: refusal.why,
-            permanent: refusal.permanent,
-            until: Instant::now() + wait,
-            wait,
-        });
-        state.to_send().ok_or(why)
+        self.known.lock().failed(refusal);
     }
 
     fn count(&self, outcome: &str) {
@@ -265,33 +392,6 @@ fn transient(why: String) -> Refusal {
     }
 }
 
-impl State {
-    /// The token to send as things are: a good one; or, where it cannot be refreshed just now,
-    /// one that has not run out.
-    fn to_send(&self) -> Option<Arc<Token>> {
-        let loaded = self.loaded.as_ref()?;
-        let left = loaded
-            .tokens
-            .expires
-            .map(|at| at - OffsetDateTime::now_utc());
-        let lives = left.is_none_or(|left| left.is_positive());
-        let young = loaded.refreshed.is_some_and(|at| at.elapsed() < MIN_AGE);
-        let due = loaded.refused || left.is_some_and(|left| left < AHEAD);
-        // A token that the host refused may be sent again while a refresh only has to wait; not
-        // where there will be none.
-        let lost = loaded.refused && self.failed.as_ref().is_some_and(|f| f.permanent);
-        let may_send = lives && (!due || young || (self.must_wait().is_some() && !lost));
-        loaded.token.clone().filter(|_| may_send)
-    }
-
-    /// Why no refresh is tried now.
-    fn must_wait(&self) -> Option<&str> {
-        let failed = self.failed.as_ref()?;
-        let waits = failed.permanent || Instant::now() < failed.until;
-        waits.then_some(&failed.why)
-    }
-}
-
 /// What the chain asks.
 pub struct OauthSource(pub Arc<OauthTokens>);
 
@@ -300,35 +400,40 @@ impl TokenSource for OauthSource {
         true
     }
 
-    fn at_hand(&self, _container: &Container) -> Option<Arc<Token>> {
-        let mut state = self.0.state.lock();
-        self.0.look(&mut state, LOOK_AGAIN).ok()?;
-        state.to_send()
+    fn at_hand(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
+        let tokens = &self.0;
+        let (token, is_fresh, is_due) = {
+            let known = tokens.known.lock();
+            (known.to_send()?, known.is_fresh(), known.is_due())
+        };
+        // While somebody is at the file nobody else need look.
+        if !is_fresh && tokens.at_file.try_lock().is_ok() {
+            return None;
+        }
+        if is_due {
+            tokens.renew_aside();
+        }
+        Some(token)
     }
 
     fn fetch<'a>(
         &'a self,
         _container: &'a Arc<Container>,
     ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>> {
-        let tokens = Arc::clone(&self.0);
-        Box::pin(async move {
-            // On its own: a client that goes away in the middle must not lose what the endpoint
-            // answers, for the old refresh token may be spent by then.
-            let refreshing = tokio::spawn(async move { tokens.refresh().await });
-            let refreshed = refreshing.await;
-            refreshed.unwrap_or_else(|_| Err("the refresh broke off".to_owned()))
-        })
+        Box::pin(self.0.wait())
     }
 
     fn refused(&self, _container: &Container, token: &Arc<Token>) {
-        let mut state = self.0.state.lock();
-        if let Some(loaded) = &mut state.loaded
-            && loaded
+        if let Some(held) = &mut self.0.known.lock().held
+            && held
                 .token
                 .as_ref()
                 .is_some_and(|own| Arc::ptr_eq(own, token))
         {
-            loaded.refused = true;
+            held.refused = true;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,11 @@
 //! Token files on disk: read as they change, and rewritten whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Gid, Uid, fchown};
+use rustix::fs::{AtFlags, CWD, Gid, StatxAttributes, StatxFlags, Uid, fchown, statx};
 use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
@@ -26,25 +26,29 @@ pub struct Read {
     pub text: Zeroizing<Vec<u8>>,
 }
 
-/// The version of the file that is there now.
-pub fn version(path: &Path) -> io::Result<Version> {
+/// Reads the file unless it is the version that is known.
+pub fn read(path: &Path, known: Option<&Version>) -> io::Result<Option<Read>> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
         return Err(io::Error::other("it is no token file"));
     }
-    Ok(Version {
-        inode: metadata.ino(),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-        length: metadata.len(),
-    })
+    // The version first: a change in between is then seen as one.
+    let version = Version::of(&metadata);
+    if known == Some(&version) {
+        return Ok(None);
+    }
+    let text = Zeroizing::new(fs::read(path)?);
+    Ok(Some(Read { version, text }))
 }
 
-/// Reads the file.
-pub fn read(path: &Path) -> io::Result<Read> {
-    // The version first: a change in between is then seen as one.
-    let version = version(path)?;
-    let text = Zeroizing::new(fs::read(path)?);
-    Ok(Read { version, text })
+impl Version {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            length: metadata.len(),
+        }
+    }
 }
 
 /// A file that will take another one's place. It is made before the tokens are asked for:
@@ -55,34 +59,61 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Beside the target, with its mode, and with its owner where we may give files away.
+    /// Beside the target. An error says why the target cannot be replaced.
     pub fn begin(path: &Path) -> io::Result<Self> {
         let target = fs::canonicalize(path)?;
-        let dir = target.parent().unwrap_or(Path::new("/"));
+        let dir = dir_of(&target);
+        if is_mounted(&target, dir)? {
+            let why = "it is mounted by itself, and what is mounted cannot be replaced: mount its directory";
+            return Err(io::Error::other(why));
+        }
         let file = NamedTempFile::new_in(dir)?;
-        let metadata = fs::metadata(&target)?;
-        let mode = metadata.permissions().mode() & 0o7777;
-        file.as_file()
-            .set_permissions(fs::Permissions::from_mode(mode))?;
-        let (user, group) = (metadata.uid(), metadata.gid());
-        let owner = (Uid::from_raw(user), Gid::from_raw(group));
-        // Only root may; another user's file then becomes ours, as it does with any editor.
-        let _ = fchown(file.as_file(), Some(owner.0), Some(owner.1));
         Ok(Self { file, target })
     }
 
-    /// Puts it in place, on disk before the old one is gone.
-    pub fn finish(mut self, text: &[u8]) -> io::Result<()> {
+    /// Writes the text to disk, with the target's mode, and its owner where we may give files
+    /// away. The target is as it was.
+    pub fn fill(&mut self, text: &[u8]) -> io::Result<()> {
+        let metadata = fs::metadata(&self.target)?;
+        let mode = metadata.permissions().mode() & 0o7777;
+        let file = self.file.as_file();
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        let owner = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+        // Only root may; another user's file then becomes ours, as it does with any editor.
+        let _ = fchown(file, Some(owner.0), Some(owner.1));
         self.file.write_all(text)?;
-        self.file.as_file().sync_all()?;
-        self.file.persist(&self.target)?;
-        let dir = self.target.parent().unwrap_or(Path::new("/"));
-        File::open(dir)?.sync_all()
+        self.file.as_file().sync_all()
     }
+
+    /// Puts it in the target's place, and answers with what version that is.
+    pub fn put(self) -> io::Result<Version> {
+        let file = self.file.persist(&self.target)?;
+        // It is in place, whether or not the disk knows yet.
+        let _ = File::open(dir_of(&self.target)).and_then(|dir| dir.sync_all());
+        Ok(Version::of(&file.metadata()?))
+    }
+}
+
+fn dir_of(target: &Path) -> &Path {
+    target.parent().unwrap_or(Path::new("/"))
+}
+
+/// Whether a file is a mount of its own: no other can be put in its place.
+fn is_mounted(target: &Path, dir: &Path) -> io::Result<bool> {
+    if let Ok(stat) = statx(CWD, target, AtFlags::empty(), StatxFlags::BASIC_STATS) {
+        let root = StatxAttributes::MOUNT_ROOT;
+        if stat.stx_attributes_mask.contains(root) {
+            return Ok(stat.stx_attributes.contains(root));
+        }
+    }
+    // A kernel that does not tell: mounts from the same file system are not seen there.
+    Ok(fs::metadata(target)?.dev() != fs::metadata(dir)?.dev())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -92,14 +123,47 @@ mod tests {
         fs::write(&file, "old").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let before = version(&link).unwrap();
-        Replacement::begin(&link).unwrap().finish(b"new").unwrap();
+        let before = read(&link, None).unwrap().unwrap().version;
+        assert!(read(&link, Some(&before)).unwrap().is_none());
+        let mut replacement = Replacement::begin(&link).unwrap();
+        replacement.fill(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+        let after = replacement.put().unwrap();
         drop(Replacement::begin(&link).unwrap());
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-        assert_ne!(version(&link).unwrap(), before);
+        assert!(read(&link, Some(&after)).unwrap().is_none());
+        assert!(read(&link, Some(&before)).unwrap().is_some());
+    }
+
+    /// In a process of its own, since mounts are seen by a whole process.
+    #[test]
+    fn a_file_that_is_mounted_by_itself_is_not_begun_to_be_replaced() {
+        const MOUNTED: &str = "TOKEN_FILE_THAT_IS_MOUNTED";
+        if let Some(file) = std::env::var_os(MOUNTED) {
+            let refused = Replacement::begin(Path::new(&file)).err().unwrap();
+            assert!(refused.to_string().contains("mount its directory"));
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("auth.json");
+        fs::write(&file, "{}").unwrap();
+        assert!(Replacement::begin(&file).is_ok());
+        let name = std::thread::current().name().unwrap().to_owned();
+        let mounted = Command::new("unshare")
+            .args(["--map-root-user", "--mount", "sh", "-c"])
+            .arg("mount --bind \"$1\" \"$1\" && exec \"$2\" --exact \"$3\"")
+            .args(["sh".as_ref(), file.as_os_str()])
+            .arg(std::env::current_exe().unwrap())
+            .arg(name)
+            .env(MOUNTED, &file)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&mounted.stdout);
+        let passed = mounted.status.success() && said.contains("1 passed");
+        assert!(passed, "{said}{}", String::from_utf8_lossy(&mounted.stderr));
     }
 }

@@ -117,6 +117,12 @@ fn tokens_that_are_got_again_are_checked() {
                 ],
             ),
             (
+                "credentials:\n  - name: app\n    hosts: [github.com, api.example.com]\n    github_app: { app_id: \"1\", installation_id: \"2\", private_key: { file: /k } }",
+                &[
+                    "5:17: credentials[0].github_app: api.example.com does not belong to github.com in git.hosts of policy.yaml: an App is of one git host",
+                ],
+            ),
+            (
                 "credentials:\n  - name: codex\n    hosts: [chatgpt.com]\n    oauth: { provider: generic, token_file: /t, token_url: \"http://a.example/\" }",
                 &[
                     "5:12: credentials[0].oauth.client_id: is missing",
@@ -301,5 +307,29 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
     assert!(
         errors.starts_with("allowlist.yaml:3:3: domains[0]: "),
         "{errors}"
+    );
+}
+
+#[test]
+fn one_token_file_is_of_one_entry_whatever_it_is_called() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link) = (dir.path().join("auth.json"), dir.path().join("link"));
+    std::fs::write(&file, "{}").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let entry = |name: &str, path: &std::path::Path| {
+        let path = path.display();
+        format!(
+            "  - name: {name}\n    hosts: [a.example]\n    oauth: {{ provider: codex, token_file: {path} }}\n"
+        )
+    };
+    let yaml = format!("credentials:\n{}{}", entry("a", &file), entry("b", &link));
+    check_errors(
+        "credentials.yaml",
+        &[(
+            &yaml,
+            &[
+                "6:5: credentials[1]: its token_file is that of the entry in line 3: name all hosts in one entry",
+            ],
+        )],
     );
 }

@@ -1,6 +1,8 @@
 //! GitHub App installations: a token for each lease, for its repositories alone.
 
+use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::KeySize;
@@ -25,6 +27,7 @@ struct GitHub {
     asked: Vec<(Value, String)>,
     /// The repositories that tokens are for, in the place of those asked for.
     gives: Option<Vec<&'static str>>,
+    slow: Duration,
 }
 
 struct House {
@@ -58,6 +61,9 @@ fn answer(github: &Mutex<GitHub>, seen: &Seen, body: &str) -> Option<(u16, Value
         "repositories": reached.collect::<Vec<_>>(),
     });
     github.asked.push((body, jwt));
+    let slow = github.slow;
+    drop(github);
+    std::thread::sleep(slow);
     Some((201, answer))
 }
 
@@ -177,6 +183,21 @@ fn repositories_of_other_owners_are_left_out_of_the_token() {
     house.register(&["acme/api", "other/web"]);
     assert_eq!(house.proxy.https_get(API, READ, &[]).status, 200);
     assert_eq!(house.names(0), json!(["api"]));
+}
+
+#[test]
+fn requests_that_their_client_gives_up_do_not_make_us_mint_again() {
+    let house = start();
+    house.register(&["acme/web"]);
+    house.github.lock().slow = Duration::from_secs(2);
+    for _ in 0..4 {
+        let mut client = house.proxy.tls(API);
+        write!(client, "GET {READ} HTTP/1.1\r\nHost: {API}\r\n\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(house.proxy.https_get(API, READ, &[]).status, 200);
+    assert_eq!(house.sent(API).unwrap(), "Bearer ghs_token1");
+    assert_eq!(house.github.lock().asked.len(), 1);
 }
 
 #[test]

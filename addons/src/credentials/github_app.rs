@@ -6,12 +6,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
+use super::secret::{bearer_value, wipe};
 use crate::contract::{Container, Host, Repo};
 
 /// GitHub takes no more repositories for one token.
@@ -66,6 +67,7 @@ impl Installation {
     pub fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
         let answer = read(status, body)?;
         let login = answer
+            .0
             .get("account")
             .and_then(|account| account.get("login"));
         let login = login.and_then(Value::as_str).map(str::to_owned);
@@ -98,16 +100,19 @@ impl Installation {
         body: &[u8],
     ) -> Result<Minted, String> {
         let answer = read(status, body)?;
-        let text = |key| answer.get(key).and_then(Value::as_str);
-        let reached = answer.get("repositories").and_then(Value::as_array);
-        let mut names = reached
-            .into_iter()
-            .flatten()
-            .map(|repo| repo.get("full_name"));
-        let is_own = |name: &str| container.repos.iter().any(|own| own.is(name));
-        let within = names.all(|name| name.and_then(Value::as_str).is_none_or(is_own));
-        if !within || text("repository_selection") == Some("all") {
-            return Err("GitHub gave a token for other repositories; it is not used".to_owned());
+        let text = |key| answer.0.get(key).and_then(Value::as_str);
+        let reached = answer.0.get("repositories").and_then(Value::as_array);
+        let is_own = |repo: &Value| {
+            let name = repo.get("full_name").and_then(Value::as_str);
+            name.is_some_and(|name| container.repos.iter().any(|own| own.is(name)))
+        };
+        // What is not said may be all of them.
+        let within = reached.is_some_and(|repos| !repos.is_empty() && repos.iter().all(is_own));
+        if !within || text("repository_selection") != Some("selected") {
+            return Err(
+                "GitHub did not say that the token is for the container's repositories alone; it is not used"
+                    .to_owned(),
+            );
         }
         let secret = text("token").ok_or("GitHub's answer holds no token")?;
         let expires = text("expires_at").and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
@@ -126,15 +131,12 @@ impl Installation {
     ) -> Result<Request<Bytes>, String> {
         let unusable = |_| "the installation's id cannot stand in a URL".to_owned();
         let (api, prefix, id) = (&self.api, self.prefix, &self.installation_id);
-        let mut authorization = HeaderValue::from_str(&format!("Bearer {jwt}"))
-            .map_err(|_| "the JWT cannot be sent".to_owned())?;
-        authorization.set_sensitive(true);
         Request::builder()
             .method(method)
             .uri(format!(
                 "https://{api}{prefix}/app/installations/{id}{path}"
             ))
-            .header(AUTHORIZATION, authorization)
+            .header(AUTHORIZATION, bearer_value(jwt)?)
             .header(ACCEPT, "application/vnd.github+json")
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, "unified-proxy")
@@ -167,7 +169,16 @@ fn parts(repo: &Repo) -> (&str, &str) {
     repo.name.split_once('/').unwrap_or(("", &repo.name))
 }
 
-fn read(status: StatusCode, body: &[u8]) -> Result<Value, String> {
+/// What GitHub answered, a token perhaps. Wiped when it goes; no `Debug`.
+struct Answer(Value);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+fn read(status: StatusCode, body: &[u8]) -> Result<Answer, String> {
     if !status.is_success() {
         return Err(format!(
             "GitHub answered {}{}",
@@ -175,7 +186,8 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, String> {
             advice(status)
         ));
     }
-    serde_json::from_slice(body).map_err(|_| "GitHub's answer is not JSON".to_owned())
+    let answer = serde_json::from_slice(body).map(Answer);
+    answer.map_err(|_| "GitHub's answer is not JSON".to_owned())
 }
 
 fn advice(status: StatusCode) -> &'static str {
@@ -184,5 +196,54 @@ fn advice(status: StatusCode) -> &'static str {
         403 | 404 => ": check installation_id, and that the App is installed there",
         422 => ": the App lacks a permission, or is not installed for a repository",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::registration;
+
+    #[test]
+    fn a_token_whose_reach_is_not_told_is_not_used() {
+        let installation = Installation {
+            app_id: "1".to_owned(),
+            installation_id: "2".to_owned(),
+            api: Host::parse("api.github.com").unwrap(),
+            prefix: "",
+            permissions: BTreeMap::new(),
+        };
+        let mut registration = registration("web");
+        registration.repos = vec![Repo {
+            name: "acme/web".into(),
+            max_receive_pack_bytes: None,
+        }];
+        let container = Container::new(registration);
+        let own = json!([{ "full_name": "Acme/Web" }]);
+        let mut good = json!({
+            "token": "ghs_1", "expires_at": "2100-01-01T00:00:00Z",
+            "repository_selection": "selected", "repositories": own,
+        });
+        let minted = |answer: &Value| {
+            let body = answer.to_string();
+            installation.minted(&container, StatusCode::CREATED, body.as_bytes())
+        };
+        assert!(minted(&good).is_ok());
+        for (key, other) in [
+            ("repositories", Value::Null),
+            ("repositories", json!([])),
+            ("repositories", json!([{ "id": 1 }])),
+            (
+                "repositories",
+                json!([{ "full_name": "acme/web" }, { "id": 1 }]),
+            ),
+            ("repositories", json!([{ "full_name": "acme/api" }])),
+            ("repository_selection", Value::Null),
+            ("repository_selection", json!("all")),
+        ] {
+            let kept = std::mem::replace(&mut good[key], other);
+            assert!(minted(&good).is_err(), "{good}");
+            good[key] = kept;
+        }
     }
 }

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue};
-use zeroize::Zeroizing;
+use serde_json::Value;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::forms::Forms;
 use super::oauth::Login;
@@ -183,5 +184,15 @@ pub(super) struct Wiped(pub(super) Zeroizing<String>);
 impl AsRef<[u8]> for Wiped {
     fn as_ref(&self) -> &[u8] {
         self.0.as_bytes()
+    }
+}
+
+/// Wipes every text in JSON.
+pub(super) fn wipe(value: &mut Value) {
+    match value {
+        Value::String(text) => text.zeroize(),
+        Value::Array(items) => items.iter_mut().for_each(wipe),
+        Value::Object(fields) => fields.values_mut().for_each(wipe),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

@@ -39,8 +39,9 @@ pub trait TokenSource: Send + Sync {
     /// Whether there is a token for this container at all.
     fn is_for(&self, container: &Container) -> bool;
 
-    /// The token to send now, where none has to be fetched. Never waits.
-    fn at_hand(&self, container: &Container) -> Option<Arc<Token>>;
+    /// The token to send now, where none has to be fetched. Never waits, and has one that is
+    /// about to run out fetched anew meanwhile.
+    fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
 
     /// Gets a token; those who ask at the same time wait for the same one.
     fn fetch<'a>(
@@ -53,12 +54,19 @@ pub trait TokenSource: Send + Sync {
 }
 
 impl Token {
-    /// Makes a token ready; echoes of it become `[REDACTED:name]`. An error says what is wrong.
-    pub fn new(name: &str, secret: &str) -> Result<Self, String> {
+    /// Makes a token ready; echoes of it become `[REDACTED:name]`, as do those of the tokens
+    /// that it replaced and that may still work. An error says what is wrong.
+    pub fn new<'a>(
+        name: &str,
+        secret: &'a str,
+        replaced: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, String> {
         let secret = checked(secret)?;
         let mut forms = Forms::default();
-        forms.add_secret(secret.as_bytes(), name);
-        forms.add_base64(user_and_password(TOKEN_USER, secret).as_bytes(), name);
+        for secret in std::iter::once(secret).chain(replaced) {
+            forms.add_secret(secret.as_bytes(), name);
+            forms.add_base64(user_and_password(TOKEN_USER, secret).as_bytes(), name);
+        }
         Ok(Self {
             bearer: bearer_value(secret)?,
             basic: basic_value(TOKEN_USER, secret)?,

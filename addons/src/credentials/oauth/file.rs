@@ -5,8 +5,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
+use super::super::secret::wipe;
 use super::{Login, Provider};
 
 /// The claim in which OpenAI's tokens name the account.
@@ -15,7 +16,8 @@ const OPENAI_CLAIM: &str = "https://api.openai.com/auth";
 /// A token file, with all that it holds besides tokens. Wiped when it goes; no `Debug`.
 pub struct TokenFile(Value);
 
-/// What is used of a token file.
+/// What is used of a token file. It has no `Debug` on purpose.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
     /// Sent to the API.
     pub access: Option<Zeroizing<String>>,
@@ -98,15 +100,19 @@ impl Login {
         let mut updated = TokenFile(file.0.clone());
         let answered = answer.0.as_object()?;
         let access = answered.get("access_token")?.as_str()?;
+        if access.is_empty() {
+            return None;
+        }
         let fields = self.fields_mut(&mut updated)?;
-        fields.insert(keys.access.to_owned(), access.into());
-        if let Some(Value::String(refresh)) = answered.get("refresh_token") {
-            fields.insert(keys.refresh.to_owned(), refresh.as_str().into());
+        put(fields, keys.access, access.into());
+        let rotated = answered.get("refresh_token").and_then(Value::as_str);
+        if let Some(refresh) = rotated.filter(|refresh| !refresh.is_empty()) {
+            put(fields, keys.refresh, refresh.into());
         }
         for key in ["id_token", "scope", "token_type"] {
             let is_kept = fields.contains_key(key) || self.provider == Provider::Gemini;
             if let Some(value) = answered.get(key).filter(|_| is_kept) {
-                fields.insert(key.to_owned(), value.clone());
+                put(fields, key, value.clone());
             }
         }
         if let Some(key) = keys.expires {
@@ -116,7 +122,7 @@ impl Login {
             match until {
                 Some(until) => {
                     let units = until.saturating_mul(keys.per_second);
-                    fields.insert(key.to_owned(), units.into());
+                    put(fields, key, units.into());
                 }
                 // What it said of the old token is not true of the new one.
                 None => drop(fields.shift_remove(key)),
@@ -193,12 +199,10 @@ impl Drop for TokenFile {
     }
 }
 
-fn wipe(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(items) => items.iter_mut().for_each(wipe),
-        Value::Object(fields) => fields.values_mut().for_each(wipe),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+/// Puts a field, and wipes what it held.
+fn put(fields: &mut Map<String, Value>, key: &str, value: Value) {
+    if let Some(mut before) = fields.insert(key.to_owned(), value) {
+        wipe(&mut before);
     }
 }
 

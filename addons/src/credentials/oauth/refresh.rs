@@ -20,8 +20,14 @@ pub struct Refusal {
     pub why: String,
 }
 
-/// Errors of RFC 6749 and its kin that pass by themselves.
-const PASSING: [&str; 3] = ["temporarily_unavailable", "server_error", "slow_down"];
+/// What is said of the refresh token itself, by RFC 6749 and by providers. All else passes, or
+/// whoever mends the configuration or the way there ends it.
+const LOST: [&str; 4] = [
+    "invalid_grant",
+    "refresh_token_expired",
+    "refresh_token_reused",
+    "refresh_token_invalidated",
+];
 
 impl Login {
     /// What is sent to the token endpoint. An error says what is missing.
@@ -66,21 +72,24 @@ impl Login {
                 why: "the token endpoint's answer holds no access token".to_owned(),
             });
         }
-        let error = answer.as_ref().and_then(error_code);
+        let code = answer.as_ref().and_then(error_code);
         let by_client = (400..404).contains(&status.as_u16());
-        let permanent = by_client && error.is_some_and(|code| !PASSING.contains(&code));
-        let said = error.map(|code| format!(" ({code})")).unwrap_or_default();
-        let advice = if permanent {
-            ": log in with the tool again"
-        } else {
-            ""
+        let permanent = by_client && code.is_some_and(|code| LOST.contains(&code));
+        let advice = match code {
+            _ if permanent => ": log in with the tool again",
+            Some("invalid_client" | "unauthorized_client") => {
+                ": check client_id and client_secret in credentials.yaml"
+            }
+            Some("invalid_scope") => ": check scopes in credentials.yaml",
+            Some("temporarily_unavailable" | "server_error" | "slow_down") => "",
+            _ if by_client => ": check token_url in credentials.yaml, and what stands on the way",
+            _ => "",
         };
+        let said = code.map(|code| format!(" ({code})")).unwrap_or_default();
+        let status = status.as_u16();
         Err(Refusal {
             permanent,
-            why: format!(
-                "the token endpoint answered {}{said}{advice}",
-                status.as_u16()
-            ),
+            why: format!("the token endpoint answered {status}{said}{advice}"),
         })
     }
 }

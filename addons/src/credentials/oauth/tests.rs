@@ -79,14 +79,18 @@ fn each_format_is_read_refreshed_and_kept() {
 #[test]
 fn a_refresh_token_that_is_not_rotated_stays() {
     let (login, file) = (login(Provider::Gemini), parse(&files()[1].1));
-    let answer = br#"{ "access_token": "new" }"#;
-    let after = login.refreshed(&file, StatusCode::OK, answer, now());
-    let tokens = login.tokens(&after.ok().unwrap()).unwrap();
-    assert_eq!(tokens.refresh.unwrap().as_str(), "r");
-    assert_eq!(
-        tokens.expires, None,
-        "the old token's end is not the new one's"
-    );
+    for answer in [
+        r#"{ "access_token": "new" }"#,
+        r#"{ "access_token": "new", "refresh_token": "" }"#,
+    ] {
+        let after = login.refreshed(&file, StatusCode::OK, answer.as_bytes(), now());
+        let tokens = login.tokens(&after.ok().unwrap()).unwrap();
+        assert_eq!(tokens.refresh.unwrap().as_str(), "r");
+        assert_eq!(
+            tokens.expires, None,
+            "the old token's end is not the new one's"
+        );
+    }
 }
 
 #[test]
@@ -122,19 +126,25 @@ fn only_what_the_endpoint_says_of_the_login_is_for_good() {
         (400, r#"{"error":"invalid_grant"}"#, true),
         (401, r#"{"error":{"code":"refresh_token_reused"}}"#, true),
         (400, r#"{"error":"temporarily_unavailable"}"#, false),
+        (400, r#"{"error":"refresh_token_expired"}"#, true),
+        (401, r#"{"error":"invalid_client"}"#, false),
+        (400, r#"{"error":"unsupported_grant_type"}"#, false),
+        (403, r#"{"error":"access_denied"}"#, false),
         (403, "<html>not now</html>", false),
         (404, r#"{"error":"not_found"}"#, false),
         (429, r#"{"error":"slow_down"}"#, false),
         (503, r#"{"error":"invalid_grant"}"#, false),
-        (200, r#"{"refresh_token":"secret"}"#, false),
+        (200, r#"{"refresh_token":"SECRET"}"#, false),
+        (200, r#"{"access_token":""}"#, false),
         (400, r#"{"error":"SECRET token r"}"#, false),
     ] {
         let status = StatusCode::from_u16(status).unwrap();
         let refused = login.refreshed(&file, status, body.as_bytes(), now());
         let refusal = refused.err().unwrap();
         assert_eq!(refusal.permanent, permanent, "{status} {body}");
-        let quotes = refusal.why.contains("SECRET") || refusal.why.contains("secret");
-        assert!(!quotes, "{}", refusal.why);
+        let says_so = refusal.why.contains("log in");
+        assert_eq!(says_so, permanent, "{}", refusal.why);
+        assert!(!refusal.why.contains("SECRET"), "{}", refusal.why);
     }
 }
 

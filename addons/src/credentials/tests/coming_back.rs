@@ -252,3 +252,11 @@ proptest! {
         prop_assert_eq!(scrubbed(&container("web"), &chunks), body);
     }
 }
+
+#[test]
+fn a_token_that_was_replaced_is_still_redacted() {
+    let token = Token::new("login", "new-token", ["old-token"]).unwrap();
+    let mut fields = headers(&[("x-echo", "old-token, new-token")]);
+    token.scrubber().scrub_headers(&mut fields);
+    assert_eq!(fields["x-echo"], "[REDACTED:login], [REDACTED:login]");
+}
