@@ -276,6 +276,8 @@ pub(super) fn open(path: &Path, mode: OpenFlags) -> Result<Connection, StoreErro
     }
     let conn = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
+    // All rows are in memory once they were read; another copy of their pages serves nobody.
+    conn.pragma_update(None, "cache_size", -256)?;
     Ok(conn)
 }
 

@@ -146,7 +146,8 @@ pub struct Container {
     pub created_at: OffsetDateTime,
     /// The patterns that narrow the allowlist for it, as they were registered.
     pub allowed_domains: Option<Vec<HostPattern>>,
-    narrowing: Option<EntryMap<()>>,
+    /// Seldom there, and large: there are many containers.
+    narrowing: Option<Box<EntryMap<()>>>,
     expires_at: AtomicI64,
     level: AtomicU8,
     ended: CancellationToken,
@@ -185,7 +186,7 @@ impl Container {
             for pattern in patterns {
                 map.insert(pattern.clone(), ());
             }
-            map
+            Box::new(map)
         });
         Self {
             id: registration.id,
