@@ -23,9 +23,11 @@ pub(super) struct Answers(Mutex<Generations>);
 
 #[derive(Default)]
 struct Generations {
-    young: HashMap<Key, Arc<Kept>>,
-    old: HashMap<Key, Arc<Kept>>,
+    young: Generation,
+    old: Generation,
 }
+
+type Generation = HashMap<Key, Arc<Kept>>;
 
 struct Kept {
     answer: Answer,
@@ -36,11 +38,10 @@ struct Kept {
 impl Answers {
     /// The answer, its records with what is left of their time to live.
     pub fn find(&self, key: &Key) -> Option<Answer> {
-        let kept = self.0.lock().find(key)?;
+        let (kept, forgotten) = self.0.lock().find(key)?;
+        // Freed outside of the lock.
+        drop(forgotten);
         let age = kept.since.elapsed();
-        if age >= kept.lifetime {
-            return None;
-        }
         let mut answer = kept.answer.clone();
         let seconds = u32::try_from(age.as_secs()).unwrap_or(u32::MAX);
         for record in &mut answer.records {
@@ -61,18 +62,25 @@ impl Answers {
     }
 }
 
+impl Kept {
+    fn holds(&self) -> bool {
+        self.since.elapsed() < self.lifetime
+    }
+}
+
 impl Generations {
-    fn find(&mut self, key: &Key) -> Option<Arc<Kept>> {
+    /// What still holds, which is young from now on; and the generation that made room for it.
+    fn find(&mut self, key: &Key) -> Option<(Arc<Kept>, Generation)> {
         if let Some(kept) = self.young.get(key) {
-            return Some(Arc::clone(kept));
+            return kept.holds().then(|| (Arc::clone(kept), HashMap::new()));
         }
-        let kept = self.old.remove(key)?;
-        self.young.insert(key.clone(), Arc::clone(&kept));
-        Some(kept)
+        let kept = self.old.remove(key).filter(|kept| kept.holds())?;
+        let forgotten = self.insert(key.clone(), Arc::clone(&kept));
+        Some((kept, forgotten))
     }
 
     /// Answers the generation that made room.
-    fn insert(&mut self, key: Key, kept: Arc<Kept>) -> HashMap<Key, Arc<Kept>> {
+    fn insert(&mut self, key: Key, kept: Arc<Kept>) -> Generation {
         let mut forgotten = HashMap::new();
         if self.young.len() >= GENERATION {
             let young = std::mem::take(&mut self.young);
@@ -162,6 +170,21 @@ mod tests {
         }
         let generations = answers.0.lock();
         assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION + 1);
+    }
+
+    #[test]
+    fn what_is_asked_for_again_and_again_stays_in_bounds_too() {
+        let answers = Answers::default();
+        for number in 0..5 * GENERATION {
+            answers.keep(&key(number), &answer(), MINUTE);
+            // As the elder one fills, all of it is asked for once more.
+            if number % GENERATION == GENERATION - 1 {
+                let old: Vec<Key> = answers.0.lock().old.keys().cloned().collect();
+                old.iter().for_each(|key| drop(answers.find(key)));
+            }
+            let generations = answers.0.lock();
+            assert!(generations.young.len() <= GENERATION && generations.old.len() <= GENERATION);
+        }
     }
 
     #[test]

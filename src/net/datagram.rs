@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::rand;
-use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::RecordType;
 use parking_lot::Mutex;
 use tokio::net::UdpSocket;
@@ -161,10 +161,12 @@ impl Port {
     }
 }
 
-/// Answered whole, with records or with the word that there are none.
+/// An answer, whole, with records or with the word that there are none.
 fn is_plain(answer: &Message) -> bool {
-    let code = answer.metadata.response_code;
-    !answer.metadata.truncation && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
+    let head = &answer.metadata;
+    let code = head.response_code;
+    let answers = head.message_type == MessageType::Response && head.op_code == OpCode::Query;
+    answers && !head.truncation && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
 }
 
 /// What an answer must repeat of a question of this length: that it is the one question, and the
@@ -258,7 +260,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_unusual_is_asked_by_other_means() {
-        let unusual: [Answers; 5] = [
+        let unusual: [Answers; 7] = [
+            |question| vec![changed(question, 2, |flags| flags & 0x7f)],
+            |question| vec![changed(question, 2, |flags| flags | 0x08)],
             |question| vec![changed(question, 2, |flags| flags | 2)],
             |question| vec![changed(question, 3, |_| 2)],
             |question| vec![changed(question, 5, |_| 2)],

@@ -49,6 +49,8 @@ const MAX_TCP_QUESTIONS: usize = 256;
 
 /// CNAMEs followed from one name.
 const MAX_CNAMES: usize = 8;
+/// What is kept and told of an answer: far more addresses than anybody tries.
+const MAX_RECORDS: usize = 256;
 
 /// Why there is no resolver.
 #[derive(Debug, Error)]
@@ -238,7 +240,22 @@ impl Resolver {
         let (host, record_type) = key;
         let lookup = self.upstream.lookup(name.clone(), *record_type);
         match timeout(LOOKUP_LIMIT - PATIENCE, lookup).await {
-            Ok(Ok(lookup)) => Ok(self.keep(key, chain(name, *record_type, lookup.answers()))),
+            Ok(Ok(lookup)) => {
+                let records = chain(name, *record_type, lookup.answers());
+                let is_whole = records
+                    .last()
+                    .is_some_and(|l| l.record_type() == *record_type);
+                if is_whole {
+                    return Ok(self.keep(key, records));
+                }
+                // An alias without its end tells of no record, and holds as shortly.
+                let answer = Answer {
+                    code: ResponseCode::NoError,
+                    records,
+                };
+                self.answers.keep(key, &answer, NEGATIVE_TTL.0);
+                Ok(answer)
+            }
             Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none))))
                 if matches!(
                     none.response_code,
@@ -258,6 +275,7 @@ impl Resolver {
 
     /// Remembers records for as long as the first of them lives.
     fn keep(&self, key: &Key, mut records: Vec<Record>) -> Answer {
+        records.truncate(MAX_RECORDS);
         let mut lifetime = POSITIVE_TTL.1;
         for record in &mut records {
             let lives = clamp(record.ttl, POSITIVE_TTL);
