@@ -73,6 +73,14 @@ impl Setting {
     }
 }
 
+/// The one that asks names itself in its requests.
+fn name(number: u32, containers: u32) -> String {
+    match number == containers / 2 {
+        true => "web".to_owned(),
+        false => format!("c{number}"),
+    }
+}
+
 fn address(number: u32) -> IpAddr {
     let [_, b, c, d] = number.to_be_bytes();
     IpAddr::from([10, b, c, d])
@@ -101,7 +109,7 @@ fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
                  (id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
                  SELECT ?1, ?2, repos, auth_mode, allowed_domains, created_at, expires_at, level
                  FROM containers WHERE id = 'first'",
-                [format!("c{number}"), address(number).to_string()],
+                [name(number, containers), address(number).to_string()],
             )
             .unwrap();
     }
