@@ -86,6 +86,25 @@ async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
 }
 
 #[tokio::test]
+async fn what_is_known_is_told_while_all_places_for_waiting_are_taken() {
+    let house = House::open().await;
+    let (flood, socket) = (house.socket(ONE).await, house.socket(ONE).await);
+    let known = question("w1.example.com", RecordType::A);
+    ask_message(&socket, &known).await;
+    for n in 0..100 {
+        let name = format!("n{n}.never.example.com");
+        let question = question(&name, RecordType::A).to_vec().unwrap();
+        flood.send(&question).await.unwrap();
+    }
+    // Those that found no place are refused at once: all places are taken by now.
+    assert!(hear(&flood, Duration::from_secs(2)).await.is_some());
+    let new = ask_message(&socket, &question("w2.example.com", RecordType::A)).await;
+    assert_eq!(new.response_code, ResponseCode::Refused);
+    let answer = ask_message(&socket, &known).await;
+    assert_eq!(answer.response_code, ResponseCode::NoError);
+}
+
+#[tokio::test]
 async fn questions_over_tcp_are_answered_in_their_order() {
     let house = House::open().await;
     let mut stream = house.connect(ONE).await;

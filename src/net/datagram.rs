@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::rand;
@@ -18,6 +19,10 @@ use tokio::time::timeout;
 
 /// How long an answer may take here; a nameserver that has it at hand needs a fraction.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How many questions in a row must stay without an answer until the nameserver is left alone: one
+/// name may be slow by itself, and whoever asks for it must not slow the others.
+const SILENCES: u32 = 3;
 
 /// How long a nameserver that did not answer is not asked here.
 const REST: Duration = Duration::from_secs(5);
@@ -46,6 +51,7 @@ type Random = [u8; 35];
 pub(super) struct Datagrams {
     nameserver: SocketAddr,
     idle: Mutex<Vec<Port>>,
+    silences: AtomicU32,
     rests_until: Mutex<Option<Instant>>,
 }
 
@@ -60,6 +66,7 @@ impl Datagrams {
         Self {
             nameserver,
             idle: Mutex::default(),
+            silences: AtomicU32::default(),
             rests_until: Mutex::default(),
         }
     }
@@ -75,9 +82,15 @@ impl Datagrams {
         let question = question(name, record_type, &random)?;
         let [_, _, choice, ..] = random;
         match timeout(PATIENCE, self.exchange(&question, choice)).await {
-            Ok(Ok(answer)) => answer.filter(is_plain),
+            Ok(Ok(answer)) => {
+                self.silences.store(0, Ordering::Relaxed);
+                answer.filter(is_plain)
+            }
             Ok(Err(_)) | Err(_) => {
-                *self.rests_until.lock() = Some(Instant::now() + REST);
+                if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= SILENCES {
+                    self.silences.store(0, Ordering::Relaxed);
+                    *self.rests_until.lock() = Some(Instant::now() + REST);
+                }
                 None
             }
         }
@@ -279,10 +292,33 @@ mod tests {
     #[tokio::test]
     async fn a_nameserver_that_does_not_answer_rests() {
         let datagrams = nameserver(|_| Vec::new()).await;
-        assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
+        for _ in 0..SILENCES {
+            assert!(!datagrams.rests());
+            assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
+        }
         let begun = Instant::now();
         assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
         assert!(begun.elapsed() < PATIENCE / 2);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_slow_by_itself_rests_nobody() {
+        // Told apart by the length of the first label.
+        let datagrams = nameserver(|question| match question[HEADER] {
+            4 => Vec::new(),
+            _ => vec![answer(question)],
+        })
+        .await;
+        for _ in 0..SILENCES {
+            assert!(
+                datagrams
+                    .ask("slow.example.com", RecordType::A)
+                    .await
+                    .is_none()
+            );
+            assert!(datagrams.ask(NAME, RecordType::A).await.is_some());
+        }
+        assert!(!datagrams.rests());
     }
 
     #[tokio::test]

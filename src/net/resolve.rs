@@ -167,24 +167,37 @@ impl Resolver {
     /// failed.
     pub async fn records(
         &self,
-        _cleared: &Cleared,
+        cleared: &Cleared,
         host: &Host,
         record_type: RecordType,
     ) -> Result<Answer, Denial> {
-        let Host::Name(name) = host else {
-            return Ok(no_records(ResponseCode::NXDomain));
-        };
-        if let Some(fixed) = self.hosts.get(host) {
-            let name = absolute(name)?;
-            let data = RData::from(fixed.address);
-            let mut answer = no_records(ResponseCode::NoError);
-            if data.record_type() == record_type {
-                let record = Record::from_rdata(name, STATIC_TTL, data);
-                answer.records.push(record);
-            }
-            return Ok(answer);
+        match (self.at_hand(cleared, host, record_type)?, host) {
+            (Some(answer), _) => Ok(answer),
+            (None, Host::Name(name)) => self.ask(host, name, record_type).await,
+            (None, Host::Address(_)) => Ok(no_records(ResponseCode::NXDomain)),
         }
-        self.ask(host, name, record_type).await
+    }
+
+    /// The same, as far as nobody has to be asked for it.
+    pub fn at_hand(
+        &self,
+        _cleared: &Cleared,
+        host: &Host,
+        record_type: RecordType,
+    ) -> Result<Option<Answer>, Denial> {
+        let Host::Name(name) = host else {
+            return Ok(None);
+        };
+        let Some(fixed) = self.hosts.get(host) else {
+            return Ok(self.answers.find(&(host.clone(), record_type)));
+        };
+        let data = RData::from(fixed.address);
+        let mut answer = no_records(ResponseCode::NoError);
+        if data.record_type() == record_type {
+            let record = Record::from_rdata(absolute(name)?, STATIC_TTL, data);
+            answer.records.push(record);
+        }
+        Ok(Some(answer))
     }
 
     async fn ask(

@@ -14,8 +14,12 @@ pub struct Addresses(pub Vec<SocketAddr>);
 /// Only the chain's `dial` phase mints one, and only the dialer takes one: there is no other way
 /// to open an upstream connection, so "forgot to check" does not compile.
 ///
-/// ```compile_fail
-/// let forged = addons::contract::Permit { host: todo!(), addresses: vec![], principal: todo!() };
+/// ```compile_fail,E0451
+/// use addons::contract::{Host, Permit, Principal};
+///
+/// fn forge(host: Host, principal: Principal) -> Permit {
+///     Permit { host, addresses: vec![], principal }
+/// }
 /// ```
 #[derive(Debug)]
 pub struct Permit {

@@ -186,7 +186,7 @@ impl LeasePool {
         self.connections.lock().idle.get_mut(target)?.pop()
     }
 
-    /// Takes a connection back that nobody uses for now.
+    /// Takes a connection back that nobody uses any more.
     pub fn hand_back(
         self: &Arc<Self>,
         container: &Container,

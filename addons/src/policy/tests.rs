@@ -1,0 +1,341 @@
+use http::{HeaderMap, Method, StatusCode};
+
+use super::*;
+use crate::contract::{
+    Container, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
+};
+use crate::fixtures::{
+    Nowhere, code, container, entry, flow, flow_of, headers, query, registration, request, verdict,
+};
+
+fn policy(guarded: &[&str]) -> Policy {
+    let guarded = guarded.iter().map(|host| Host::parse(host).unwrap());
+    Policy::new(PolicySettings {
+        allow_private: Vec::new(),
+        own: Arc::new(Nowhere),
+        guarded_hosts: guarded.collect(),
+        rules: vec![unread()],
+    })
+}
+
+/// A rule that looks at paths.
+fn unread() -> Rule {
+    let mut hosts = EntryMap::default();
+    hosts.insert(HostPattern::parse("ruled.example.com").unwrap(), ());
+    let origin = Origin {
+        file: "policy.yaml".into(),
+        line: 4,
+    };
+    let rule = Rule::new("unread", Effect::Deny, origin).for_hosts(hosts);
+    rule.for_paths(&["^/secret".to_owned()]).unwrap()
+}
+
+fn tunnel_with(change: impl FnOnce(&mut Flow)) -> Result<(), Denial> {
+    let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com");
+    change(&mut flow);
+    verdict(policy(&[]).tunnel(&mut flow))
+}
+
+fn method(method: &str, websocket: bool, entry: Arc<Entry>) -> Option<Code> {
+    let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+    flow.entry = Some(entry);
+    let mut request = request("/", &[]);
+    request.method = Method::from_bytes(method.as_bytes()).unwrap();
+    request.websocket = websocket;
+    code(policy(&[]).request(&mut flow, &mut request))
+}
+
+fn dial(addresses: &[&str]) -> Result<Vec<String>, Denial> {
+    let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com");
+    let parsed = addresses.iter().map(|address| address.parse().unwrap());
+    let mut addresses = Addresses(parsed.collect());
+    verdict(policy(&[]).dial(&mut flow, &mut addresses))?;
+    Ok(addresses.0.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn what_is_not_on_the_allowlist_is_denied_with_the_edit_that_would_allow_it() {
+    let denial = tunnel_with(|flow| {
+        flow.host = Host::parse("evil.example.com").unwrap();
+        flow.entry = None;
+    })
+    .unwrap_err();
+    assert_eq!(denial.code(), Code::DomainNotAllowed);
+    assert_eq!(denial.sentence(), "Domain not allowed: evil.example.com");
+    let edit = "add \"- evil.example.com\" under domains in allowlist.yaml";
+    assert_eq!(denial.edit(), Some(edit));
+}
+
+#[test]
+fn an_address_literal_is_denied_unless_listed() {
+    for (host, sentence) in [
+        ("93.184.216.34", "Address not allowed: 93.184.216.34"),
+        ("[2606:4700::1]", "Address not allowed: [2606:4700::1]"),
+    ] {
+        let denial = tunnel_with(|flow| {
+            flow.host = Host::parse(host).unwrap();
+            flow.entry = None;
+        })
+        .unwrap_err();
+        assert_eq!(denial.code(), Code::AddressNotAllowed);
+        assert_eq!(denial.sentence(), sentence);
+    }
+    let listed = tunnel_with(|flow| {
+        flow.host = Host::parse("93.184.216.34").unwrap();
+        flow.entry = Some(entry("93.184.216.34"));
+    });
+    assert!(listed.is_ok());
+}
+
+#[test]
+fn without_a_principal_nothing_is_allowed() {
+    let denial = tunnel_with(|flow| flow.principal = None).unwrap_err();
+    assert_eq!(denial.code(), Code::UnknownSource);
+}
+
+#[test]
+fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
+    let system = Arc::new(System {
+        name: "oauth",
+        hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
+        in_house: false,
+    });
+    let asks = |change: fn(&mut Flow)| {
+        let mut flow = flow(Kind::Http, "login.example.com");
+        flow.entry = None;
+        flow.principal = Some(Principal::System(Arc::clone(&system)));
+        change(&mut flow);
+        code(policy(&[]).system(&mut flow))
+    };
+    assert_eq!(asks(|_| ()), None);
+    let denied = Some(Code::DomainNotAllowed);
+    assert_eq!(asks(|flow| flow.scheme = Scheme::Http), denied);
+    assert_eq!(asks(|flow| flow.port = 8443), denied);
+    let elsewhere = |flow: &mut Flow| {
+        flow.host = Host::parse("api.example.com").unwrap();
+        flow.entry = Some(entry("api.example.com"));
+    };
+    assert_eq!(asks(elsewhere), denied);
+    let nobody = Some(Code::InternalError);
+    assert_eq!(asks(|flow| flow.principal = None), nobody);
+    let container = |flow: &mut Flow| {
+        flow.principal = Some(Principal::Container(container("web")));
+    };
+    assert_eq!(asks(container), nobody);
+}
+
+#[test]
+fn in_house_the_appliance_may_speak_in_clear_and_to_private_addresses() {
+    let system = |in_house| {
+        Arc::new(System {
+            name: "traces",
+            hosts: vec![(Host::parse("collector.example.com").unwrap(), 4318)],
+            in_house,
+        })
+    };
+    let dial = |in_house, address: &str| {
+        let mut flow = flow(Kind::Http, "collector.example.com");
+        flow.port = 4318;
+        flow.scheme = if in_house {
+            Scheme::Http
+        } else {
+            Scheme::Https
+        };
+        flow.principal = Some(Principal::System(system(in_house)));
+        assert_eq!(code(policy(&[]).system(&mut flow)), None);
+        let mut addresses = Addresses(vec![SocketAddr::new(address.parse().unwrap(), 4318)]);
+        code(policy(&[]).dial(&mut flow, &mut addresses))
+    };
+    let denied = Some(Code::AddressNotAllowed);
+    for address in [
+        "10.1.2.3",
+        "127.0.0.1",
+        "::1",
+        "fd12::1",
+        "::ffff:192.168.1.1",
+    ] {
+        assert_eq!(dial(true, address), None, "{address}");
+        assert_eq!(dial(false, address), denied, "{address}");
+    }
+    for address in [
+        "169.254.169.254",
+        "100.100.100.200",
+        "fd00:ec2::254",
+        "0.0.0.0",
+        "224.0.0.1",
+    ] {
+        assert_eq!(dial(true, address), denied, "{address}");
+    }
+}
+
+#[test]
+fn a_containers_own_domains_narrow_the_allowlist() {
+    let narrowed = Arc::new(Container::new(Registration {
+        allowed_domains: Some(vec![HostPattern::parse("other.example.com").unwrap()]),
+        ..registration("web")
+    }));
+    let mut flow = flow_of(&narrowed, Kind::Tunnel, "api.example.com");
+    let denial = verdict(policy(&[]).tunnel(&mut flow)).unwrap_err();
+    assert_eq!(denial.code(), Code::DomainNotAllowed);
+    assert_eq!(denial.rule_name(), Some("allowed_domains of container web"));
+    let mut flow = flow_of(&narrowed, Kind::Dns, "api.example.com");
+    let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
+    assert_eq!(asked, Some(Code::DomainNotAllowed));
+}
+
+#[test]
+fn only_the_entrys_ports_may_be_asked_for() {
+    assert!(tunnel_with(|flow| flow.port = 80).is_ok());
+    let denial = tunnel_with(|flow| flow.port = 22).unwrap_err();
+    assert_eq!(denial.code(), Code::PortNotAllowed);
+    assert_eq!(denial.sentence(), "Port not allowed: api.example.com:22");
+    assert_eq!(
+        denial.edit(),
+        Some("add 22 to the ports at allowlist.yaml:3")
+    );
+}
+
+#[test]
+fn a_container_above_the_entrys_level_is_denied() {
+    let limited = Arc::new(Entry {
+        max_level: Level::Confidential,
+        ..(*entry("api.example.com")).clone()
+    });
+    for (level, denied) in [
+        (Level::Public, None),
+        (Level::Confidential, None),
+        (Level::Secret, Some(Code::LevelExceeded)),
+    ] {
+        let container = container("web");
+        container.raise_level(level);
+        let mut flow = flow_of(&container, Kind::Dns, "api.example.com");
+        flow.entry = Some(Arc::clone(&limited));
+        let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
+        assert_eq!(asked, denied);
+    }
+}
+
+#[test]
+fn only_known_methods_pass() {
+    let entry = entry("api.example.com");
+    for known in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        assert_eq!(method(known, false, Arc::clone(&entry)), None, "{known}");
+    }
+    for unknown in ["TRACE", "TRACK", "CONNECT", "PROPFIND", "get", "PRI"] {
+        let denied = method(unknown, false, Arc::clone(&entry));
+        assert_eq!(denied, Some(Code::MethodNotAllowed), "{unknown}");
+    }
+}
+
+#[test]
+fn a_websocket_needs_an_entry_that_allows_it() {
+    let open = entry("api.example.com");
+    let closed = Arc::new(Entry {
+        websocket: false,
+        ..(*open).clone()
+    });
+    assert_eq!(method("GET", true, open), None);
+    let denied = Some(Code::WebsocketNotAllowed);
+    assert_eq!(method("GET", true, closed), denied);
+}
+
+#[test]
+fn on_guarded_hosts_a_path_has_one_reading_and_that_is_sent() {
+    for (path, guarded, sent) in [
+        ("/a/../b", true, Err(Code::MalformedRequest)),
+        ("/a%2fb", true, Err(Code::MalformedRequest)),
+        ("/%61bc", true, Ok("/abc")),
+        ("/a/../b", false, Ok("/a/../b")),
+        ("/%61bc", false, Ok("/%61bc")),
+    ] {
+        let guarded: &[&str] = if guarded { &["api.example.com"] } else { &[] };
+        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+        let mut request = request(path, &[]);
+        let verdict = verdict(policy(guarded).request(&mut flow, &mut request));
+        let verdict = verdict.map(|()| request.path.sent());
+        assert_eq!(verdict.map_err(|denial| denial.code()), sent, "{path}");
+    }
+}
+
+#[test]
+fn where_a_rule_looks_at_paths_one_with_two_readings_is_malformed() {
+    for (path, denied) in [
+        ("/x/../secret", Some(Code::MalformedRequest)),
+        ("/%2fsecret", Some(Code::MalformedRequest)),
+        ("/%73ecret", Some(Code::RuleDenied)),
+        ("/public", None),
+    ] {
+        let mut flow = flow_of(&container("web"), Kind::Http, "ruled.example.com");
+        let mut request = request(path, &[]);
+        assert_eq!(
+            code(policy(&[]).request(&mut flow, &mut request)),
+            denied,
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn a_websocket_is_asked_for_again_as_one() {
+    let closed = Arc::new(Entry {
+        websocket: false,
+        ..(*entry("api.example.com")).clone()
+    });
+    for (kind, denied) in [
+        (Kind::Websocket, Some(Code::WebsocketNotAllowed)),
+        (Kind::Tunnel, None),
+    ] {
+        let mut flow = flow_of(&container("web"), kind, "api.example.com");
+        flow.entry = Some(Arc::clone(&closed));
+        assert_eq!(code(policy(&[]).tunnel(&mut flow)), denied);
+    }
+}
+
+#[test]
+fn forwarding_fields_are_cleaned_from_requests_and_alt_svc_from_responses() {
+    let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+    let mut request = request("/", &[("x_forwarded_for", "10.0.0.7"), ("accept", "*/*")]);
+    assert_eq!(code(policy(&[]).request(&mut flow, &mut request)), None);
+    assert_eq!(request.headers, headers(&[("accept", "*/*")]));
+    let advertised = headers(&[("alt-svc", "h3=\":443\""), ("alt-svc", "h3=\":8443\"")]);
+    let mut response = Response::new(StatusCode::OK, advertised);
+    assert_eq!(code(policy(&[]).response(&mut flow, &mut response)), None);
+    assert_eq!(response.headers, HeaderMap::new());
+}
+
+#[test]
+fn guarded_addresses_are_left_out_and_nothing_left_is_a_denial() {
+    assert_eq!(dial(&["8.8.8.8:443"]).unwrap(), ["8.8.8.8:443"]);
+    let mixed = dial(&["169.254.169.254:443", "8.8.8.8:443", "[::1]:443"]);
+    assert_eq!(mixed.unwrap(), ["8.8.8.8:443"]);
+    let denial = dial(&["169.254.169.254:443", "10.0.0.1:443"]).unwrap_err();
+    assert_eq!(denial.code(), Code::AddressNotAllowed);
+    let sentence = "Address not allowed: api.example.com resolves to 169.254.169.254";
+    assert_eq!(denial.sentence(), sentence);
+}
+
+#[test]
+fn dns_answers_lose_guarded_addresses() {
+    let mut flow = flow_of(&container("web"), Kind::Dns, "api.example.com");
+    let told = ["10.0.0.1", "8.8.8.8", "::1", "::ffff:127.0.0.1"];
+    let mut answer = DnsAnswer {
+        addresses: told.iter().map(|a| a.parse().unwrap()).collect(),
+    };
+    assert_eq!(code(policy(&[]).dns_answer(&mut flow, &mut answer)), None);
+    assert_eq!(
+        answer.addresses,
+        ["8.8.8.8".parse::<std::net::IpAddr>().unwrap()]
+    );
+}
+
+#[test]
+fn the_entry_is_recorded_and_explained_with_its_place() {
+    let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com").rehearse();
+    assert_eq!(code(policy(&[]).tunnel(&mut flow)), None);
+    assert_eq!(flow.record.rule.as_deref(), Some("api.example.com"));
+    let note = "allowed by api.example.com at allowlist.yaml:3";
+    assert_eq!(
+        flow.notes().first().map(|note| note.text.as_str()),
+        Some(note)
+    );
+}
