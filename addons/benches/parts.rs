@@ -4,7 +4,6 @@
 #[path = "../tests/fixtures/mod.rs"]
 mod fixtures;
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -55,7 +54,7 @@ impl PushWatch for Silent {
 
 fn git() -> Git {
     Git::new(GitSettings {
-        hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+        hosts: Host::parse("github.com").into_iter().collect(),
         bot_branch_prefixes: Vec::new(),
         allow_branch_deletion: false,
         public_reads: false,

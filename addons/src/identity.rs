@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use time::OffsetDateTime;
 
 use crate::contract::{
     Addon, Code, Container, Containers, Denial, DnsQuery, Flow, Order, Principal, Request, Step,
@@ -35,7 +34,7 @@ impl Identity {
             None => flow.principal = Some(Principal::Container(self.find(flow)?)),
         }
         let container = flow.container()?;
-        if container.expired(OffsetDateTime::now_utc()) {
+        if container.expired(flow.at.into()) {
             self.containers.expire(container);
             let sentence = "Container registration expired";
             return Err(Denial::new(Code::RegistrationExpired, sentence)
@@ -139,7 +138,7 @@ fn registry_unavailable() -> Denial {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use time::Duration;
+    use time::{Duration, OffsetDateTime};
 
     use super::*;
     use crate::contract::Kind;

@@ -1,7 +1,6 @@
 //! Pushes: no body panics, and where it is cut changes neither the verdict nor a byte that passes.
 #![no_main]
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ impl PushWatch for Silent {
 fn filters() -> Vec<Box<dyn BodyFilter>> {
     let host = Host::parse("github.com").unwrap();
     let git = Git::new(GitSettings {
-        hosts: HashSet::from([host.clone()]),
+        hosts: HostSet::from_iter([host.clone()]),
         bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
         allow_branch_deletion: false,
         public_reads: false,

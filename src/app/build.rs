@@ -1,12 +1,11 @@
 //! From a configuration to a world: the chain, the resolver, the roots.
 
-use std::collections::HashSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
-use addons::contract::{Chain, Container, Containers, EntryMap, Host, OwnAddresses};
+use addons::contract::{Chain, Container, Containers, EntryMap, Host, HostSet, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind, TokenForm};
 use addons::git::GitSettings;
 use addons::github::Forge;
@@ -232,7 +231,7 @@ pub fn at_least_one(number: u32) -> NonZeroU32 {
 
 /// Where paths are judged, so that one with two readings is refused: the git hosts with those of
 /// their APIs.
-fn guarded_hosts(config: &Config) -> HashSet<Host> {
+fn guarded_hosts(config: &Config) -> HostSet {
     let git = config.policy.git.hosts.iter();
     git.flat_map(GitHost::all_hosts).cloned().collect()
 }

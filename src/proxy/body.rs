@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
+use super::connection::Connection;
 use super::drain::Denied;
 use super::filtering::Filtering;
 use super::live::LiveFlow;
@@ -78,16 +79,18 @@ impl Source {
     }
 }
 
-/// A request's body on its way to the upstream.
-pub struct RequestBody {
+/// A request's body on its way to the upstream; most requests have none. Boxed, since a request
+/// changes hands several times on its way.
+pub struct RequestBody(Option<Box<Upload>>);
+
+struct Upload {
     source: Source,
     filtering: Option<Filtering>,
     counters: Arc<Counters>,
     activity: Arc<Activity>,
     denied: Option<DenialSlot>,
-    /// Gone with the body, so that others can tell whether it has been sent; only where there is
-    /// one.
-    under_way: Option<Arc<()>>,
+    /// Gone with the body, so that others can tell whether it has been sent.
+    under_way: Arc<()>,
 }
 
 /// Where a filter's denial is left for the exchange that waits for the answer.
@@ -97,8 +100,8 @@ impl RequestBody {
     pub fn new(
         inner: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: Arc<Counters>,
-        activity: Arc<Activity>,
+        counters: &Arc<Counters>,
+        activity: &Arc<Activity>,
     ) -> Self {
         let source = if inner.is_end_stream() {
             Source::Ended
@@ -112,8 +115,8 @@ impl RequestBody {
     pub fn held(
         bytes: Bytes,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: Arc<Counters>,
-        activity: Arc<Activity>,
+        counters: &Arc<Counters>,
+        activity: &Arc<Activity>,
     ) -> Self {
         let source = if bytes.is_empty() {
             Source::Ended
@@ -126,44 +129,52 @@ impl RequestBody {
     fn from_source(
         source: Source,
         filters: Vec<Box<dyn BodyFilter>>,
-        counters: Arc<Counters>,
-        activity: Arc<Activity>,
+        counters: &Arc<Counters>,
+        activity: &Arc<Activity>,
     ) -> Self {
         let filtered = !filters.is_empty();
-        Self {
-            under_way: (!matches!(source, Source::Ended)).then(Arc::default),
+        if !filtered && matches!(source, Source::Ended) {
+            return Self(None);
+        }
+        Self(Some(Box::new(Upload {
             source,
             filtering: filtered.then(|| Filtering::new(filters)),
-            counters,
-            activity,
+            counters: Arc::clone(counters),
+            activity: Arc::clone(activity),
             denied: filtered.then(DenialSlot::default),
-        }
+            under_way: Arc::default(),
+        })))
     }
 
     /// Upgrades for as long as there is a body to be sent.
     pub fn under_way(&self) -> Option<Weak<()>> {
-        self.under_way.as_ref().map(Arc::downgrade)
+        self.0
+            .as_ref()
+            .map(|upload| Arc::downgrade(&upload.under_way))
     }
 
     /// Whether `Content-Length` stays true.
     pub fn keeps_length(&self) -> bool {
-        self.filtering.as_ref().is_none_or(Filtering::keeps_length)
+        let filtering = self.0.as_ref().and_then(|upload| upload.filtering.as_ref());
+        filtering.is_none_or(Filtering::keeps_length)
     }
 
     /// Where a denial by a filter will be found.
     pub fn denial_slot(&self) -> Option<DenialSlot> {
-        self.denied.clone()
+        self.0.as_ref().and_then(|upload| upload.denied.clone())
     }
 
     /// Reads until the filters let a first byte through or the body ended, so that what is
     /// denied by then never reaches the upstream.
     pub async fn prime(&mut self) -> Result<(), BodyError> {
-        if self.filtering.is_none() {
-            return Ok(());
+        match &mut self.0 {
+            Some(upload) => poll_fn(|context| upload.poll_fill(context)).await,
+            None => Ok(()),
         }
-        poll_fn(|context| self.poll_fill(context)).await
     }
+}
 
+impl Upload {
     /// Ready once something passed or all ended. What remains of a denied body is drained here,
     /// because by then the body may be in the hands of the upstream's connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
@@ -199,25 +210,30 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.get_mut();
-        if this.filtering.is_some() {
-            ready!(this.poll_fill(context))?;
-            let piece = this
+        let Some(upload) = &mut self.get_mut().0 else {
+            return Poll::Ready(None);
+        };
+        if upload.filtering.is_some() {
+            ready!(upload.poll_fill(context))?;
+            let piece = upload
                 .filtering
                 .as_mut()
-                .and_then(|filtering| filtering.passed.pop_front());
+                .and_then(|filtering| filtering.passed.pop());
             return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
         }
-        let next = this
+        let next = upload
             .source
-            .poll_chunk(context, &this.counters, &this.activity);
+            .poll_chunk(context, &upload.counters, &upload.activity);
         next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk?))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.filtering {
+        let Some(upload) = &self.0 else {
+            return true;
+        };
+        match &upload.filtering {
             Some(filtering) => filtering.ended && filtering.passed.is_empty(),
-            None => match &self.source {
+            None => match &upload.source {
                 Source::Streaming(inner) => inner.is_end_stream(),
                 Source::Held(bytes) => bytes.is_empty(),
                 Source::Ended => true,
@@ -226,7 +242,10 @@ impl Body for RequestBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (&self.filtering, &self.source) {
+        let Some(upload) = &self.0 else {
+            return SizeHint::with_exact(0);
+        };
+        match (&upload.filtering, &upload.source) {
             (Some(filtering), _) if !filtering.keeps_length() => SizeHint::default(),
             (Some(_), Source::Streaming(_) | Source::Held(_)) => SizeHint::default(),
             (_, Source::Streaming(inner)) => inner.size_hint(),
@@ -236,11 +255,9 @@ impl Body for RequestBody {
     }
 }
 
-/// Called once when a response has been read to its end, with the connection it came on.
-pub type OnEnd = Box<dyn FnOnce(Upstream) + Send>;
-
 /// A response's body on its way to the client. It carries the flow: when the body ends or is
-/// dropped, the flow is finished.
+/// dropped, the flow is finished. One that was read to its end leaves its upstream connection to
+/// the client's next request.
 pub struct ResponseBody {
     inner: Option<Incoming>,
     upstream: Option<Upstream>,
@@ -249,8 +266,7 @@ pub struct ResponseBody {
     /// What is wrong with it, once what passed before has gone out.
     broken: Option<BodyError>,
     live: Option<Box<LiveFlow>>,
-    activity: Arc<Activity>,
-    on_end: Option<OnEnd>,
+    connection: Arc<Connection>,
 }
 
 impl ResponseBody {
@@ -259,19 +275,17 @@ impl ResponseBody {
         upstream: Upstream,
         filters: Vec<Box<dyn BodyFilter>>,
         live: Box<LiveFlow>,
-        activity: Arc<Activity>,
-        on_end: OnEnd,
-    ) -> Self {
-        let mut body = Self {
+        connection: Arc<Connection>,
+    ) -> Box<Self> {
+        let mut body = Box::new(Self {
             inner: Some(inner),
             upstream: Some(upstream),
             filtering: (!filters.is_empty()).then(|| Filtering::new(filters)),
             trailers: None,
             broken: None,
             live: Some(live),
-            activity,
-            on_end: Some(on_end),
-        };
+            connection,
+        });
         if body.inner.as_ref().is_some_and(Body::is_end_stream) && body.filtering.is_none() {
             body.finish();
         }
@@ -284,7 +298,7 @@ impl ResponseBody {
     }
 
     fn count(&self, bytes: usize) {
-        self.activity.moved();
+        self.connection.activity.moved();
         if let Some(live) = &self.live {
             live.flow
                 .counters
@@ -297,10 +311,10 @@ impl ResponseBody {
         self.inner = None;
         if let Some(mut live) = self.live.take() {
             live.complete();
-            self.activity.end();
+            self.connection.activity.end();
         }
-        if let (Some(on_end), Some(upstream)) = (self.on_end.take(), self.upstream.take()) {
-            on_end(upstream);
+        if let Some(Upstream::Http1(one)) = self.upstream.take() {
+            self.connection.keep(one);
         }
     }
 
@@ -370,7 +384,7 @@ impl ResponseBody {
             let Some(filtering) = &mut self.filtering else {
                 return Poll::Ready(None);
             };
-            if let Some(piece) = filtering.passed.pop_front() {
+            if let Some(piece) = filtering.passed.pop() {
                 self.count(piece.len());
                 if self.is_end_stream() {
                     // Nobody asks for more.
@@ -432,8 +446,7 @@ impl Body for ResponseBody {
             (None, Some(inner)) => inner.size_hint(),
             (None, None) => SizeHint::with_exact(0),
             (Some(filtering), _) if filtering.ended && self.trailers.is_none() => {
-                let left = filtering.passed.iter().map(Bytes::len).sum::<usize>();
-                SizeHint::with_exact(left as u64)
+                SizeHint::with_exact(filtering.passed.len() as u64)
             }
             (Some(_), _) => SizeHint::default(),
         }
@@ -443,7 +456,7 @@ impl Body for ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         if self.live.is_some() {
-            self.activity.end();
+            self.connection.activity.end();
         }
     }
 }

@@ -39,14 +39,9 @@ pub struct Connection {
     pub patience: Patience,
     /// What the request in hand was permitted, where each may go elsewhere.
     pub in_hand: Mutex<Option<Permitted>>,
-    kept: Mutex<Vec<Kept>>,
+    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+    kept: Mutex<Vec<Box<Http1>>>,
     _counted: Counted,
-}
-
-struct Kept {
-    epoch: u64,
-    target: Target,
-    connection: Http1,
 }
 
 impl Connection {
@@ -117,16 +112,16 @@ impl Connection {
     }
 
     /// Takes the upstream connection that was kept for a target.
-    pub fn take_kept(&self, epoch: u64, target: &Target) -> Option<Http1> {
+    pub fn take_kept(&self, epoch: u64, target: &Target) -> Option<Box<Http1>> {
         let mut kept = self.kept.lock();
         let at = kept
             .iter()
             .rposition(|one| one.epoch == epoch && one.target == *target)?;
-        Some(kept.swap_remove(at).connection)
+        Some(kept.swap_remove(at))
     }
 
     /// Keeps an upstream connection for the next request.
-    pub fn keep(&self, epoch: u64, target: Target, connection: Http1) {
+    pub fn keep(&self, connection: Box<Http1>) {
         if connection.sender.is_closed() {
             return;
         }
@@ -134,11 +129,7 @@ impl Connection {
         if kept.len() == MAX_KEPT {
             kept.remove(0);
         }
-        kept.push(Kept {
-            epoch,
-            target,
-            connection,
-        });
+        kept.push(connection);
         drop(kept);
         self.activity.keeps_upstream();
     }
@@ -152,7 +143,7 @@ impl Connection {
         let world = self.engine.world();
         let pool = LeasePool::of(container, &world);
         for one in self.kept.lock().drain(..) {
-            pool.hand_back(container, one.epoch, one.target, one.connection);
+            pool.hand_back(container, one);
         }
     }
 

@@ -19,7 +19,7 @@ use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head, read_response_head};
 use super::live::LiveFlow;
 use super::outgoing::{
-    not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
+    Sent, not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
 };
 use super::permission::Permitted;
 use super::reply::{self, Reply};
@@ -69,12 +69,10 @@ pub async fn handle(
     request: Request<Incoming>,
 ) -> Response<Reply> {
     connection.activity.begin();
-    let world = connection.engine.world();
     let close_after = connection.container.is_none() || connection.refusal.is_some();
-    let (parts, body) = request.into_parts();
-    let http1 = parts.version < Version::HTTP_2;
-    let mut exchange = Exchange::begin(connection, world, &door, &parts);
-    let answered = exchange.run(&door, parts, body).await;
+    let http1 = request.version() < Version::HTTP_2;
+    let mut exchange = Exchange::begin(connection, &door, &request);
+    let answered = exchange.run(&door, request).await;
     let response = match answered {
         Ok(response) => response,
         Err(denial) => exchange.deny(&denial),
@@ -106,10 +104,27 @@ struct Prepared {
     websocket: Option<websocket::Opening>,
 }
 
+/// What a denial leaves unread of a request.
+struct Unread {
+    body: Incoming,
+    /// Reading on would ask for a body that has not been sent yet.
+    unasked: bool,
+}
+
+impl Unread {
+    /// Reads on beside the answer, so that a client that is still writing sees it.
+    fn denied(self, denial: Denial) -> Denial {
+        if !self.unasked && !self.body.is_end_stream() {
+            tokio::spawn(drain(self.body, &denial));
+        }
+        denial
+    }
+}
+
 impl Exchange {
-    fn begin(connection: Arc<Connection>, world: Arc<World>, door: &Door, parts: &Parts) -> Self {
-        let named = destination(door, parts);
-        let (scheme, authority, malformed) = match named {
+    fn begin(connection: Arc<Connection>, door: &Door, request: &Request<Incoming>) -> Self {
+        let world = connection.engine.world();
+        let (scheme, authority, malformed) = match destination(door, request) {
             Ok((scheme, authority)) => (scheme, authority, None),
             Err(denial) => {
                 let (scheme, asked) = door.destination();
@@ -124,7 +139,7 @@ impl Exchange {
             authority.port,
         );
         flow.principal = connection.principal();
-        flow.record.method = Some(name_of(&parts.method));
+        flow.record.method = Some(name_of(request.method()));
         if matches!(door, Door::Plain) {
             *connection.in_hand.lock() = Some(Permitted::of(&flow, &world));
         }
@@ -137,95 +152,46 @@ impl Exchange {
         }
     }
 
+    /// Takes the request through the chain, sends it, and takes the response back through it.
+    /// Nothing is looked up or dialled before the chain has cleared it.
     async fn run(
         &mut self,
         door: &Door,
-        mut parts: Parts,
-        body: Incoming,
+        request: Request<Incoming>,
     ) -> Result<Response<Reply>, Denial> {
+        let (mut parts, body) = request.into_parts();
         let on_upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-        let mut prepared = self.prepare(door, parts, body, on_upgrade).await?;
-        self.send(&mut prepared).await
-    }
-
-    /// Takes the request through the chain; nothing has been looked up or dialled afterwards.
-    async fn prepare(
-        &mut self,
-        door: &Door,
-        parts: Parts,
-        body: Incoming,
-        on_upgrade: Option<hyper::upgrade::OnUpgrade>,
-    ) -> Result<Prepared, Denial> {
-        let version = parts.version;
-        let asked = parts.uri.path_and_query().cloned();
-        // Reading on would ask for a body that has not been sent yet.
-        let unasked = parts.headers.contains_key(EXPECT);
-        let judged = self.judge(door, parts, on_upgrade.is_some()).await;
-        let (mut head, cleared) = match judged {
-            Ok(judged) => judged,
-            Err(denial) if unasked || body.is_end_stream() => return Err(denial),
-            Err(denial) => {
-                tokio::spawn(drain(body, &denial));
-                return Err(denial);
-            }
+        let unread = Unread {
+            body,
+            unasked: parts.headers.contains_key(EXPECT),
         };
-        let activity = Arc::clone(&self.connection.activity);
-        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-        let counters = Arc::clone(&live.flow.counters);
-        let chain = &self.world.chain;
-        let body = whole::body_of(&mut head, body, chain, counters, activity).await;
-        let mut body = body.map_err(|(denial, rest)| {
-            if !unasked {
-                tokio::spawn(drain(rest, &denial));
-            }
-            denial
-        })?;
+        let mut head = match self.read(&mut parts, on_upgrade.is_some()) {
+            Ok(head) => head,
+            Err(denial) => return Err(unread.denied(denial)),
+        };
+        let cleared = match self.judge(door, &mut head).await {
+            Ok(cleared) => cleared,
+            Err(denial) => return Err(unread.denied(denial)),
+        };
+        let mut body = self.body_of(&mut head, unread).await?;
         if let Err(error) = body.prime().await {
             return Err(match take_denied(body.denial_slot().as_ref()) {
-                Some(denied) => denied.when_due(version).await,
+                Some(denied) => denied.when_due(parts.version).await,
                 None => request_broke_off(&error),
             });
         }
-        if !body.keeps_length() {
-            head.headers.remove(CONTENT_LENGTH);
-        }
-        let target = Target {
-            scheme: live.flow.scheme,
-            host: live.flow.host.clone(),
-            port: live.flow.port,
-        };
-        let websocket = match on_upgrade.filter(|_| head.websocket) {
-            Some(client) => Some(websocket::Opening::new(client, &head.headers, &body)?),
-            None => None,
-        };
-        let want = match version {
-            _ if head.websocket => Want::Websocket,
-            Version::HTTP_2 => Want::Http2,
-            _ => Want::Http1,
-        };
-        Ok(Prepared {
-            denied: body.denial_slot(),
-            request: Some(outgoing(head, body, asked)?),
-            cleared,
-            target,
-            want,
-            version,
-            websocket,
-        })
+        let mut prepared = self.prepare(&parts, head, body, cleared, on_upgrade)?;
+        self.send(&mut prepared).await
     }
 
-    async fn judge(
-        &mut self,
-        door: &Door,
-        parts: Parts,
-        upgradable: bool,
-    ) -> Result<(Head, Cleared), Denial> {
+    /// Reads the head, unless something is wrong before it is read.
+    fn read(&mut self, parts: &mut Parts, upgradable: bool) -> Result<Head, Denial> {
         let refusal = self.connection.refusal.clone().or(self.malformed.take());
         let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
         if let Some(refusal) = refusal {
             return Err(refusal.by("proxy"));
         }
-        let (mut head, upgrade) = read_head(parts).map_err(|denial| denial.by("proxy"))?;
+        let (head, upgrade) = read_head(parts).map_err(|denial| denial.by("proxy"))?;
         live.flow.record.path = Some(head.path.normal().into());
         if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
             let sentence = "Protocol not allowed: only WebSocket upgrades pass";
@@ -234,16 +200,80 @@ impl Exchange {
         if head.websocket {
             live.flow.kind = Kind::Websocket;
         }
+        Ok(head)
+    }
+
+    async fn judge(&mut self, door: &Door, head: &mut Head) -> Result<Cleared, Denial> {
+        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
         let chain = &self.world.chain;
         if matches!(door, Door::Plain) {
             chain.tunnel(&mut live.flow).await?;
         }
-        let cleared = chain.request(&mut live.flow, &mut head).await?;
+        let cleared = chain.request(&mut live.flow, head).await?;
         self.connection.is_bound(&live.flow)?;
         if live.flow.record.path.as_deref() != Some(head.path.normal()) {
             live.flow.record.path = Some(head.path.normal().into());
         }
-        Ok((head, cleared))
+        Ok(cleared)
+    }
+
+    /// The body to send: as it streams, or read and judged where an addon asked for that.
+    async fn body_of(&self, head: &mut Head, unread: Unread) -> Result<RequestBody, Denial> {
+        let activity = &self.connection.activity;
+        let live = self.live.as_deref().ok_or_else(Denial::internal)?;
+        let counters = &live.flow.counters;
+        let Some(whole) = head.take_whole() else {
+            let filters = head.take_filters();
+            return Ok(RequestBody::new(unread.body, filters, counters, activity));
+        };
+        let Unread { mut body, unasked } = unread;
+        let chain = &self.world.chain;
+        let judging = whole::judge(head, &mut body, whole, chain, counters, activity);
+        // Few requests are judged whole, and all of them would carry the room for it.
+        let judged = Box::pin(judging).await;
+        match judged {
+            Ok(held) => {
+                let filters = head.take_filters();
+                Ok(RequestBody::held(held, filters, counters, activity))
+            }
+            Err(denial) => Err(Unread { body, unasked }.denied(denial.by("proxy"))),
+        }
+    }
+
+    fn prepare(
+        &self,
+        parts: &Parts,
+        mut head: Head,
+        body: RequestBody,
+        cleared: Cleared,
+        on_upgrade: Option<hyper::upgrade::OnUpgrade>,
+    ) -> Result<Prepared, Denial> {
+        let live = self.live.as_deref().ok_or_else(Denial::internal)?;
+        if !body.keeps_length() {
+            head.headers.remove(CONTENT_LENGTH);
+        }
+        let websocket = match on_upgrade.filter(|_| head.websocket) {
+            Some(client) => Some(websocket::Opening::new(client, &head.headers, &body)?),
+            None => None,
+        };
+        let want = match parts.version {
+            _ if head.websocket => Want::Websocket,
+            Version::HTTP_2 => Want::Http2,
+            _ => Want::Http1,
+        };
+        Ok(Prepared {
+            denied: body.denial_slot(),
+            request: Some(outgoing(head, body, parts.uri.path_and_query())?),
+            cleared,
+            target: Target {
+                scheme: live.flow.scheme,
+                host: live.flow.host.clone(),
+                port: live.flow.port,
+            },
+            want,
+            version: parts.version,
+            websocket,
+        })
     }
 
     async fn send(&mut self, prepared: &mut Prepared) -> Result<Response<Reply>, Denial> {
@@ -253,18 +283,8 @@ impl Exchange {
             let mut upstream = self
                 .acquire(&prepared.cleared, target, prepared.want)
                 .await?;
-            let mut timer = upstream.timer().and_then(Option::take);
-            let wait = self.world.config.proxy.upstream.response_timeout;
-            let live = self.live.as_deref().ok_or_else(Denial::internal)?;
-            let activity = &self.connection.activity;
             let request = prepared.request.take().ok_or_else(Denial::internal)?;
-            let sent = {
-                let sending = pin!(transmit(&mut upstream, request, target));
-                within(wait, activity, live, &mut timer, sending).await?
-            };
-            if let Some(kept) = upstream.timer() {
-                *kept = timer;
-            }
+            let sent = self.transmit(&mut upstream, request, target).await?;
             match sent {
                 Ok(response) => return self.answer(response, upstream, prepared).await,
                 Err(mut error) => {
@@ -289,6 +309,27 @@ impl Exchange {
         }
     }
 
+    /// Sends the request and waits for the head of its answer, as long as an answer may take.
+    async fn transmit(
+        &self,
+        upstream: &mut Upstream,
+        request: Request<RequestBody>,
+        target: &Target,
+    ) -> Result<Sent, Denial> {
+        let mut timer = upstream.timer().and_then(Option::take);
+        let limit = self.world.config.proxy.upstream.response_timeout;
+        let live = self.live.as_deref().ok_or_else(Denial::internal)?;
+        let activity = &self.connection.activity;
+        let sent = {
+            let sending = pin!(transmit(upstream, request, target));
+            within(limit, activity, live, &mut timer, sending).await?
+        };
+        if let Some(kept) = upstream.timer() {
+            *kept = timer;
+        }
+        Ok(sent)
+    }
+
     async fn acquire(
         &mut self,
         cleared: &Cleared,
@@ -297,8 +338,8 @@ impl Exchange {
     ) -> Result<Upstream, Denial> {
         let world = &self.world;
         if want != Want::Websocket {
-            while let Some(kept) = self.connection.take_kept(world.epoch, target) {
-                if let Some(kept) = upstream::ready(kept).await {
+            while let Some(mut kept) = self.connection.take_kept(world.epoch, target) {
+                if upstream::ready(&mut kept).await {
                     let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
                     live.flow.record.upstream = Some(kept.address);
                     return Ok(Upstream::Http1(kept));
@@ -351,7 +392,6 @@ impl Exchange {
         chain.response(&mut live.flow, &mut head).await?;
         live.answered(head.status.as_u16());
         let live = self.live.take().ok_or_else(Denial::internal)?;
-        let on_end = self.keeper(target.clone());
         if body.size_hint().lower() >= BULK {
             // Two tasks, and so two cores, for the two sides of a transfer.
             upstream.detach();
@@ -363,34 +403,21 @@ impl Exchange {
         } else {
             head.take_filters()
         };
-        let activity = Arc::clone(&self.connection.activity);
-        let is_short = body
-            .size_hint()
-            .exact()
-            .is_some_and(|size| size <= GATHERED);
-        let mut body = ResponseBody::new(body, upstream, filters, live, activity, on_end);
+        let announced = body.size_hint().exact();
+        let connection = Arc::clone(&self.connection);
+        let mut body = ResponseBody::new(body, upstream, filters, live, connection);
         if !body.keeps_length() {
-            let length = if is_short { body.gather().await } else { None };
-            match length {
-                Some(length) => head.headers.insert(CONTENT_LENGTH, length.into()),
-                None => head.headers.remove(CONTENT_LENGTH),
-            };
+            let is_short = announced.is_some_and(|length| length <= GATHERED);
+            match if is_short { body.gather().await } else { None } {
+                Some(length) if Some(length) == announced => {}
+                Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
+                None => _ = head.headers.remove(CONTENT_LENGTH),
+            }
         }
-        let mut response = Response::new(Reply::Theirs(Box::new(body)));
+        let mut response = Response::new(Reply::Theirs(body));
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
         Ok(response)
-    }
-
-    /// What puts the connection back once the response has been read to its end.
-    fn keeper(&self, target: Target) -> super::body::OnEnd {
-        let connection = Arc::downgrade(&self.connection);
-        let epoch = self.world.epoch;
-        Box::new(move |upstream| {
-            if let (Upstream::Http1(one), Some(connection)) = (upstream, connection.upgrade()) {
-                connection.keep(epoch, target, one);
-            }
-        })
     }
 
     fn deny(&mut self, denial: &Denial) -> Response<Reply> {
@@ -433,18 +460,18 @@ fn name_of(method: &Method) -> Cow<'static, str> {
 }
 
 /// Where a request goes. All that name an authority must name the same one.
-fn destination(door: &Door, parts: &Parts) -> Result<(Scheme, Authority), Denial> {
-    let mut hosts = parts.headers.get_all(HOST).iter();
+fn destination(door: &Door, request: &Request<Incoming>) -> Result<(Scheme, Authority), Denial> {
+    let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
         return Err(Denial::malformed("Host appears twice"));
     }
-    if host.is_none() && parts.version == Version::HTTP_11 {
+    if host.is_none() && request.version() == Version::HTTP_11 {
         return Err(Denial::malformed("Host is missing"));
     }
     let (scheme, expected) = match door {
         Door::Tunnel { authority, scheme } => (*scheme, authority.clone()),
-        Door::Plain => (Scheme::Http, absolute(&parts.uri)?),
+        Door::Plain => (Scheme::Http, absolute(request.uri())?),
     };
     let default_port = match scheme {
         Scheme::Http => 80,
@@ -452,7 +479,7 @@ fn destination(door: &Door, parts: &Parts) -> Result<(Scheme, Authority), Denial
     };
     let named = [
         host.map(|value| value.to_str().unwrap_or("\0")),
-        parts.uri.authority().map(http::uri::Authority::as_str),
+        request.uri().authority().map(http::uri::Authority::as_str),
     ];
     for text in named.into_iter().flatten() {
         // As nearly all of them are: what is in normal form already needs no reading.
@@ -467,8 +494,8 @@ fn destination(door: &Door, parts: &Parts) -> Result<(Scheme, Authority), Denial
             return Err(Denial::new(Code::HostMismatch, sentence));
         }
     }
-    let scheme_differs = parts
-        .uri
+    let scheme_differs = request
+        .uri()
         .scheme_str()
         .is_some_and(|named| named != scheme.as_str());
     if scheme_differs {

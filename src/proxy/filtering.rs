@@ -1,7 +1,5 @@
 //! The filters of one body, one behind the other.
 
-use std::collections::VecDeque;
-
 use addons::contract::{BodyFilter, BodyOut, Denial};
 use bytes::Bytes;
 use http::HeaderMap;
@@ -10,7 +8,7 @@ use http::HeaderMap;
 pub struct Filtering {
     filters: Vec<Box<dyn BodyFilter>>,
     /// What may go out.
-    pub passed: VecDeque<Bytes>,
+    pub passed: BodyOut,
     /// Whether the body did, all filters included.
     pub ended: bool,
 }
@@ -19,7 +17,7 @@ impl Filtering {
     pub fn new(filters: Vec<Box<dyn BodyFilter>>) -> Self {
         Self {
             filters,
-            passed: VecDeque::new(),
+            passed: BodyOut::default(),
             ended: false,
         }
     }
@@ -31,37 +29,41 @@ impl Filtering {
 
     /// Takes a piece of the body.
     pub fn chunk(&mut self, chunk: Bytes) -> Result<(), Denial> {
-        self.through(0, chunk)
-    }
-
-    /// Sends bytes through the filters from `first` on.
-    fn through(&mut self, first: usize, chunk: Bytes) -> Result<(), Denial> {
-        let mut pieces = vec![chunk];
-        for filter in self.filters.iter_mut().skip(first) {
-            let mut out = BodyOut::default();
-            for piece in pieces.drain(..) {
-                filter.chunk(piece, &mut out)?;
-            }
-            pieces.extend(out.drain());
-        }
-        self.passed
-            .extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
-        Ok(())
+        through(&mut self.filters, chunk, &mut self.passed)
     }
 
     /// Ends the filters one after the other: what one held back still passes those behind it.
     pub fn end(&mut self, mut trailers: Option<&mut HeaderMap>) -> Result<(), Denial> {
         self.ended = true;
-        for at in 0..self.filters.len() {
-            let mut out = BodyOut::default();
-            if let Some(filter) = self.filters.get_mut(at) {
-                filter.end(&mut out, trailers.as_deref_mut())?;
+        let mut left = self.filters.as_mut_slice();
+        while let Some((filter, behind)) = left.split_first_mut() {
+            let mut held = BodyOut::default();
+            filter.end(&mut held, trailers.as_deref_mut())?;
+            for piece in held.drain() {
+                through(behind, piece, &mut self.passed)?;
             }
-            let held: Vec<Bytes> = out.drain().collect();
-            for piece in held {
-                self.through(at + 1, piece)?;
-            }
+            left = behind;
         }
         Ok(())
     }
+}
+
+/// Sends bytes through filters, one behind the other.
+fn through(
+    filters: &mut [Box<dyn BodyFilter>],
+    bytes: Bytes,
+    passed: &mut BodyOut,
+) -> Result<(), Denial> {
+    match filters {
+        [] => passed.push(bytes),
+        [last] => last.chunk(bytes, passed)?,
+        [first, behind @ ..] => {
+            let mut out = BodyOut::default();
+            first.chunk(bytes, &mut out)?;
+            for piece in out.drain() {
+                through(behind, piece, passed)?;
+            }
+        }
+    }
+    Ok(())
 }

@@ -15,7 +15,7 @@ const MAX_TARGET: usize = 8 * 1024;
 /// Tells clients that a denial is ours.
 pub const X_PROXY_DENIED: HeaderName = HeaderName::from_static("x-proxy-denied");
 
-const HOP_BY_HOP: [HeaderName; 9] = [
+static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     UPGRADE,
     TE,
@@ -26,6 +26,49 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
 ];
+
+/// Which of the fields that mean something here a message has. That is one look at each of its
+/// names; to ask the map for each of ours would hash them all, for every message.
+#[derive(Clone, Copy)]
+struct Noted(u16);
+
+impl Noted {
+    const ANY_HOP_BY_HOP: u16 = 0x1ff;
+
+    fn of(headers: &HeaderMap) -> Self {
+        let bits = headers.keys().map(Self::bit);
+        Self(bits.fold(0, |all, bit| all | bit))
+    }
+
+    fn bit(name: &HeaderName) -> u16 {
+        match name.as_str() {
+            "connection" => 1,
+            "upgrade" => 1 << 1,
+            "te" => 1 << 2,
+            "transfer-encoding" => 1 << 3,
+            "expect" => 1 << 4,
+            "proxy-authenticate" => 1 << 5,
+            "proxy-authorization" => 1 << 6,
+            "keep-alive" => 1 << 7,
+            "proxy-connection" => 1 << 8,
+            "host" => 1 << 9,
+            "content-length" => 1 << 10,
+            "trailer" => 1 << 11,
+            "x-proxy-denied" => 1 << 12,
+            _ => 0,
+        }
+    }
+
+    fn has(self, name: &HeaderName) -> bool {
+        self.0 & Self::bit(name) != 0
+    }
+
+    fn remove(self, headers: &mut HeaderMap, name: &HeaderName) {
+        if self.has(name) {
+            headers.remove(name);
+        }
+    }
+}
 
 /// What a client asked its connection to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,29 +81,30 @@ pub enum Upgrade {
 
 /// Reads the head into the chain's form. What is framed in more than one way is refused, and
 /// what belongs to this connection alone is left behind.
-pub fn read_head(parts: Parts) -> Result<(Request, Upgrade), Denial> {
-    let content_length = check_framing(&parts)?;
+pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
+    let noted = Noted::of(&parts.headers);
+    let content_length = check_framing(parts, noted)?;
     let target_length = parts.uri.path().len() + parts.uri.query().map_or(0, str::len);
     if target_length > MAX_TARGET {
         return Err(Denial::malformed("the path and query are over 8 KiB"));
     }
-    let upgrade = requested_upgrade(&parts);
-    let Parts {
-        method,
-        uri,
-        mut headers,
-        ..
-    } = parts;
-    let wants_trailers = headers.get(TE).is_some_and(|te| has_token(te, "trailers"));
-    strip_hop_by_hop(&mut headers);
-    headers.remove(HOST);
+    let upgrade = match noted.has(&UPGRADE) {
+        true => requested_upgrade(parts),
+        false => Upgrade::None,
+    };
+    let mut headers = std::mem::take(&mut parts.headers);
+    let te = noted.has(&TE).then(|| headers.get(TE)).flatten();
+    let wants_trailers = te.is_some_and(|te| has_token(te, "trailers"));
+    strip(&mut headers, noted);
+    noted.remove(&mut headers, &HOST);
     // What it announces is dropped.
-    headers.remove(TRAILER);
+    noted.remove(&mut headers, &TRAILER);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let path = Path::parse(uri.path());
-    let query = uri.query().map(Into::into);
+    let path = Path::parse(parts.uri.path());
+    let query = parts.uri.query().map(Into::into);
+    let method = std::mem::take(&mut parts.method);
     let mut request = Request::new(method, path, query, headers);
     request.content_length = content_length;
     request.websocket = upgrade == Upgrade::Websocket;
@@ -70,7 +114,10 @@ pub fn read_head(parts: Parts) -> Result<(Request, Upgrade), Denial> {
 /// One reading of where the body ends. hyper has refused most of what is wrong by now; what
 /// it lets pass in RFC 9112's one way is refused here all the same, since a peer that disagrees
 /// about a border can smuggle a request across it.
-fn check_framing(parts: &Parts) -> Result<Option<u64>, Denial> {
+fn check_framing(parts: &Parts, noted: Noted) -> Result<Option<u64>, Denial> {
+    if !noted.has(&CONTENT_LENGTH) && !noted.has(&TRANSFER_ENCODING) {
+        return Ok(None);
+    }
     let lengths = parts.headers.get_all(CONTENT_LENGTH).iter().count();
     let codings: Vec<_> = parts.headers.get_all(TRANSFER_ENCODING).iter().collect();
     if lengths > 1 {
@@ -121,6 +168,21 @@ fn requested_upgrade(parts: &Parts) -> Upgrade {
 /// Removes what `Connection` names, then the fields that are hop-by-hop by nature. Runs before
 /// the chain, so nothing that an addon adds can be named away.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    strip(headers, Noted::of(headers));
+}
+
+fn strip(headers: &mut HeaderMap, noted: Noted) {
+    if noted.has(&CONNECTION) {
+        strip_named(headers);
+    }
+    if noted.0 & Noted::ANY_HOP_BY_HOP != 0 {
+        for name in &HOP_BY_HOP {
+            noted.remove(headers, name);
+        }
+    }
+}
+
+fn strip_named(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -133,34 +195,51 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
 }
 
 /// The same for a response: one reading of where its body ends, nothing of the upstream's own
 /// connection, and no word that is ours to say. An error says what the upstream did.
 pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static str> {
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next()) {
-        (None, _) => {}
-        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            // hyper went by the chunks, and a client would go by the length.
-            parts.headers.remove(CONTENT_LENGTH);
+    let headers = &mut parts.headers;
+    let noted = Noted::of(headers);
+    if noted.has(&TRANSFER_ENCODING) {
+        let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+        match (codings.next(), codings.next()) {
+            (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+                // hyper went by the chunks, and a client would go by the length.
+                headers.remove(CONTENT_LENGTH);
+            }
+            // What is left after hyper undid the chunks would be passed off as the body.
+            _ => return Err("sent a body in a transfer coding other than chunked"),
         }
-        // What is left after hyper undid the chunks would be passed off as the body.
-        _ => return Err("sent a body in a transfer coding other than chunked"),
     }
-    // hyper has compared them all; a client gets one.
-    let length = parts.headers.get(CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok());
-    let length = length.and_then(|length| length.split(',').next()?.trim().parse::<u64>().ok());
-    if let Some(length) = length {
-        parts.headers.insert(CONTENT_LENGTH, length.into());
+    if noted.has(&CONTENT_LENGTH) {
+        one_length(headers);
     }
-    strip_hop_by_hop(&mut parts.headers);
-    parts.headers.remove(X_PROXY_DENIED);
+    strip(headers, noted);
+    noted.remove(headers, &X_PROXY_DENIED);
     Ok(())
+}
+
+/// hyper has compared them all; a client gets one.
+fn one_length(headers: &mut HeaderMap) {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let (Some(first), second) = (lengths.next(), lengths.next()) else {
+        return;
+    };
+    let text = first.to_str().unwrap_or_default();
+    let is_plain = second.is_none() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let length = text
+        .split(',')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .parse::<u64>();
+    if let Ok(length) = length
+        && !is_plain
+    {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
 }
 
 /// Whether a CONNECT brings a body, which nobody could say the meaning of.
@@ -187,7 +266,7 @@ mod tests {
         for (name, value) in headers {
             builder = builder.header(*name, *value);
         }
-        read_head(builder.body(()).unwrap().into_parts().0)
+        read_head(&mut builder.body(()).unwrap().into_parts().0)
     }
 
     #[test]

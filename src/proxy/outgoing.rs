@@ -28,13 +28,13 @@ use super::websocket;
 pub fn outgoing(
     head: Head,
     body: RequestBody,
-    asked: Option<PathAndQuery>,
+    asked: Option<&PathAndQuery>,
 ) -> Result<Request<RequestBody>, Denial> {
     let path = head.path.sent();
     let query = head.query.as_deref();
-    let is_same = |asked: &PathAndQuery| asked.path() == path && asked.query() == query;
+    let is_same = |asked: &&PathAndQuery| asked.path() == path && asked.query() == query;
     let target_text = match (asked.filter(is_same), query) {
-        (Some(asked), _) => Ok(asked),
+        (Some(asked), _) => Ok(asked.clone()),
         (None, Some(query)) => format!("{path}?{query}").parse::<PathAndQuery>(),
         (None, None) => path.parse::<PathAndQuery>(),
     };
@@ -49,8 +49,9 @@ pub fn outgoing(
     Ok(request)
 }
 
-/// The answer, or why there is none, with the request where nothing of it was sent.
-pub type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+/// The answer, or why there is none, with the request where nothing of it was sent. Boxed, since
+/// the answer should not carry the room for it.
+pub type Sent = Result<Response<Incoming>, Box<TrySendError<Request<RequestBody>>>>;
 
 /// Sends a request in the form that the connection speaks.
 pub fn transmit<'a>(
@@ -67,7 +68,10 @@ pub fn transmit<'a>(
             Either::Left(async move {
                 let mut sending = pin!(sending);
                 let sent = poll_fn(|context| {
-                    driver.poll(context, |context| sending.as_mut().poll(context))
+                    driver.poll(context, |context| {
+                        let sent = sending.as_mut().poll(context);
+                        sent.map(|sent| sent.map_err(Box::new))
+                    })
                 });
                 let sent = sent.await;
                 if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
@@ -83,7 +87,8 @@ pub fn transmit<'a>(
             request.headers_mut().remove(HOST);
             request.headers_mut().remove(TRANSFER_ENCODING);
             make_absolute(request.uri_mut(), target);
-            Either::Right(one.sender.try_send_request(request))
+            let sending = one.sender.try_send_request(request);
+            Either::Right(async move { sending.await.map_err(Box::new) })
         }
     }
 }

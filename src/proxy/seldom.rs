@@ -15,6 +15,10 @@ use futures_util::task::AtomicWaker;
 pub struct Seldom<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,
+    /// What the future calls with.
+    caller: Waker,
+    /// Whom a call will wake. Only a call takes that away.
+    hears: Option<Waker>,
 }
 
 /// Whether the future asked, and whose task is to hear of it.
@@ -25,13 +29,16 @@ struct Call {
 
 impl<'a, T> Seldom<'a, T> {
     pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
+        let call = Arc::new(Call {
+            // The first look is what makes it wait.
+            called: AtomicBool::new(true),
+            task: AtomicWaker::new(),
+        });
         Self {
             future: Box::pin(future),
-            call: Arc::new(Call {
-                // The first look is what makes it wait.
-                called: AtomicBool::new(true),
-                task: AtomicWaker::new(),
-            }),
+            caller: Waker::from(Arc::clone(&call)),
+            call,
+            hears: None,
         }
     }
 }
@@ -40,14 +47,23 @@ impl<T> Future for Seldom<'_, T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let this = &mut *self;
+        if !this.call.called.load(Ordering::Acquire) {
+            let waker = context.waker();
+            if this.hears.as_ref().is_some_and(|hears| hears.will_wake(waker)) {
+                return Poll::Pending;
+            }
+            this.hears = Some(waker.clone());
+        }
         // Before the look, so that a call between the two is heard.
-        self.call.task.register(context.waker());
-        if !self.call.called.load(Ordering::Acquire) {
+        this.call.task.register(context.waker());
+        if !this.call.called.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
-        self.call.called.store(false, Ordering::Release);
-        let waker = Waker::from(Arc::clone(&self.call));
-        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+        // The call took whom it woke.
+        this.hears = None;
+        let mut context = Context::from_waker(&this.caller);
+        this.future.as_mut().poll(&mut context)
     }
 }
 

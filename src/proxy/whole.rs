@@ -1,6 +1,5 @@
 //! Reading a body whole, where an addon must judge it whole.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{Chain, Code, Counters, Denial, Request, WholeBody};
@@ -13,34 +12,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::activity::Activity;
-use super::body::RequestBody;
 
-/// The body to send: as it streams, or read and judged where an addon asked for that. On a
-/// denial, what is left to read of the client's body comes along.
-pub async fn body_of(
-    head: &mut Request,
-    mut body: Incoming,
-    chain: &Chain,
-    counters: Arc<Counters>,
-    activity: Arc<Activity>,
-) -> Result<RequestBody, (Denial, Incoming)> {
-    let Some(whole) = head.take_whole() else {
-        let filters = head.take_filters();
-        return Ok(RequestBody::new(body, filters, counters, activity));
-    };
-    let judging = judge(head, &mut body, whole, chain, &counters, &activity);
-    // Few requests are judged whole, and all of them would carry the room for it.
-    match Box::pin(judging).await {
-        Ok(held) => {
-            let filters = head.take_filters();
-            Ok(RequestBody::held(held, filters, counters, activity))
-        }
-        Err(denial) => Err((denial.by("proxy"), body)),
-    }
-}
-
-/// Afterwards the head tells of the body that is sent: plain, with its length.
-async fn judge(
+/// Reads a body and has it judged. Afterwards the head tells of the body that is sent: plain, with
+/// its length.
+pub async fn judge(
     head: &mut Request,
     body: &mut Incoming,
     whole: WholeBody,

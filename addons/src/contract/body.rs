@@ -1,5 +1,6 @@
 //! Judging and changing a body: while it streams, or whole where it has to be.
 
+use std::collections::{VecDeque, vec_deque};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -51,19 +52,29 @@ pub trait BodyFilter: Send {
 
 /// Where a filter puts what may pass.
 #[derive(Default)]
-pub struct BodyOut(Vec<Bytes>);
+pub struct BodyOut(VecDeque<Bytes>);
 
 impl BodyOut {
     /// Lets bytes pass, in order. Empty pieces are dropped.
     pub fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.0.push(bytes);
+            self.0.push_back(bytes);
         }
     }
 
+    /// Takes the first of what passed.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        self.0.pop_front()
+    }
+
     /// Takes all that passed so far.
-    pub fn drain(&mut self) -> std::vec::Drain<'_, Bytes> {
+    pub fn drain(&mut self) -> vec_deque::Drain<'_, Bytes> {
         self.0.drain(..)
+    }
+
+    /// How many bytes passed and were not taken.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
     }
 
     /// Whether nothing passed.

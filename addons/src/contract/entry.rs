@@ -1,9 +1,10 @@
 //! Allowlist entries, and finding the one that a host falls under.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use thiserror::Error;
 
 use super::container::Level;
@@ -100,19 +101,26 @@ pub struct Entry {
     pub origin: Origin,
 }
 
+/// Hosts of the configuration, with a value for each. A quick hash does, since clients only look
+/// up.
+pub type HostMap<T> = HashMap<Host, T, RandomState>;
+
+/// Hosts of the configuration.
+pub type HostSet = HashSet<Host, RandomState>;
+
 /// Hosts to values, by exact host or by the nearest wildcard above. A look-up costs one probe
 /// for each label, however many patterns there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMap<T> {
-    exact: HashMap<Host, T>,
-    below: HashMap<Arc<str>, T>,
+    exact: HostMap<T>,
+    below: HashMap<Arc<str>, T, RandomState>,
 }
 
 impl<T> Default for EntryMap<T> {
     fn default() -> Self {
         Self {
-            exact: HashMap::new(),
-            below: HashMap::new(),
+            exact: HashMap::default(),
+            below: HashMap::default(),
         }
     }
 }

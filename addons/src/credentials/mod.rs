@@ -11,14 +11,13 @@ mod scrub;
 mod secret;
 mod token;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::contract::{
-    Addon, ContainerId, Flow, Host, Order, Request, Response, SecretSource, Step, Verdict,
+    Addon, ContainerId, Flow, Host, HostMap, Order, Request, Response, SecretSource, Step, Verdict,
 };
 use crate::decode::{Decoder, Side};
 use endpoints::Endpoints;
@@ -75,7 +74,7 @@ pub enum CredentialKind {
 
 /// Adds secrets to requests and removes their echoes from responses.
 pub struct Credentials {
-    hosts: HashMap<Host, HostCredentials>,
+    hosts: HostMap<HostCredentials>,
     endpoints: Endpoints,
 }
 
@@ -90,7 +89,7 @@ impl Credentials {
     /// Of several entries that set the same field, the first that is for a request counts.
     #[must_use]
     pub fn new(credentials: Vec<Credential>) -> Self {
-        let mut hosts: HashMap<Host, HostCredentials> = HashMap::new();
+        let mut hosts: HostMap<HostCredentials> = HostMap::default();
         let mut endpoints = Endpoints::default();
         for credential in credentials.into_iter().map(Arc::new) {
             endpoints.add(&credential);

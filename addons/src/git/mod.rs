@@ -9,7 +9,6 @@ mod refs;
 mod report;
 mod size;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,8 +16,8 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, GitOperation, Host, Order,
-    Outcome, Request, Response, Slot, Step, Verdict,
+    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, GitOperation, HostSet,
+    Order, Outcome, Request, Response, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
 use lfs::BatchRules;
@@ -35,7 +34,7 @@ pub trait PushWatch: Send + Sync {
 /// What the git rules are made from.
 pub struct GitSettings {
     /// Where they hold.
-    pub hosts: HashSet<Host>,
+    pub hosts: HostSet,
     /// All that containers in bot mode may push to.
     pub bot_branch_prefixes: Vec<String>,
     /// Whether a push may delete refs.

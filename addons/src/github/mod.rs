@@ -12,7 +12,6 @@ mod rest;
 mod target;
 mod writes;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,8 +20,8 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, Lookup, Order, Request,
-    Slot, Step, Verdict,
+    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, HostMap, Lookup, Order,
+    Request, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
@@ -83,7 +82,7 @@ enum Service {
 
 /// The guard.
 pub struct Github {
-    services: HashMap<Host, Service>,
+    services: HostMap<Service>,
     rest: Rest,
     mutations: Arc<Mutations>,
     forge: Arc<dyn Forge>,
@@ -93,7 +92,7 @@ impl Github {
     /// Makes it from its settings.
     #[must_use]
     pub fn new(settings: GithubSettings) -> Self {
-        let mut services = HashMap::new();
+        let mut services = HostMap::default();
         for hosts in settings.hosts {
             let gists = Host::parse(&format!("gist.{}", hosts.host)).ok();
             for (host, service) in [

@@ -6,7 +6,6 @@ mod allowlist;
 mod hygiene;
 mod rules;
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -14,8 +13,8 @@ use http::header::ALT_SVC;
 use ipnet::IpNet;
 
 use crate::contract::{
-    Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, Kind, Order, OwnAddresses,
-    Principal, Request, Response, Scheme, Step, Verdict,
+    Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind, Order,
+    OwnAddresses, Principal, Request, Response, Scheme, Step, Verdict,
 };
 use addresses::Guard;
 use rules::Rules;
@@ -29,7 +28,7 @@ pub struct PolicySettings {
     /// Tells our own listeners, which are never dialled.
     pub own: Arc<dyn OwnAddresses>,
     /// Hosts whose paths are judged: what has two readings there is refused.
-    pub guarded_hosts: HashSet<Host>,
+    pub guarded_hosts: HostSet,
     /// The operator's own, in their order. Hosts whose paths they look at are guarded too.
     pub rules: Vec<Rule>,
 }
@@ -37,7 +36,7 @@ pub struct PolicySettings {
 /// The allowlist, the rules and the address guard.
 pub struct Policy {
     guard: Guard,
-    guarded_hosts: HashSet<Host>,
+    guarded_hosts: HostSet,
     rules: Rules,
 }
 

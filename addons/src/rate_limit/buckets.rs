@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
@@ -104,7 +105,8 @@ struct Buckets {
     ended: CancellationToken,
     began: Instant,
     known: AtomicBool,
-    buckets: RwLock<HashMap<Box<str>, Bucket>>,
+    /// By names that the configuration made.
+    buckets: RwLock<HashMap<Box<str>, Bucket, RandomState>>,
 }
 
 struct Bucket {

@@ -115,7 +115,10 @@ impl Guard {
         let policy = PolicySettings {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
-            guarded_hosts: ["api.github.com", "ghe.example.com"].map(host).into(),
+            guarded_hosts: ["api.github.com", "ghe.example.com"]
+                .map(host)
+                .into_iter()
+                .collect(),
             rules: Vec::new(),
         };
         let addons: Vec<Arc<dyn Addon>> = vec![

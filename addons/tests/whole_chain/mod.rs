@@ -7,7 +7,6 @@
     clippy::missing_panics_doc
 )]
 
-use std::collections::HashSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,11 +127,11 @@ pub fn chain(log: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain 
         policy: PolicySettings {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
-            guarded_hosts: HashSet::new(),
+            guarded_hosts: HostSet::default(),
             rules: Vec::new(),
         },
         git: GitSettings {
-            hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+            hosts: Host::parse("github.com").into_iter().collect(),
             bot_branch_prefixes: Vec::new(),
             allow_branch_deletion: false,
             public_reads: true,

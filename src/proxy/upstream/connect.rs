@@ -88,9 +88,8 @@ pub async fn dial(
     let (socket, address) = open_raw(world, live, cleared).await?;
     let ended = live.flow.container()?.ended().clone();
     if target.scheme == Scheme::Http {
-        return Ok(Upstream::Http1(
-            speak_http1(socket, address, ended, target).await?,
-        ));
+        let speaking = speak_http1(socket, address, ended, target, world.epoch);
+        return Ok(Upstream::Http1(Box::new(speaking.await?)));
     }
     let stream = handshake(world, &target.host, socket, config).await?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -99,9 +98,8 @@ pub async fn dial(
             speak_http2(stream, address, ended, target).await?,
         ))
     } else {
-        Ok(Upstream::Http1(
-            speak_http1(stream, address, ended, target).await?,
-        ))
+        let speaking = speak_http1(stream, address, ended, target, world.epoch);
+        Ok(Upstream::Http1(Box::new(speaking.await?)))
     }
 }
 
@@ -159,6 +157,7 @@ async fn speak_http1<T>(
     address: SocketAddr,
     ended: CancellationToken,
     target: &Target,
+    epoch: u64,
 ) -> Result<Http1, Denial>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -176,6 +175,8 @@ where
     });
     Ok(Http1 {
         sender,
+        target: target.clone(),
+        epoch,
         address,
         host,
         idle_since: Instant::now(),

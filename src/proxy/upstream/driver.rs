@@ -19,9 +19,13 @@ const ROUNDS: usize = 8;
 /// A connection's future, which ends with the connection.
 pub struct Driver {
     /// Gone once it ended, so that what it holds is closed.
-    connection: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    connection: Option<Connection>,
     call: Arc<Call>,
+    /// What the connection calls with.
+    caller: Waker,
 }
+
+type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Whether the connection asked to be polled, and who is to do it.
 struct Call {
@@ -33,13 +37,15 @@ struct Call {
 
 impl Driver {
     pub fn new(connection: impl Future<Output = ()> + Send + 'static) -> Self {
+        let call = Arc::new(Call {
+            called: AtomicBool::new(true),
+            attended: AtomicBool::new(false),
+            task: AtomicWaker::new(),
+        });
         Self {
             connection: Some(Box::pin(connection)),
-            call: Arc::new(Call {
-                called: AtomicBool::new(true),
-                attended: AtomicBool::new(false),
-                task: AtomicWaker::new(),
-            }),
+            caller: Waker::from(Arc::clone(&call)),
+            call,
         }
     }
 
@@ -53,19 +59,27 @@ impl Driver {
         if self.connection.is_none() {
             return wanted(context);
         }
-        let call = Arc::clone(&self.call);
-        call.task.register(context.waker());
-        let waker = Waker::from(Arc::clone(&call));
+        let mut wanted = || wanted(&mut Context::from_waker(Waker::noop()));
+        // What is at hand is had without a word to other cores.
+        let at_hand = self.before_poll(&mut wanted);
+        if at_hand.is_ready() {
+            return at_hand;
+        }
+        self.call.task.register(context.waker());
         for _ in 0..ROUNDS {
-            call.attended.store(true, Ordering::SeqCst);
-            let mut answer = wanted(&mut Context::from_waker(Waker::noop()));
-            if answer.is_pending() && call.called.swap(false, Ordering::SeqCst) {
-                self.step(&mut Context::from_waker(&waker));
-                answer = wanted(&mut Context::from_waker(Waker::noop()));
+            self.call.attended.store(true, Ordering::Relaxed);
+            if self.call.called.swap(false, Ordering::SeqCst) {
+                self.step();
+                let brought = wanted();
+                if brought.is_ready() {
+                    self.call.attended.store(false, Ordering::Relaxed);
+                    return brought;
+                }
             }
-            call.attended.store(false, Ordering::SeqCst);
-            if answer.is_ready() || !call.called.load(Ordering::SeqCst) {
-                return answer;
+            // Whoever calls either sees that nobody is there to look any more, or is seen below.
+            self.call.attended.store(false, Ordering::SeqCst);
+            if !self.call.called.load(Ordering::SeqCst) {
+                return Poll::Pending;
             }
         }
         context.waker().wake_by_ref();
@@ -74,17 +88,16 @@ impl Driver {
 
     /// Does what makes the connection ask to be polled, when it will be polled right away.
     pub fn before_poll<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.call.attended.store(true, Ordering::SeqCst);
+        self.call.attended.store(true, Ordering::Relaxed);
         let done = act();
-        self.call.attended.store(false, Ordering::SeqCst);
+        self.call.attended.store(false, Ordering::Relaxed);
         done
     }
 
     /// Sees what happened while nobody polled: a peer that closed, above all.
     pub fn look(&mut self) {
         if self.call.called.swap(false, Ordering::SeqCst) {
-            let waker = Waker::from(Arc::clone(&self.call));
-            self.step(&mut Context::from_waker(&waker));
+            self.step();
         }
     }
 
@@ -100,9 +113,10 @@ impl Driver {
         }
     }
 
-    fn step(&mut self, context: &mut Context<'_>) {
-        let connection = self.connection.as_mut();
-        if connection.is_some_and(|connection| connection.as_mut().poll(context).is_ready()) {
+    fn step(&mut self) {
+        let mut context = Context::from_waker(&self.caller);
+        let ended = |connection: &mut Connection| connection.as_mut().poll(&mut context).is_ready();
+        if self.connection.as_mut().is_some_and(ended) {
             self.connection = None;
         }
     }

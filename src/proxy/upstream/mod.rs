@@ -43,6 +43,9 @@ impl Target {
 /// An HTTP/1.1 connection that serves one request at a time.
 pub struct Http1 {
     pub sender: http1::SendRequest<RequestBody>,
+    pub target: Target,
+    /// The configuration that it was dialled under, and is good for.
+    pub epoch: u64,
     pub address: SocketAddr,
     /// What requests on it say where they go.
     pub host: HeaderValue,
@@ -65,7 +68,8 @@ pub struct Http2 {
 
 /// A connection that is ready for a request.
 pub enum Upstream {
-    Http1(Http1),
+    /// Boxed, since it changes hands several times for each request.
+    Http1(Box<Http1>),
     Http2(Http2),
 }
 

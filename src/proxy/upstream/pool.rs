@@ -50,8 +50,9 @@ pub struct LeasePool {
 }
 
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "they come and go in their boxes")]
 struct Connections {
-    idle: HashMap<Target, Vec<Http1>>,
+    idle: HashMap<Target, Vec<Box<Http1>>>,
     shared: HashMap<Target, Arc<Shared>>,
 }
 
@@ -116,9 +117,9 @@ impl LeasePool {
             }
         }
         if want != Want::Websocket {
-            while let Some(connection) = self.take_idle(target) {
-                if let Some(ready) = ready(connection).await {
-                    return Ok(Upstream::Http1(ready));
+            while let Some(mut idle) = self.take_idle(target) {
+                if ready(&mut idle).await {
+                    return Ok(Upstream::Http1(idle));
                 }
             }
         }
@@ -182,21 +183,15 @@ impl LeasePool {
         Ok(upstream)
     }
 
-    fn take_idle(&self, target: &Target) -> Option<Http1> {
+    fn take_idle(&self, target: &Target) -> Option<Box<Http1>> {
         self.connections.lock().idle.get_mut(target)?.pop()
     }
 
     /// Takes a connection back that nobody uses any more.
-    pub fn hand_back(
-        self: &Arc<Self>,
-        container: &Container,
-        epoch: u64,
-        target: Target,
-        mut connection: Http1,
-    ) {
+    pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
         let gone = connection.sender.is_closed() || container.ended().is_cancelled();
-        if gone || self.epoch != epoch {
+        if gone || self.epoch != connection.epoch {
             return;
         }
         connection.idle_since = Instant::now();
@@ -204,6 +199,7 @@ impl LeasePool {
         connection.driver.release();
         connection.timer = None;
         let mut connections = self.connections.lock();
+        let target = connection.target.clone();
         let idle = connections.idle.entry(target).or_default();
         if idle.len() < MAX_IDLE {
             idle.push(connection);
@@ -254,16 +250,14 @@ impl Connections {
     }
 }
 
-/// The connection once it can take a request; `None` where the upstream closed it meanwhile.
-pub async fn ready(mut connection: Http1) -> Option<Http1> {
-    connection.driver.look();
-    if connection.sender.is_ready() {
-        return Some(connection);
+/// Whether the connection can take a request, which it may be about to; not where the upstream
+/// closed it meanwhile.
+pub async fn ready(connection: &mut Http1) -> bool {
+    let Http1 { sender, driver, .. } = connection;
+    driver.look();
+    if sender.is_ready() {
+        return true;
     }
-    let Http1 { sender, driver, .. } = &mut connection;
     let ready = poll_fn(|context| driver.poll(context, |context| sender.poll_ready(context)));
-    match timeout(READY, ready).await {
-        Ok(Ok(())) => Some(connection),
-        _ => None,
-    }
+    matches!(timeout(READY, ready).await, Ok(Ok(())))
 }

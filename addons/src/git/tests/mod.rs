@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::contract::Host;
 
 const ID: &str = "0123456789abcdef0123456789abcdef01234567";
 const ZERO: &str = "0000000000000000000000000000000000000000";
@@ -22,7 +23,7 @@ impl PushWatch for Watched {
 
 pub(super) fn settings() -> GitSettings {
     GitSettings {
-        hosts: HashSet::from([Host::parse("github.com").unwrap()]),
+        hosts: Host::parse("github.com").into_iter().collect(),
         bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
         allow_branch_deletion: false,
         public_reads: false,
