@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use addons::observe::AuditLine;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -102,11 +101,6 @@ pub enum StepVerdict {
     NotReached,
 }
 
-#[derive(Serialize)]
-struct Flows<'a> {
-    flows: Vec<&'a AuditLine>,
-}
-
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Reloaded {
     /// `reloaded`
@@ -169,15 +163,21 @@ pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Re
     if wants_stream {
         return live_flows(&api);
     }
-    let flows = api.state.flows.newest();
-    let flows = flows.iter().map(AsRef::as_ref).collect();
-    Json(Flows { flows }).into_response()
+    let mut body = b"{\"flows\":[".to_vec();
+    for (at, line) in api.state.flows.newest().iter().enumerate() {
+        if at > 0 {
+            body.push(b',');
+        }
+        line.write_json(&mut body);
+    }
+    body.extend_from_slice(b"]}");
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 fn live_flows(api: &Api) -> Response {
     let events = stream::unfold(api.state.flows.subscribe(), async |mut flows| {
         let event = match flows.recv().await {
-            Ok(line) => Event::default().json_data(&*line).unwrap_or_default(),
+            Ok(line) => Event::default().data(line.json()),
             Err(RecvError::Lagged(missed)) => {
                 Event::default().event("missed").data(missed.to_string())
             }

@@ -1,7 +1,7 @@
 //! The audit log on disk: lines chained by hashes, in files that rotate.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,23 @@ use thiserror::Error;
 use crate::config::AuditConfig;
 
 /// What the first line of all points to.
-const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+const GENESIS: Digits = [b'0'; 64];
+
+/// How much is gathered before it is handed to the system.
+const GATHERED: usize = 64 * 1024;
+
+/// A SHA-256 in lower-case hexadecimal digits.
+type Digits = [u8; 64];
 
 /// The log, open for appending.
 pub struct AuditFile {
     config: AuditConfig,
-    file: BufWriter<File>,
+    file: File,
+    /// What was appended and the system does not have yet.
+    gathered: Vec<u8>,
+    /// How long the file is with what is gathered.
     length: u64,
-    previous: String,
-    /// The line that is being made; kept for its room.
-    line: Vec<u8>,
+    previous: Digits,
 }
 
 impl AuditFile {
@@ -42,43 +49,61 @@ impl AuditFile {
                 Err(_) => None,
             },
         };
-        let previous = last.map_or_else(|| GENESIS.to_owned(), |line| hash(&line));
-        let file = BufWriter::new(file);
         Ok(Self {
             config,
             file,
+            gathered: Vec::new(),
             length,
-            previous,
-            line: Vec::new(),
+            previous: last.map_or(GENESIS, |line| hash(&line)),
         })
     }
 
-    /// Appends a JSON object as a line, with the hash of the line before as its last member.
-    pub fn append(&mut self, object: &[u8]) -> io::Result<()> {
-        let open = object.strip_suffix(b"}").unwrap_or(object);
-        self.line.clear();
-        for part in [open, b",\"prev\":\"", self.previous.as_bytes(), b"\"}\n"] {
-            self.line.extend_from_slice(part);
-        }
-        let size = self.line.len() as u64;
+    /// Appends a line: the JSON object that `object` appends, with the hash of the line before
+    /// as its last member.
+    pub fn append(&mut self, object: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        let start = self.gathered.len();
+        object(&mut self.gathered);
+        self.gathered.pop();
+        self.gathered.extend_from_slice(b",\"prev\":\"");
+        self.gathered.extend_from_slice(&self.previous);
+        self.gathered.extend_from_slice(b"\"}");
+        self.previous = hash(self.gathered.get(start..).unwrap_or_default());
+        self.gathered.push(b'\n');
+        let size = (self.gathered.len() - start) as u64;
         if self.length > 0 && self.length + size > self.config.max_bytes {
-            self.rotate()?;
+            self.rotate(start)?;
         }
-        self.file.write_all(&self.line)?;
         self.length += size;
-        self.previous = hash(self.line.trim_ascii_end());
+        if self.gathered.len() >= GATHERED {
+            self.write(self.gathered.len())?;
+        }
         Ok(())
     }
 
     /// Hands what was appended to the system, and notes how far the log goes, so that lines
     /// cut from its end are missed.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()?;
-        fs::write(head_path(&self.config.path), &self.previous)
+        self.write(self.gathered.len())?;
+        fs::write(head_path(&self.config.path), self.previous)
     }
 
-    fn rotate(&mut self) -> io::Result<()> {
-        self.file.flush()?;
+    /// How many lines were appended that the system does not have.
+    pub fn unwritten(&self) -> usize {
+        let ends = self.gathered.iter().filter(|byte| **byte == b'\n');
+        ends.count()
+    }
+
+    /// Hands the first bytes of what is gathered to the system.
+    fn write(&mut self, length: usize) -> io::Result<()> {
+        self.file
+            .write_all(self.gathered.get(..length).unwrap_or_default())?;
+        self.gathered.drain(..length);
+        Ok(())
+    }
+
+    /// Begins a new file, for what is gathered from `start` on.
+    fn rotate(&mut self, start: usize) -> io::Result<()> {
+        self.write(start)?;
         let path = &self.config.path;
         if self.config.keep == 0 {
             fs::remove_file(path)?;
@@ -88,7 +113,7 @@ impl AuditFile {
             }
             rename_if_there(path, &rotated(path, 1))?;
         }
-        self.file = BufWriter::new(open_for_append(path)?);
+        self.file = open_for_append(path)?;
         self.length = 0;
         Ok(())
     }
@@ -118,8 +143,8 @@ pub fn verify(path: &Path) -> Result<u64, AuditBroken> {
         .rev()
         .map(|number| rotated(path, number))
         .chain([path.to_owned()]);
-    let head = fs::read_to_string(head_path(path)).ok();
-    let mut previous: Option<String> = (newest_rotated == 0).then(|| GENESIS.to_owned());
+    let head = fs::read(head_path(path)).ok();
+    let mut previous = (newest_rotated == 0).then_some(GENESIS);
     let (mut lines, mut reaches_head) = (0, head.is_none());
     for file in files {
         let failed = |source| AuditBroken::Io {
@@ -131,7 +156,7 @@ pub fn verify(path: &Path) -> Result<u64, AuditBroken> {
             let line = line.map_err(failed)?;
             let claimed = claimed_previous(&line);
             let follows = match (&previous, &claimed) {
-                (Some(previous), Some(claimed)) => previous == claimed,
+                (Some(previous), Some(claimed)) => previous == claimed.as_bytes(),
                 (None, Some(_)) => true,
                 (_, None) => false,
             };
@@ -142,12 +167,12 @@ pub fn verify(path: &Path) -> Result<u64, AuditBroken> {
                 });
             }
             let current = hash(&line);
-            reaches_head |= head.as_deref() == Some(current.as_str());
+            reaches_head |= head.as_deref() == Some(&current);
             previous = Some(current);
             lines += 1;
         }
     }
-    if reaches_head || head.as_deref() == Some(GENESIS) {
+    if reaches_head || head.as_deref() == Some(&GENESIS) {
         Ok(lines)
     } else {
         Err(AuditBroken::Cut {
@@ -161,16 +186,18 @@ fn claimed_previous(line: &[u8]) -> Option<String> {
     object.get("prev")?.as_str().map(str::to_owned)
 }
 
-fn hash(line: &[u8]) -> String {
-    let digest = digest(&SHA256, line);
-    let nibbles = digest
-        .as_ref()
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15]);
-    let digits = nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16));
-    let mut text = String::with_capacity(64);
-    text.extend(digits);
-    text
+fn hash(line: &[u8]) -> Digits {
+    let mut digits = [0; 64];
+    let (pairs, _) = digits.as_chunks_mut();
+    for (pair, byte) in pairs.iter_mut().zip(digest(&SHA256, line).as_ref()) {
+        *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
+    }
+    digits
+}
+
+fn hex_digit(nibble: u8) -> u8 {
+    let first = if nibble < 10 { b'0' } else { b'a' - 10 };
+    first + nibble
 }
 
 fn rotated(path: &Path, number: usize) -> PathBuf {
@@ -258,7 +285,8 @@ mod tests {
     fn written(config: &AuditConfig, numbers: std::ops::Range<u32>) {
         let mut log = AuditFile::open(config.clone()).unwrap();
         for number in numbers {
-            log.append(format!("{{\"n\":{number}}}").as_bytes())
+            let object = format!("{{\"n\":{number}}}");
+            log.append(|out| out.extend_from_slice(object.as_bytes()))
                 .unwrap();
         }
         log.flush().unwrap();
@@ -281,6 +309,21 @@ mod tests {
             verify(&config.path).unwrap() < 60,
             "the oldest lines are rotated away"
         );
+    }
+
+    #[test]
+    fn many_lines_between_two_flushes_are_one_chain_over_rotated_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = AuditConfig {
+            max_bytes: 3 * GATHERED as u64 / 2,
+            keep: 9,
+            ..config(dir.path())
+        };
+        written(&config, 0..5000);
+        assert!(rotated(&config.path, 3).exists());
+        assert_eq!(verify(&config.path).unwrap(), 5000);
+        let sizes = (1..4).map(|number| fs::metadata(rotated(&config.path, number)).unwrap().len());
+        assert!(sizes.into_iter().all(|size| size <= config.max_bytes));
     }
 
     #[test]

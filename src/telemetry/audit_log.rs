@@ -1,15 +1,11 @@
 //! Writing the audit log without making anybody wait for a disk.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
-};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use addons::observe::{AuditLine, AuditSink};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use prometheus::IntCounter;
 
 use super::audit_file::AuditFile;
@@ -31,15 +27,19 @@ pub struct AuditLog {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What waits to be written.
 struct Lines {
-    sender: SyncSender<Message>,
+    waiting: Mutex<Waiting>,
+    /// Told of the first line, and of the end.
+    arrived: Condvar,
     dropped: IntCounter,
 }
 
-enum Message {
-    Line(Arc<AuditLine>),
-    /// Nothing comes after it.
-    End,
+#[derive(Default)]
+struct Waiting {
+    lines: Vec<Arc<AuditLine>>,
+    /// Nothing comes any more.
+    ended: bool,
 }
 
 impl AuditLog {
@@ -55,20 +55,20 @@ impl AuditLog {
         metrics
             .register(Box::new(dropped.clone()))
             .map_err(std::io::Error::other)?;
-        let (sender, receiver) = sync_channel(WAITING);
+        let lines = Arc::new(Lines::new(dropped.clone()));
         let mut writer = Writer {
             config,
             light,
             file: None,
             failed_at: None,
-            json: Vec::new(),
-            dropped: dropped.clone(),
+            dropped,
         };
         writer.open();
         let thread = std::thread::Builder::new().name("audit".to_owned());
-        let handle = thread.spawn(move || writer.run(&receiver))?;
+        let waiting = Arc::clone(&lines);
+        let handle = thread.spawn(move || writer.run(&waiting))?;
         Ok(Self {
-            lines: Arc::new(Lines { sender, dropped }),
+            lines,
             writer: Mutex::new(Some(handle)),
         })
     }
@@ -80,8 +80,8 @@ impl AuditLog {
 
     /// Writes what waits and ends.
     pub fn finish(&self) {
-        // An error says that the writer is gone already.
-        let _ = self.lines.sender.send(Message::End);
+        self.lines.waiting.lock().ended = true;
+        self.lines.arrived.notify_one();
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();
         }
@@ -90,9 +90,40 @@ impl AuditLog {
 
 impl AuditSink for Lines {
     fn write(&self, line: Arc<AuditLine>) {
-        if let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Line(line)) {
+        let mut waiting = self.waiting.lock();
+        let before = waiting.lines.len();
+        if before >= WAITING || waiting.ended {
+            drop(waiting);
             self.dropped.inc();
+            return;
         }
+        waiting.lines.push(line);
+        drop(waiting);
+        // The writer only sleeps for long where nothing waits.
+        if before == 0 {
+            self.arrived.notify_one();
+        }
+    }
+}
+
+impl Lines {
+    fn new(dropped: IntCounter) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            arrived: Condvar::new(),
+            dropped,
+        }
+    }
+
+    /// Changes what waits for `empty`; where nothing does, waits for it with `patience`. Says
+    /// whether more may come.
+    fn take(&self, empty: &mut Vec<Arc<AuditLine>>, patience: Duration) -> bool {
+        let mut waiting = self.waiting.lock();
+        if waiting.lines.is_empty() && !waiting.ended {
+            self.arrived.wait_for(&mut waiting, patience);
+        }
+        std::mem::swap(&mut waiting.lines, empty);
+        !waiting.ended
     }
 }
 
@@ -101,29 +132,21 @@ struct Writer {
     light: Light,
     file: Option<(AuditFile, Lit)>,
     failed_at: Option<Instant>,
-    json: Vec<u8>,
     dropped: IntCounter,
 }
 
 impl Writer {
-    fn run(mut self, lines: &Receiver<Message>) {
+    fn run(mut self, lines: &Lines) {
+        let mut batch = Vec::new();
         let mut unflushed: Option<Instant> = None;
-        loop {
+        let mut more = true;
+        while more {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
-            match lines.recv_timeout(patience) {
-                Ok(Message::Line(line)) => {
-                    unflushed.get_or_insert_with(Instant::now);
-                    if self.take_all(&line, lines).is_break() {
-                        self.flush();
-                        return;
-                    }
-                    std::thread::sleep(GATHERING);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
-                    self.flush();
-                    return;
-                }
+            more = lines.take(&mut batch, patience);
+            if !batch.is_empty() {
+                unflushed.get_or_insert_with(Instant::now);
+                batch.drain(..).for_each(|line| self.append(&line));
+                std::thread::sleep(GATHERING);
             }
             if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
                 self.flush();
@@ -133,33 +156,16 @@ impl Writer {
                 self.open();
             }
         }
+        self.flush();
     }
 
-    /// Takes a line and what has gathered behind it; a break says that nothing comes any more.
-    fn take_all(&mut self, line: &AuditLine, lines: &Receiver<Message>) -> ControlFlow<()> {
-        self.take(line);
-        loop {
-            match lines.try_recv() {
-                Ok(Message::Line(line)) => self.take(&line),
-                Ok(Message::End) | Err(TryRecvError::Disconnected) => return ControlFlow::Break(()),
-                Err(TryRecvError::Empty) => return ControlFlow::Continue(()),
-            }
-        }
-    }
-
-    fn take(&mut self, line: &AuditLine) {
-        self.json.clear();
-        if serde_json::to_writer(&mut self.json, line).is_err() {
+    fn append(&mut self, line: &AuditLine) {
+        let Some((file, _)) = &mut self.file else {
+            self.dropped.inc();
             return;
-        }
-        let appended = self.file.as_mut().map(|(file, _)| file.append(&self.json));
-        match appended {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                self.dropped.inc();
-                self.fail(&error);
-            }
-            None => self.dropped.inc(),
+        };
+        if let Err(error) = file.append(|out| line.write_json(out)) {
+            self.fail(&error);
         }
     }
 
@@ -184,7 +190,84 @@ impl Writer {
         if self.failed_at.is_none() {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
         }
-        self.file = None;
+        if let Some((file, _)) = self.file.take() {
+            self.dropped.inc_by(file.unwritten() as u64);
+        }
         self.failed_at = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::path::PathBuf;
+
+    use addons::contract::{Addon as _, Client, Flow, Host, Kind, Outcome, Scheme};
+    use addons::observe::{Audit, AuditSettings};
+
+    use super::*;
+    use crate::telemetry::audit_file::verify;
+
+    fn start(path: PathBuf) -> AuditLog {
+        let config = AuditConfig {
+            path,
+            max_bytes: 1 << 30,
+            keep: 1,
+            lines_per_minute_per_container: 6000,
+        };
+        AuditLog::start(config, Light::default(), &prometheus::Registry::new()).unwrap()
+    }
+
+    fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
+        let settings = AuditSettings {
+            log: sink,
+            live: Vec::new(),
+            lines_per_minute_per_container: NonZeroU32::new(1_000_000).unwrap(),
+        };
+        let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
+        let outcome = Outcome {
+            status: 200,
+            denial: None,
+            aborted: false,
+            duration: Duration::ZERO,
+        };
+        for _ in 0..count {
+            let host = Host::parse("api.example.com").unwrap();
+            let flow = Flow::new(Kind::Http, Client::default(), Scheme::Http, host, 80, None);
+            audit.finished(&flow, &outcome);
+        }
+    }
+
+    #[test]
+    fn the_end_writes_all_that_waits_and_counts_what_comes_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let log = start(path.clone());
+        end_flows(log.sink(), 2000);
+        log.finish();
+        assert_eq!(verify(&path).unwrap(), 2000);
+        assert_eq!(log.lines.dropped.get(), 0);
+        end_flows(log.sink(), 3);
+        assert_eq!(log.lines.dropped.get(), 3);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let lines = Arc::new(Lines::new(IntCounter::new("dropped", "dropped").unwrap()));
+        end_flows(Arc::clone(&lines) as _, WAITING + 5);
+        assert_eq!(lines.dropped.get(), 5);
+        let mut batch = Vec::new();
+        assert!(lines.take(&mut batch, Duration::ZERO));
+        assert_eq!(batch.len(), WAITING);
+        end_flows(Arc::clone(&lines) as _, 1);
+        assert_eq!(lines.dropped.get(), 5);
+    }
+
+    #[test]
+    fn all_lines_that_a_full_disk_lost_are_counted() {
+        let log = start("/dev/full".into());
+        end_flows(log.sink(), 1000);
+        log.finish();
+        assert_eq!(log.lines.dropped.get(), 1000);
     }
 }

@@ -11,29 +11,36 @@ use tokio::sync::broadcast;
 const KEPT: usize = 1000;
 
 /// A bounded memory of finished flows. They become JSON when somebody reads them.
-pub struct FlowLog {
-    newest: Mutex<VecDeque<Arc<AuditLine>>>,
-    live: broadcast::Sender<Arc<AuditLine>>,
+pub struct FlowLog(Mutex<Flows>);
+
+struct Flows {
+    newest: VecDeque<Arc<AuditLine>>,
+    /// The way to the readers, while there may be some.
+    live: Option<broadcast::Sender<Arc<AuditLine>>>,
 }
 
 impl Default for FlowLog {
     fn default() -> Self {
-        Self {
-            newest: Mutex::new(VecDeque::with_capacity(KEPT)),
-            live: broadcast::Sender::new(KEPT),
-        }
+        Self(Mutex::new(Flows {
+            newest: VecDeque::with_capacity(KEPT),
+            live: None,
+        }))
     }
 }
 
 impl FlowLog {
     /// The flows that are kept, the newest first.
     pub fn newest(&self) -> Vec<Arc<AuditLine>> {
-        self.newest.lock().iter().rev().cloned().collect()
+        self.0.lock().newest.iter().rev().cloned().collect()
     }
 
     /// The flows that end from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<AuditLine>> {
-        self.live.subscribe()
+        let mut flows = self.0.lock();
+        let live = flows
+            .live
+            .get_or_insert_with(|| broadcast::Sender::new(KEPT));
+        live.subscribe()
     }
 }
 
@@ -41,17 +48,20 @@ impl AuditSink for FlowLog {
     /// Waits for nobody: the oldest makes room, and a reader that is too slow is told how many
     /// it missed.
     fn write(&self, line: Arc<AuditLine>) {
-        if self.live.receiver_count() > 0 {
-            // An error only says that the last reader went away just now.
-            let _ = self.live.send(Arc::clone(&line));
+        let mut flows = self.0.lock();
+        if let Some(live) = &flows.live
+            && live.send(Arc::clone(&line)).is_err()
+        {
+            // The last reader went away.
+            flows.live = None;
         }
-        let oldest = {
-            let mut newest = self.newest.lock();
-            let oldest = (newest.len() == KEPT).then(|| newest.pop_front());
-            newest.push_back(line);
-            oldest
+        let oldest = match flows.newest.len() {
+            KEPT => flows.newest.pop_front(),
+            _ => None,
         };
+        flows.newest.push_back(line);
         // Freed outside of the lock.
+        drop(flows);
         drop(oldest);
     }
 }
@@ -97,6 +107,22 @@ mod tests {
         assert_eq!(newest.len(), KEPT);
         assert_eq!(newest.first().map(|line| line.port), Some(1006));
         assert_eq!(newest.last().map(|line| line.port), Some(7));
+    }
+
+    #[test]
+    fn readers_come_and_go() {
+        let log = Arc::new(FlowLog::default());
+        for _ in 0..2 {
+            let (mut one, mut other) = (log.subscribe(), log.subscribe());
+            end_flows(&log, 1);
+            drop(one.try_recv().unwrap());
+            drop(one);
+            end_flows(&log, 1);
+            assert!(other.try_recv().is_ok() && other.try_recv().is_ok());
+            drop(other);
+            end_flows(&log, 1);
+        }
+        assert_eq!(log.newest().len(), 6);
     }
 
     #[test]

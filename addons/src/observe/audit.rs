@@ -194,7 +194,7 @@ mod tests {
         flow.at = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         audit.finished(&flow, &ok());
         let id = flow.id;
-        let line = serde_json::to_string(&log.take()[0]).unwrap();
+        let line = log.take()[0].json();
         assert_eq!(
             line,
             format!(
@@ -217,7 +217,7 @@ mod tests {
             ..ok()
         };
         audit.finished(&flow, &outcome);
-        let line = serde_json::to_value(&log.take()[0]).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&log.take()[0].json()).unwrap();
         let keys: Vec<_> = line.as_object().unwrap().keys().cloned().collect();
         assert!(
             !keys
@@ -248,6 +248,34 @@ mod tests {
         counts.sort_unstable();
         assert_eq!(counts, [None, Some(5)]);
         assert_eq!(audit.folded.get(), 4);
+    }
+
+    #[test]
+    fn lines_that_differ_in_anything_that_they_say_are_not_folded() {
+        let changes: [fn(&mut Flow); 8] = [
+            |_| {},
+            |flow| flow.record.method = Some("PUT".into()),
+            |flow| flow.record.path = Some("/b".into()),
+            |flow| flow.record.rule = Some("another".into()),
+            |flow| flow.record.credential = Some("another".into()),
+            |flow| flow.record.upstream = Some(([10, 0, 0, 1], 443).into()),
+            |flow| flow.port += 1,
+            |flow| flow.kind = Kind::Websocket,
+        ];
+        let (audit, log, _) = audit(1);
+        let web = container("web");
+        finish(&audit, &web, "/a");
+        log.take();
+        for _ in 0..2 {
+            for change in changes {
+                let mut flow = flow_of(&web, Kind::Http, "api.example.com");
+                change(&mut flow);
+                audit.finished(&flow, &ok());
+            }
+        }
+        audit.flush();
+        let counts: Vec<_> = log.take().iter().map(|line| line.count).collect();
+        assert_eq!(counts, [Some(2); 8]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(super) struct Budget {
 
 #[derive(Default)]
 struct Held {
-    lines: HashMap<Alike, Fold>,
+    lines: HashMap<Alike, Fold, foldhash::fast::RandomState>,
     since: Option<Instant>,
 }
 
@@ -40,6 +40,14 @@ struct Fold {
     count: u64,
     bytes_in: u64,
     bytes_out: u64,
+}
+
+impl Fold {
+    fn add(&mut self, bytes_in: u64, bytes_out: u64) {
+        self.count += 1;
+        self.bytes_in = self.bytes_in.saturating_add(bytes_in);
+        self.bytes_out = self.bytes_out.saturating_add(bytes_out);
+    }
 }
 
 impl Budget {
@@ -68,20 +76,24 @@ impl Budget {
     }
 
     fn fold(&self, line: Arc<AuditLine>) {
-        let mut held = self.held.lock();
-        held.since.get_or_insert_with(Instant::now);
         let (bytes_in, bytes_out) = (line.bytes_in, line.bytes_out);
+        // Declared before the lock, so that a line that is not kept is freed outside of it.
         let mut key = Alike(line);
-        if held.lines.len() >= MAX_HELD && !held.lines.contains_key(&key) {
+        let mut held = self.held.lock();
+        if let Some(fold) = held.lines.get_mut(&key) {
+            fold.add(bytes_in, bytes_out);
+            self.folded.inc();
+            return;
+        }
+        held.since.get_or_insert_with(Instant::now);
+        if held.lines.len() >= MAX_HELD {
             key = Alike(Arc::new(Arc::unwrap_or_clone(key.0).coarse()));
         }
         let fold = held.lines.entry(key).or_default();
         if fold.count > 0 {
             self.folded.inc();
         }
-        fold.count += 1;
-        fold.bytes_in = fold.bytes_in.saturating_add(bytes_in);
-        fold.bytes_out = fold.bytes_out.saturating_add(bytes_out);
+        fold.add(bytes_in, bytes_out);
     }
 
     /// Writes what has been held long enough, or all of it when the lease is over.

@@ -3,6 +3,7 @@
 
 mod audit;
 mod budget;
+mod json;
 mod line;
 mod metrics;
 mod trace;
