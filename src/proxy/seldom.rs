@@ -50,7 +50,11 @@ impl<T> Future for Seldom<'_, T> {
         let this = &mut *self;
         if !this.call.called.load(Ordering::Acquire) {
             let waker = context.waker();
-            if this.hears.as_ref().is_some_and(|hears| hears.will_wake(waker)) {
+            if this
+                .hears
+                .as_ref()
+                .is_some_and(|hears| hears.will_wake(waker))
+            {
                 return Poll::Pending;
             }
             this.hears = Some(waker.clone());

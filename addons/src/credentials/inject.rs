@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, Entry};
 use http::{HeaderName, HeaderValue, Method};
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 
 use super::clean::Unwanted;
 use super::secret::Prepared;
@@ -27,8 +28,11 @@ pub(super) struct HostCredentials {
     prepared: RwLock<Option<Arc<Prepared>>>,
 }
 
-/// The token of each credential that is for a request; `None` where it is no token.
-type Tokens = Vec<Option<Arc<Token>>>;
+/// The credentials that are for a request: seldom more than one.
+type Chosen<'a> = SmallVec<[&'a Arc<Credential>; 2]>;
+
+/// The token of each of them; `None` where it is no token.
+type Tokens = SmallVec<[Option<Arc<Token>>; 2]>;
 
 impl HostCredentials {
     pub(super) fn add(&mut self, credential: &Arc<Credential>) {
@@ -67,12 +71,7 @@ impl HostCredentials {
     }
 
     /// Of those that are for the request, the first that sets a field counts.
-    fn chosen(
-        &self,
-        flow: &Flow,
-        request: &Request,
-        container: &Container,
-    ) -> Vec<Arc<Credential>> {
+    fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.slots.find::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
             !anonymous
@@ -80,11 +79,11 @@ impl HostCredentials {
                 && credential.is_for(&flow.host, flow.port, container, &request.path)
         };
         let mut authorized = false;
-        let mut chosen = Vec::new();
+        let mut chosen = Chosen::new();
         for credential in self.credentials.iter().filter(|c| is_for(c)) {
             let authorizes = !matches!(credential.kind, CredentialKind::SetHeaders(_));
             if !(authorizes && authorized) {
-                chosen.push(Arc::clone(credential));
+                chosen.push(credential);
             }
             authorized |= authorizes;
         }
@@ -95,7 +94,7 @@ impl HostCredentials {
         &self,
         flow: &mut Flow,
         request: &mut Request,
-        chosen: &[Arc<Credential>],
+        chosen: &[&Arc<Credential>],
         tokens: &[Option<Arc<Token>>],
     ) -> Verdict {
         if chosen.is_empty() {
@@ -107,7 +106,7 @@ impl HostCredentials {
         request.headers.insert(ACCEPT_ENCODING, identity);
         let prepared = self.prepared()?;
         let mut guarded = Guarded {
-            scrubbers: Vec::with_capacity(1),
+            scrubbers: SmallVec::new(),
             lent: Vec::new(),
             is_head: request.method == Method::HEAD,
         };
@@ -160,7 +159,7 @@ impl HostCredentials {
     }
 }
 
-async fn fetch(chosen: &[Arc<Credential>], container: &Arc<Container>) -> Result<Tokens, Denial> {
+async fn fetch(chosen: &[&Arc<Credential>], container: &Arc<Container>) -> Result<Tokens, Denial> {
     let mut tokens = Tokens::with_capacity(chosen.len());
     for credential in chosen {
         tokens.push(match &credential.kind {
@@ -182,11 +181,13 @@ fn add<'f>(
 ) -> bool {
     let mut added = false;
     for (name, value) in fields {
-        let vacant = !request.headers.contains_key(name);
-        if vacant && !flow.is_rehearsal() {
-            request.headers.insert(name, value.clone());
+        let Entry::Vacant(place) = request.headers.entry(name) else {
+            continue;
+        };
+        if !flow.is_rehearsal() {
+            place.insert(value.clone());
         }
-        added |= vacant;
+        added = true;
     }
     added
 }

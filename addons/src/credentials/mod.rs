@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, StatusCode};
+use smallvec::SmallVec;
 
 use crate::contract::{
     Addon, ContainerId, Flow, Host, HostMap, Order, Request, Response, SecretSource, Step, Verdict,
@@ -80,7 +81,7 @@ pub struct Credentials {
 
 /// What the response to a request must be scrubbed with.
 struct Guarded {
-    scrubbers: Vec<Arc<Scrubber>>,
+    scrubbers: SmallVec<[Arc<Scrubber>; 1]>,
     lent: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
     is_head: bool,
 }

@@ -77,6 +77,9 @@ impl Scrubber {
 
     /// Lets through what holds no secret and cannot become one; answers what must wait for more.
     fn scrub(&self, mut data: Bytes, ended: bool, out: &mut BodyOut) -> Bytes {
+        if data.is_empty() {
+            return data;
+        }
         let waits_from = |data: &Bytes| match ended {
             true => data.len(),
             false => self.first_beginning(data),
