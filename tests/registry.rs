@@ -180,7 +180,7 @@ async fn a_restart_keeps_leases_and_no_number_is_given_twice() {
     assert_eq!(after.created_at, before.created_at);
     assert_eq!(after.expires_at(), before.expires_at());
     assert_eq!(after.repos, before.repos);
-    assert_eq!(after.allowed_domains, before.allowed_domains);
+    assert_eq!(after.allowed_domains(), before.allowed_domains());
     assert_eq!(after.auth_mode, AuthMode::Bot);
     assert_eq!(after.level(), Level::Secret);
     assert!(house.register("c3", B).await.lease > gone.lease);

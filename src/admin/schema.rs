@@ -49,7 +49,7 @@ impl From<&Container> for ContainerEntry {
             Source::Address(address) => (Some(address.to_string()), None),
             Source::Listener(_) => (None, Some("unix".to_owned())),
         };
-        let domains = container.allowed_domains.as_ref();
+        let domains = container.allowed_domains();
         Self {
             registration: RegistrationBody {
                 container_ip,

@@ -140,7 +140,7 @@ fn tls<'a>(
 fn upstream(fields: &mut Fields<'_>) -> UpstreamConfig {
     UpstreamConfig {
         nameservers: fields.list("nameservers", |at| at.parse(nameserver)),
-        hosts: fields.or("hosts", HashMap::new(), static_hosts),
+        hosts: fields.or("hosts", HashMap::new(), static_hosts).into(),
         allow_private: fields.list("allow_private", |at| at.parse(network)),
         connect_timeout: fields.or("connect_timeout", secs(10), |at| at.duration()),
         response_timeout: fields.or("response_timeout", secs(300), |at| at.duration()),

@@ -73,7 +73,7 @@ pub struct TlsConfig {
 pub struct UpstreamConfig {
     /// Empty: those of the system's resolv.conf.
     pub nameservers: Vec<SocketAddr>,
-    pub hosts: HashMap<Host, StaticAddress>,
+    pub hosts: Arc<HashMap<Host, StaticAddress>>,
     pub allow_private: Vec<IpNet>,
     pub connect_timeout: Duration,
     /// To the response head.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Addresses, Cleared, Code, Denial, Host};
@@ -88,7 +89,7 @@ impl Answer {
 /// A datagram to the first nameserver settles nearly every question. The library asks where it
 /// does not: all nameservers, with retries, over TCP what was truncated, and along CNAMEs.
 pub struct Resolver {
-    hosts: HashMap<Host, StaticAddress>,
+    hosts: Arc<HashMap<Host, StaticAddress>>,
     answers: Answers,
     under_way: UnderWay,
     first: Option<Datagrams>,
@@ -115,7 +116,7 @@ impl Resolver {
         .build()
         .map_err(ResolverError::Build)?;
         Ok(Self {
-            hosts: config.hosts.clone(),
+            hosts: Arc::clone(&config.hosts),
             answers: Answers::default(),
             under_way: UnderWay::default(),
             first,

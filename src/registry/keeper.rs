@@ -109,10 +109,11 @@ impl Registry {
 
     /// Looks at the file: makes the view follow it, or the registry unavailable.
     pub(super) fn look(&self, store: &mut Store, whole: bool) -> Result<(), Unavailable> {
-        match store.look(whole) {
-            Ok(content) => {
-                if let Some(registrations) = content {
-                    self.view.follow(registrations);
+        let mut draft = self.view.draft();
+        match store.look(whole, |row| draft.add(row)) {
+            Ok(was_read) => {
+                if was_read {
+                    draft.follow();
                 }
                 if let Some(problem) = self.problem.swap(None) {
                     tracing::info!(was = %problem, "the registry can be read");

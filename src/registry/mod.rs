@@ -1,5 +1,6 @@
 //! Who is registered: a SQLite file that survives restarts, and the view of it that flows read.
 
+mod index;
 mod keeper;
 pub mod offline;
 mod row;

@@ -33,7 +33,7 @@ pub struct Restored {
 pub fn check(path: &Path) -> Result<usize, StoreError> {
     let conn = open_to_read(path)?;
     verify(&conn, "integrity_check")?;
-    Ok(row::load(&conn)?.len())
+    row::load(&conn, drop)
 }
 
 /// Copies the registry as it is at one moment, also while a server runs, into a file that is
@@ -85,7 +85,7 @@ fn restore_into(path: &Path, backup: &Connection, from: &Path) -> Result<Restore
         [highest],
     )?;
     Ok(Restored {
-        registrations: row::load(&live)?.len(),
+        registrations: row::load(&live, drop)?,
         moved_to: None,
     })
 }
@@ -143,7 +143,7 @@ fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), St
     conn.execute_batch("PRAGMA journal_mode = DELETE")?;
     migrate(&conn)?;
     verify(&conn, "integrity_check")?;
-    let registrations = row::load(&conn)?.len();
+    let registrations = row::load(&conn, drop)?;
     conn.close().map_err(|(_, error)| error)?;
     Ok((registrations, path))
 }

@@ -51,18 +51,23 @@ impl From<RepoEntry> for Repo {
     }
 }
 
-/// Reads every row; one that cannot be understood fails the whole, as any other damage does.
-pub(super) fn load(conn: &Connection) -> Result<Vec<Registration>, StoreError> {
+/// Reads row after row and answers how many there are; one that cannot be understood fails the
+/// whole, as any other damage does.
+pub(super) fn load(
+    conn: &Connection,
+    mut take: impl FnMut(Registration),
+) -> Result<usize, StoreError> {
     let mut statement = conn.prepare(
         "SELECT lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level
          FROM containers",
     )?;
     let mut rows = statement.query([])?;
-    let mut registrations = Vec::new();
+    let mut count = 0;
     while let Some(row) = rows.next()? {
-        registrations.push(decode(row)?);
+        take(decode(row)?);
+        count += 1;
     }
-    Ok(registrations)
+    Ok(count)
 }
 
 fn decode(row: &Row<'_>) -> Result<Registration, StoreError> {

@@ -139,26 +139,32 @@ impl Store {
     }
 
     /// Looks whether the file can be read, through a connection that has no page cached.
-    /// Answers its content if it is not what was seen last, or if `whole` asks for it.
-    pub(super) fn look(&mut self, whole: bool) -> Result<Option<Vec<Registration>>, StoreError> {
+    /// Hands over its rows if it is not what was seen last, or if `whole` asks for it, and
+    /// answers whether it did. After an error they say nothing.
+    pub(super) fn look(
+        &mut self,
+        whole: bool,
+        mut take: impl FnMut(Registration),
+    ) -> Result<bool, StoreError> {
         let seen = self.seen.take();
         let stamp = stamp(&self.path)?;
         let conn = open_to_read(&self.path)?;
         if !whole && seen == Some(stamp) {
             self.seen = seen;
-            return Ok(None);
+            return Ok(false);
         }
         verify(&conn, "quick_check")?;
-        let registrations = row::load(&conn)?;
-        let leases = registrations.iter().map(|registration| registration.lease);
-        self.highest = leases.fold(self.highest, u64::max);
-        self.levels = registrations
-            .iter()
-            .filter(|registration| registration.level != Level::Public)
-            .map(|registration| (registration.lease, registration.level))
-            .collect();
+        let (mut highest, mut levels) = (self.highest, HashMap::new());
+        row::load(&conn, |row| {
+            highest = highest.max(row.lease);
+            if row.level != Level::Public {
+                levels.insert(row.lease, row.level);
+            }
+            take(row);
+        })?;
+        (self.highest, self.levels) = (highest, levels);
         self.seen = Some(stamp);
-        Ok(Some(registrations))
+        Ok(true)
     }
 
     pub(super) fn insert(&mut self, new: &NewRegistration) -> Result<Registration, StoreError> {

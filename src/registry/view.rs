@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use addons::contract::{Container, ContainerId, Registration, Source};
-use dashmap::DashMap;
+use addons::contract::{Container, ContainerId, Level, Registration, Source};
 use time::OffsetDateTime;
 use tokio::sync::{SetOnce, watch};
 
 use super::NewRegistration;
+use super::index::Index;
 
 /// A Unix listener that one container has for its own.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub type OwnListeners = BTreeMap<u64, OwnListener>;
 
 /// Every change costs the same, however many containers there are.
 pub(super) struct View {
-    by_source: DashMap<Source, Arc<Container>>,
-    by_id: DashMap<ContainerId, Arc<Container>>,
+    by_source: Index<Source>,
+    by_id: Index<ContainerId>,
     listeners: watch::Sender<OwnListeners>,
     socket_dir: PathBuf,
 }
@@ -36,28 +36,36 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(socket_dir: &Path) -> Self {
         Self {
-            by_source: DashMap::new(),
-            by_id: DashMap::new(),
+            by_source: Index::default(),
+            by_id: Index::default(),
             listeners: watch::Sender::default(),
             socket_dir: socket_dir.to_owned(),
         }
     }
 
     pub(super) fn find(&self, source: &Source) -> Option<Arc<Container>> {
-        self.by_source.get(source).map(|found| Arc::clone(&found))
+        self.by_source.get(source)
     }
 
     pub(super) fn get(&self, id: &ContainerId) -> Option<Arc<Container>> {
-        self.by_id.get(id).map(|found| Arc::clone(&found))
+        self.by_id.get(id)
     }
 
     pub(super) fn all_that(&self, wanted: impl Fn(&Container) -> bool) -> Vec<Arc<Container>> {
-        let entries = self.by_id.iter().filter(|entry| wanted(entry));
-        entries.map(|entry| Arc::clone(&entry)).collect()
+        let mut found = Vec::new();
+        self.by_id.each(|container| {
+            if wanted(container) {
+                found.push(Arc::clone(container));
+            }
+        });
+        found
     }
 
     pub(super) fn count(&self, wanted: impl Fn(&Container) -> bool) -> usize {
-        self.by_id.iter().filter(|entry| wanted(entry)).count()
+        let mut count = 0;
+        self.by_id
+            .each(|container| count += usize::from(wanted(container)));
+        count
     }
 
     pub(super) fn listeners(&self) -> watch::Receiver<OwnListeners> {
@@ -83,18 +91,19 @@ impl View {
     /// Puts a lease in; whoever had its id or its source ends.
     pub(super) fn insert(&self, registration: Registration) -> Arc<Container> {
         let container = Arc::new(Container::new(registration));
-        let same_id = self
-            .by_id
-            .insert(container.id.clone(), Arc::clone(&container));
-        let same_source = self
-            .by_source
-            .insert(container.source.clone(), Arc::clone(&container));
+        self.put(&container);
+        container
+    }
+
+    fn put(&self, container: &Arc<Container>) {
+        let same_id = self.by_id.insert(container);
+        let same_source = self.by_source.insert(container);
         for old in [same_id, same_source].into_iter().flatten() {
             self.remove(&old);
         }
-        if let Some(socket) = self.socket(&container) {
+        if let Some(socket) = self.socket(container) {
             let listener = OwnListener {
-                container: Arc::clone(&container),
+                container: Arc::clone(container),
                 socket,
                 opened: Arc::default(),
             };
@@ -102,15 +111,13 @@ impl View {
                 listeners.insert(container.lease, listener);
             });
         }
-        container
     }
 
     /// Takes exactly this lease out, wherever it still stands, and ends it.
     pub(super) fn remove(&self, container: &Arc<Container>) {
         let same = |found: &Arc<Container>| Arc::ptr_eq(found, container);
-        self.by_source
-            .remove_if(&container.source, |_, found| same(found));
-        self.by_id.remove_if(&container.id, |_, found| same(found));
+        self.by_source.remove(container);
+        self.by_id.remove(container);
         self.listeners.send_if_modified(|listeners| {
             let listed = listeners.get(&container.lease);
             let ours = listed.is_some_and(|listener| same(&listener.container));
@@ -122,23 +129,13 @@ impl View {
         container.end();
     }
 
-    /// Makes the view like the file. A lease that is the same keeps its `Container`, and with it
-    /// what it owns; one that is gone ends.
-    pub(super) fn follow(&self, registrations: Vec<Registration>) {
-        let leases: HashSet<u64> = registrations.iter().map(|row| row.lease).collect();
-        for container in self.all_that(|container| !leases.contains(&container.lease)) {
-            self.remove(&container);
-        }
-        for row in registrations {
-            match self.get(&row.id) {
-                Some(container) if is_same_lease(&container, &row) => {
-                    container.extend(row.expires_at);
-                    container.raise_level(row.level);
-                }
-                _ => {
-                    self.insert(row);
-                }
-            }
+    /// Begins to make the view like the file.
+    pub(super) fn draft(&self) -> Draft<'_> {
+        Draft {
+            view: self,
+            standing: HashSet::new(),
+            moved: Vec::new(),
+            begun: Vec::new(),
         }
     }
 
@@ -146,25 +143,66 @@ impl View {
     /// begins again: only time ends a lease that still stands here.
     pub(super) fn keep_time(&self, now: OffsetDateTime) {
         let mut revived = Vec::new();
-        for entry in &self.by_id {
-            if entry.expired(now) {
-                entry.end();
-            } else if entry.ended().is_cancelled() {
-                revived.push(Arc::clone(&entry));
+        self.by_id.each(|container| {
+            if container.expired(now) {
+                container.end();
+            } else if container.has_ended() {
+                revived.push(Arc::clone(container));
             }
-        }
+        });
         for container in revived {
             self.insert(Registration {
                 id: container.id.clone(),
                 lease: container.lease,
                 source: container.source.clone(),
-                repos: container.repos.clone(),
+                repos: container.repos.to_vec(),
                 auth_mode: container.auth_mode,
                 created_at: container.created_at,
                 expires_at: container.expires_at(),
-                allowed_domains: container.allowed_domains.clone(),
+                allowed_domains: container.allowed_domains().map(<[_]>::to_vec),
                 level: container.level(),
             });
+        }
+    }
+}
+
+/// What the file holds, compared with the view row by row: all rows at once would take more
+/// memory than the view. Nothing changes before [`Draft::follow`].
+pub(super) struct Draft<'a> {
+    view: &'a View,
+    /// Leases that go on.
+    standing: HashSet<u64>,
+    /// Those of them that got another end or level.
+    moved: Vec<(Arc<Container>, OffsetDateTime, Level)>,
+    begun: Vec<Arc<Container>>,
+}
+
+impl Draft<'_> {
+    pub(super) fn add(&mut self, row: Registration) {
+        let found = self.view.get(&row.id);
+        let Some(container) = found.filter(|container| is_same_lease(container, &row)) else {
+            self.begun.push(Arc::new(Container::new(row)));
+            return;
+        };
+        self.standing.insert(row.lease);
+        if container.expires_at() != row.expires_at || container.level() < row.level {
+            self.moved.push((container, row.expires_at, row.level));
+        }
+    }
+
+    /// Makes the view like the file. A lease that is the same keeps its `Container`, and with it
+    /// what it owns; one that is gone ends.
+    pub(super) fn follow(self) {
+        let gone = |container: &Container| !self.standing.contains(&container.lease);
+        for container in self.view.all_that(gone) {
+            self.view.remove(&container);
+        }
+        for (container, expires_at, level) in self.moved {
+            container.extend(expires_at);
+            container.raise_level(level);
+        }
+        for container in &self.begun {
+            self.view.put(container);
         }
     }
 }
@@ -173,17 +211,17 @@ fn is_same_lease(container: &Container, row: &Registration) -> bool {
     container.lease == row.lease
         && container.id == row.id
         && container.source == row.source
-        && container.repos == row.repos
+        && *container.repos == *row.repos
         && container.auth_mode == row.auth_mode
         && container.created_at == row.created_at
-        && container.allowed_domains == row.allowed_domains
+        && container.allowed_domains() == row.allowed_domains.as_deref()
 }
 
 /// Whether the body is the one that the lease began with, but for its expiry.
 pub(super) fn is_same_body(container: &Container, new: &NewRegistration) -> bool {
     container.id == new.id
         && container.source == new.source
-        && container.repos == new.repos
+        && *container.repos == *new.repos
         && container.auth_mode == new.auth_mode
-        && container.allowed_domains == new.allowed_domains
+        && container.allowed_domains() == new.allowed_domains.as_deref()
 }

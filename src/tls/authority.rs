@@ -12,7 +12,7 @@ use rcgen::{
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::server::{NoServerSessionStorage, ProducesTickets};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCertUsingSni};
 use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
 use thiserror::Error;
 use time::{Duration, OffsetDateTime};
@@ -43,7 +43,8 @@ pub struct Authority {
     ca: ArcSwap<Ca>,
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
-    ticketer: Arc<dyn ProducesTickets>,
+    /// What the configurations of all hosts have in common; it has no leaf.
+    common: ServerConfig,
     provider: Arc<CryptoProvider>,
     cache: Cache<Host, Minted>,
 }
@@ -74,13 +75,13 @@ impl Authority {
             .key_provider
             .load_private_key(der.into())
             .map_err(unusable)?;
-        let ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(unusable)?;
+        let common = common_config(&provider).map_err(unusable)?;
         Ok(Self {
             files,
             ca: ArcSwap::from_pointee(ca),
             leaf_key,
             signing_key,
-            ticketer,
+            common,
             provider,
             cache: Cache::builder()
                 .max_capacity(CACHE_CAPACITY)
@@ -132,19 +133,11 @@ impl Authority {
         host: &Host,
         now: OffsetDateTime,
     ) -> Result<Arc<ServerConfig>, MintError> {
-        let failed = |error: &dyn std::fmt::Display| MintError(error.to_string());
-        let leaf = self.leaf(host, now).map_err(|error| failed(&error))?;
+        let leaf = self.leaf(host, now);
+        let leaf = leaf.map_err(|error| MintError(error.to_string()))?;
         let certified = CertifiedKey::new(vec![leaf], Arc::clone(&self.signing_key));
-        let mut config = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| failed(&error))?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // Sessions live in the clients' tickets: nothing to remember for each of them here.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::clone(&self.ticketer);
-        config.send_tls13_tickets = TICKETS;
+        let mut config = self.common.clone();
+        config.cert_resolver = Arc::new(SingleCertAndKey::from(certified));
         Ok(Arc::new(config))
     }
 
@@ -173,6 +166,21 @@ impl Authority {
         let leaf = params.signed_by(&self.leaf_key, &ca.issuer)?;
         Ok(leaf.der().clone())
     }
+}
+
+/// Made once: rustls begins each configuration with a store for sessions, which is large and
+/// never used here.
+fn common_config(provider: &Arc<CryptoProvider>) -> Result<ServerConfig, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // Sessions live in the clients' tickets: nothing to remember for each of them here.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
+    config.send_tls13_tickets = TICKETS;
+    Ok(config)
 }
 
 fn random_serial(provider: &CryptoProvider) -> Result<SerialNumber, rcgen::Error> {

@@ -2,6 +2,7 @@
 
 mod authority;
 mod ca_files;
+mod signatures;
 mod upstream;
 
 pub use authority::{Authority, MintError};

@@ -295,7 +295,7 @@ pub fn upstream(nameserver: SocketAddr, hosts: &[(&str, &str, Option<u16>)]) -> 
     });
     UpstreamConfig {
         nameservers: vec![nameserver],
-        hosts: hosts.collect(),
+        hosts: Arc::new(hosts.collect()),
         allow_private: Vec::new(),
         connect_timeout: Duration::from_secs(10),
         response_timeout: Duration::from_secs(300),

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use time::OffsetDateTime;
@@ -139,17 +139,26 @@ pub struct Container {
     /// How its flows are recognised.
     pub source: Source,
     /// The repositories it may use.
-    pub repos: Vec<Repo>,
+    pub repos: Box<[Repo]>,
     /// As whom it pushes.
     pub auth_mode: AuthMode,
     /// When it was first registered under this lease.
     pub created_at: OffsetDateTime,
-    /// The patterns that narrow the allowlist for it, as they were registered.
-    pub allowed_domains: Option<Vec<HostPattern>>,
-    /// Seldom there, and large: there are many containers.
-    narrowing: Option<Box<EntryMap<()>>>,
+    narrowing: Option<Box<Narrowing>>,
     expires_at: AtomicI64,
     level: AtomicU8,
+    used: OnceLock<Box<Used>>,
+}
+
+/// What narrows the allowlist: the patterns as they were registered, and to be looked up.
+struct Narrowing {
+    patterns: Box<[HostPattern]>,
+    map: EntryMap<()>,
+}
+
+/// What a lease has once somebody asks for it. Of many containers, most are idle.
+#[derive(Default)]
+struct Used {
     ended: CancellationToken,
     owned: RwLock<Slots>,
 }
@@ -181,26 +190,25 @@ impl Container {
     /// Begins a lease.
     #[must_use]
     pub fn new(registration: Registration) -> Self {
-        let narrowing = registration.allowed_domains.as_ref().map(|patterns| {
+        let narrowing = registration.allowed_domains.map(|patterns| {
             let mut map = EntryMap::default();
-            for pattern in patterns {
+            for pattern in &patterns {
                 map.insert(pattern.clone(), ());
             }
-            Box::new(map)
+            let patterns = patterns.into();
+            Box::new(Narrowing { patterns, map })
         });
         Self {
             id: registration.id,
             lease: registration.lease,
             source: registration.source,
-            repos: registration.repos,
+            repos: registration.repos.into(),
             auth_mode: registration.auth_mode,
             created_at: registration.created_at,
-            allowed_domains: registration.allowed_domains,
             narrowing,
             expires_at: AtomicI64::new(unix_millis(registration.expires_at)),
             level: AtomicU8::new(registration.level as u8),
-            ended: CancellationToken::new(),
-            owned: RwLock::default(),
+            used: OnceLock::new(),
         }
     }
 
@@ -222,26 +230,41 @@ impl Container {
         unix_millis(now) >= self.expires_at.load(Ordering::Relaxed)
     }
 
+    fn used(&self) -> &Used {
+        self.used.get_or_init(Box::default)
+    }
+
     /// Ends the lease: everything that waits on [`Container::ended`] stops.
     pub fn end(&self) {
-        self.ended.cancel();
+        self.ended().cancel();
     }
 
     /// Told when the lease ends, by deletion, replacement or expiry.
     pub fn ended(&self) -> &CancellationToken {
-        &self.ended
+        &self.used().ended
+    }
+
+    /// Whether the lease has ended; asking makes nothing, so it suits all leases at once.
+    pub fn has_ended(&self) -> bool {
+        let used = self.used.get();
+        used.is_some_and(|used| used.ended.is_cancelled())
     }
 
     /// Whether flows under this lease may still begin.
     pub fn is_live(&self, now: OffsetDateTime) -> bool {
-        !self.ended.is_cancelled() && !self.expired(now)
+        !self.has_ended() && !self.expired(now)
+    }
+
+    /// The patterns that narrow the allowlist for it, as they were registered.
+    pub fn allowed_domains(&self) -> Option<&[HostPattern]> {
+        let narrowing = self.narrowing.as_ref();
+        narrowing.map(|narrowing| &*narrowing.patterns)
     }
 
     /// Whether the container's own narrowing of the allowlist has the host.
     pub fn allows(&self, host: &super::Host) -> bool {
-        self.narrowing
-            .as_ref()
-            .is_none_or(|map| map.find(host).is_some())
+        let narrowing = self.narrowing.as_ref();
+        narrowing.is_none_or(|narrowing| narrowing.map.find(host).is_some())
     }
 
     /// The security level that the container has reached.
@@ -265,10 +288,11 @@ impl Container {
 
     /// A value that the lease owns, made when it is first asked for.
     pub fn owned<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        if let Some(value) = self.owned.read().find::<Arc<T>>() {
+        let slots = &self.used().owned;
+        if let Some(value) = slots.read().find::<Arc<T>>() {
             return Arc::clone(value);
         }
-        let mut owned = self.owned.write();
+        let mut owned = slots.write();
         if let Some(value) = owned.find::<Arc<T>>() {
             return Arc::clone(value);
         }
@@ -286,4 +310,47 @@ impl fmt::Debug for Container {
 
 fn unix_millis(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container() -> Container {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let id = ContainerId::parse("web").unwrap();
+        Container::new(Registration {
+            source: Source::Listener(id.clone()),
+            id,
+            lease: 1,
+            repos: Vec::new(),
+            auth_mode: AuthMode::User,
+            created_at: now,
+            expires_at: now + time::Duration::HOUR,
+            allowed_domains: None,
+            level: Level::Public,
+        })
+    }
+
+    #[test]
+    fn an_end_is_told_whether_it_was_asked_for_before_or_after() {
+        let (asked, unasked) = (container(), container());
+        let told = asked.ended().clone();
+        assert!(!told.is_cancelled() && !asked.has_ended() && !unasked.has_ended());
+        asked.end();
+        unasked.end();
+        assert!(told.is_cancelled() && asked.has_ended());
+        assert!(unasked.has_ended() && unasked.ended().is_cancelled());
+        assert!(!unasked.is_live(OffsetDateTime::UNIX_EPOCH));
+    }
+
+    #[test]
+    fn a_lease_that_nobody_uses_is_small_and_looking_it_over_makes_nothing() {
+        let idle = container();
+        assert!(size_of::<Container>() <= 128, "{}", size_of::<Container>());
+        assert!(idle.is_live(OffsetDateTime::UNIX_EPOCH));
+        assert!(idle.used.get().is_none());
+        idle.owned(|| 1_u32);
+        assert!(idle.used.get().is_some());
+    }
 }

@@ -20,8 +20,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// When the next one is due, and a number that no other request of the load has, counted
-    /// from the worker's own. `None`: no more.
+    /// When the next one is due, and a number that no other request of the load has. `None`: no
+    /// more.
     pub async fn next(&mut self) -> Option<(Instant, usize)> {
         let now = Instant::now();
         match self {
@@ -49,11 +49,11 @@ pub fn clocks(load: &Load, workers: usize, began: Instant) -> Vec<Clock> {
         return receivers.into_iter().map(Clock::Fixed).collect();
     }
     let taken = Arc::default();
-    let clock = || match load.requests {
+    let clock = |worker| match load.requests {
         Some(most) => Clock::Count(Arc::clone(&taken), most),
-        None => Clock::Until(end, 0, workers),
+        None => Clock::Until(end, worker, workers),
     };
-    (0..workers).map(|_| clock()).collect()
+    (0..workers).map(clock).collect()
 }
 
 /// In a thread of its own: the runtime's timer counts in milliseconds.

@@ -103,8 +103,8 @@ impl Load {
         let began = Instant::now();
         let clocks = clock::clocks(self, kept.len(), began);
         let mut workers = Vec::new();
-        for (worker, (kept, clock)) in kept.into_iter().zip(clocks).enumerate() {
-            workers.push(tokio::spawn(work(Arc::clone(target), worker, kept, clock)));
+        for (kept, clock) in kept.into_iter().zip(clocks) {
+            workers.push(tokio::spawn(work(Arc::clone(target), kept, clock)));
         }
         let mut latencies = Vec::new();
         for worker in workers {
@@ -160,7 +160,6 @@ impl Load {
 
 async fn work(
     target: Arc<Target>,
-    worker: usize,
     mut kept: Option<Client>,
     mut clock: Clock,
 ) -> anyhow::Result<Vec<Duration>> {
@@ -169,7 +168,7 @@ async fn work(
         match &mut kept {
             Some(client) => target.request(client).await?,
             None => {
-                let mut client = target.open(worker + number).await?;
+                let mut client = target.open(number).await?;
                 target.request(&mut client).await?;
             }
         }

@@ -1,0 +1,136 @@
+//! Leases by one of their own properties.
+
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use addons::contract::{Container, ContainerId, Source};
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+
+/// What leases are found by.
+pub(super) trait Key: Eq + Hash {
+    fn of(container: &Container) -> &Self;
+}
+
+impl Key for ContainerId {
+    fn of(container: &Container) -> &Self {
+        &container.id
+    }
+}
+
+impl Key for Source {
+    fn of(container: &Container) -> &Self {
+        &container.source
+    }
+}
+
+/// A lease that stands for its key: a second copy of each would be half of what a map takes.
+struct Keyed<K>(Arc<Container>, PhantomData<fn() -> K>);
+
+impl<K: Key> Borrow<K> for Keyed<K> {
+    fn borrow(&self) -> &K {
+        K::of(&self.0)
+    }
+}
+
+impl<K: Key> Hash for Keyed<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        K::of(&self.0).hash(state);
+    }
+}
+
+impl<K: Key> PartialEq for Keyed<K> {
+    fn eq(&self, other: &Self) -> bool {
+        K::of(&self.0) == K::of(&other.0)
+    }
+}
+
+impl<K: Key> Eq for Keyed<K> {}
+
+/// Leases by a key of theirs, one for each.
+pub(super) struct Index<K: Key>(DashMap<Keyed<K>, ()>);
+
+impl<K: Key> Default for Index<K> {
+    fn default() -> Self {
+        Self(DashMap::new())
+    }
+}
+
+impl<K: Key> Index<K> {
+    pub(super) fn get(&self, key: &K) -> Option<Arc<Container>> {
+        self.0.get(key).map(|found| Arc::clone(&found.key().0))
+    }
+
+    /// Puts a lease in, in one step in the place of the one that it answers.
+    pub(super) fn insert(&self, container: &Arc<Container>) -> Option<Arc<Container>> {
+        match self.0.entry(Keyed(Arc::clone(container), PhantomData)) {
+            Entry::Occupied(entry) => Some(entry.replace_entry(()).0.0),
+            Entry::Vacant(entry) => {
+                entry.insert(());
+                None
+            }
+        }
+    }
+
+    /// Takes exactly this lease out.
+    pub(super) fn remove(&self, container: &Arc<Container>) {
+        self.0.remove_if(K::of(container), |found, ()| {
+            Arc::ptr_eq(&found.0, container)
+        });
+    }
+
+    /// Shows every lease, in no particular order.
+    pub(super) fn each(&self, mut show: impl FnMut(&Arc<Container>)) {
+        for entry in &self.0 {
+            show(&entry.key().0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use addons::contract::{AuthMode, Level, Registration};
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    fn lease(number: u64, id: &str, last: u8) -> Arc<Container> {
+        Arc::new(Container::new(Registration {
+            id: ContainerId::parse(id).unwrap(),
+            lease: number,
+            source: Source::Address([127, 0, 0, last].into()),
+            repos: Vec::new(),
+            auth_mode: AuthMode::User,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            expires_at: OffsetDateTime::UNIX_EPOCH,
+            allowed_domains: None,
+            level: Level::Public,
+        }))
+    }
+
+    #[test]
+    fn a_lease_takes_the_place_of_the_one_with_its_key_and_is_found_itself() {
+        let index = Index::<Source>::default();
+        let (first, second) = (lease(1, "a", 1), lease(2, "b", 1));
+        assert!(index.insert(&first).is_none());
+        let replaced = index.insert(&second).unwrap();
+        assert!(Arc::ptr_eq(&replaced, &first));
+        let found = index.get(&first.source).unwrap();
+        assert!(Arc::ptr_eq(&found, &second));
+        assert!(index.get(&lease(3, "b", 2).source).is_none());
+    }
+
+    #[test]
+    fn only_the_lease_itself_is_taken_out() {
+        let index = Index::<ContainerId>::default();
+        let (gone, present) = (lease(1, "a", 1), lease(2, "a", 2));
+        index.insert(&present);
+        index.remove(&gone);
+        assert!(index.get(&present.id).is_some());
+        index.remove(&present);
+        assert!(index.get(&present.id).is_none());
+        index.each(|_| panic!("nothing is left"));
+    }
+}

@@ -1,0 +1,234 @@
+//! Signatures on the certificates of upstreams, each computed once.
+//!
+//! Host after host comes with the same few intermediates, and many hosts share a certificate.
+//! Whether a signature is good follows from key, message and signature alone, so what was found
+//! good stays good. Names, dates, usages and the chain up to a root are judged each time, and so is
+//! the signature of the handshake, with which a server proves that the certificate is its own.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use aws_lc_rs::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
+use parking_lot::Mutex;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
+
+/// Good signatures remembered for each algorithm; then it begins anew.
+const REMEMBERED: usize = 512;
+
+static REMEMBERING: LazyLock<Vec<Remembering>> = LazyLock::new(|| {
+    let algorithms = default_provider().signature_verification_algorithms;
+    algorithms
+        .all
+        .iter()
+        .copied()
+        .map(Remembering::new)
+        .collect()
+});
+
+static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> =
+    LazyLock::new(|| REMEMBERING.iter().map(|one| one as _).collect());
+
+/// The same provider, which remembers the good signatures of chains.
+pub(super) fn remembering(provider: &CryptoProvider) -> CryptoProvider {
+    let mut provider = provider.clone();
+    provider.signature_verification_algorithms = WebPkiSupportedAlgorithms {
+        all: &ALL,
+        // Those of the handshake, which never come twice.
+        mapping: provider.signature_verification_algorithms.mapping,
+    };
+    provider
+}
+
+/// An algorithm, and the hashes of what it found good.
+#[derive(Debug)]
+struct Remembering {
+    algorithm: &'static dyn SignatureVerificationAlgorithm,
+    good: Mutex<HashSet<[u8; SHA256_OUTPUT_LEN]>>,
+}
+
+impl Remembering {
+    fn new(algorithm: &'static dyn SignatureVerificationAlgorithm) -> Self {
+        Self {
+            algorithm,
+            good: Mutex::default(),
+        }
+    }
+}
+
+impl SignatureVerificationAlgorithm for Remembering {
+    fn verify_signature(
+        &self,
+        public_key: &[u8],
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        let hash = hash([public_key, message, signature]).ok_or(InvalidSignature)?;
+        if self.good.lock().contains(&hash) {
+            return Ok(());
+        }
+        self.algorithm
+            .verify_signature(public_key, message, signature)?;
+        let mut good = self.good.lock();
+        if good.len() == REMEMBERED {
+            good.clear();
+        }
+        good.insert(hash);
+        Ok(())
+    }
+
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        self.algorithm.public_key_alg_id()
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.algorithm.signature_alg_id()
+    }
+
+    fn fips(&self) -> bool {
+        self.algorithm.fips()
+    }
+}
+
+/// The lengths keep the end of one part from being read as the beginning of the next.
+fn hash(parts: [&[u8]; 3]) -> Option<[u8; SHA256_OUTPUT_LEN]> {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&part.len().to_be_bytes());
+        context.update(part);
+    }
+    context.finish().as_ref().try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls::RootCertStore;
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier;
+    use rustls_pki_types::{CertificateDer, UnixTime, alg_id};
+
+    use super::*;
+
+    /// Finds good whatever is signed with `good`, and counts how often it was asked.
+    #[derive(Debug, Default)]
+    struct Counting(AtomicUsize);
+
+    impl SignatureVerificationAlgorithm for Counting {
+        fn verify_signature(
+            &self,
+            _key: &[u8],
+            _message: &[u8],
+            signature: &[u8],
+        ) -> Result<(), InvalidSignature> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            signature
+                .starts_with(b"good")
+                .then_some(())
+                .ok_or(InvalidSignature)
+        }
+
+        fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+            alg_id::ECDSA_P256
+        }
+
+        fn signature_alg_id(&self) -> AlgorithmIdentifier {
+            alg_id::ECDSA_SHA256
+        }
+    }
+
+    fn counting() -> (Remembering, &'static Counting) {
+        let counting: &Counting = Box::leak(Box::default());
+        (Remembering::new(counting), counting)
+    }
+
+    #[test]
+    fn what_was_found_good_is_not_computed_again_and_all_else_is() {
+        let (remembering, counting) = counting();
+        let asked = |key: &str, message: &str, signature: &str| {
+            let before = counting.0.load(Ordering::Relaxed);
+            let [key, message, signature] = [key, message, signature].map(str::as_bytes);
+            let answer = remembering.verify_signature(key, message, signature);
+            (answer.is_ok(), counting.0.load(Ordering::Relaxed) - before)
+        };
+        assert_eq!(asked("key", "message", "good"), (true, 1));
+        assert_eq!(asked("key", "message", "good"), (true, 0));
+        // Another part, or the same bytes in other parts.
+        assert_eq!(asked("kez", "message", "good"), (true, 1));
+        assert_eq!(asked("key", "massage", "good"), (true, 1));
+        assert_eq!(asked("key", "message", "good too"), (true, 1));
+        assert_eq!(asked("keym", "essage", "good"), (true, 1));
+        assert_eq!(asked("key", "message", "bad"), (false, 1));
+        assert_eq!(asked("key", "message", "bad"), (false, 1));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (remembering, _) = counting();
+        for number in 0..3 * REMEMBERED {
+            let message = number.to_be_bytes();
+            assert!(
+                remembering
+                    .verify_signature(b"key", &message, b"good")
+                    .is_ok()
+            );
+        }
+        assert!(remembering.good.lock().len() <= REMEMBERED);
+    }
+
+    #[test]
+    fn the_algorithms_are_those_of_the_provider_and_handshakes_are_not_remembered() {
+        let provider = default_provider();
+        let before = provider.signature_verification_algorithms;
+        let after = remembering(&provider).signature_verification_algorithms;
+        let ids = |all: &[&dyn SignatureVerificationAlgorithm]| {
+            let ids = all
+                .iter()
+                .map(|one| (one.public_key_alg_id(), one.signature_alg_id()));
+            ids.collect::<Vec<_>>()
+        };
+        assert_eq!(ids(after.all), ids(before.all));
+        assert!(std::ptr::eq(after.mapping, before.mapping));
+    }
+
+    /// A verifier that trusts a new CA, and a leaf of that CA for `a.example.com`.
+    fn trusting() -> (Arc<WebPkiServerVerifier>, CertificateDer<'static>) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let params = CertificateParams::new(["a.example.com".to_owned()]).unwrap();
+        let leaf = params.signed_by(&KeyPair::generate().unwrap(), &ca);
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.der().clone()).unwrap();
+        let provider = Arc::new(remembering(&default_provider()));
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        (verifier.build().unwrap(), leaf.unwrap().der().clone())
+    }
+
+    #[test]
+    fn a_certificate_that_passed_is_judged_anew_by_name_by_date_and_by_root() {
+        let (verifier, leaf) = trusting();
+        let (others, _) = trusting();
+        let now = UnixTime::now();
+        let past = UnixTime::since_unix_epoch(Duration::ZERO);
+        let takes = |verifier: &WebPkiServerVerifier, leaf: &_, name: &'static str, at| {
+            let name = name.try_into().unwrap();
+            let verified = verifier.verify_server_cert(leaf, &[], &name, &[], at);
+            verified.is_ok()
+        };
+        for _ in 0..2 {
+            assert!(takes(&verifier, &leaf, "a.example.com", now));
+            assert!(!takes(&verifier, &leaf, "b.example.com", now));
+            assert!(!takes(&verifier, &leaf, "a.example.com", past));
+            assert!(!takes(&others, &leaf, "a.example.com", now));
+            let mut forged = leaf.to_vec();
+            *forged.last_mut().unwrap() ^= 1;
+            assert!(!takes(&verifier, &forged.into(), "a.example.com", now));
+        }
+    }
+}
