@@ -28,7 +28,7 @@ pub use failure::Failure;
 use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
 use crate::net::OwnListeners;
-use crate::proxy::{self, Engine};
+use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::system::{AskedForge, Lenders, SystemClient, Traces};
 use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
@@ -145,8 +145,9 @@ impl App {
         let admin_uids = proxy.admin_uids.clone();
         let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
         client.follow(&worlds);
-        let engine =
-            Engine::new(Arc::clone(&worlds), Arc::new(authority), &metrics).map_err(ours)?;
+        let workers = Workers::start().map_err(ours)?;
+        let (authority, of_engine) = (Arc::new(authority), Arc::clone(&worlds));
+        let engine = Engine::new(of_engine, authority, workers, &metrics).map_err(ours)?;
         let light = checks.configuration.clone();
         let reloader = Reloader::new(
             config_dir,

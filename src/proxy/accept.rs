@@ -15,6 +15,7 @@ use super::serve::serve_http1;
 /// How long accepting rests when it fails: out of descriptors, the kernel would answer at once
 /// again and again.
 const REST: Duration = Duration::from_millis(50);
+
 /// Serves sandboxes that are known by their address.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
     loop {
@@ -74,9 +75,23 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
     if lease.is_some() && bound.is_some() && bound != lease {
         return;
     }
+    let arrive = match socket.leave() {
+        Ok(arrive) => arrive,
+        Err(error) => return lost(&error),
+    };
     let connection = Arc::new(connection);
-    engine.tasks.spawn(async move {
+    let runtime = connection.place.runtime();
+    let serving = async move {
+        let socket = match arrive() {
+            Ok(socket) => socket,
+            Err(error) => return lost(&error),
+        };
         let io = ClientIo::new(socket, Arc::clone(&connection.activity));
         serve_http1::<S, _>(&connection, Door::Plain, io).await;
-    });
+    };
+    engine.tasks.spawn_on(serving, &runtime);
+}
+
+fn lost(error: &std::io::Error) {
+    tracing::warn!(%error, "cannot serve a connection that was accepted");
 }

@@ -13,6 +13,7 @@ use super::Engine;
 use super::activity::{Activity, Patience};
 use super::permission::Permitted;
 use super::upstream::{Http1, LeasePool, Target};
+use super::workers::Place;
 use crate::world::World;
 
 /// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
@@ -35,6 +36,8 @@ pub struct Connection {
     pub container: Option<Arc<Container>>,
     /// Why nothing may begin on it, if so.
     pub refusal: Option<Denial>,
+    /// Where it is served, with all that comes of it.
+    pub place: Place,
     pub activity: Arc<Activity>,
     pub patience: Patience,
     /// What the request in hand was permitted, where each may go elsewhere.
@@ -77,6 +80,7 @@ impl Connection {
             client,
             container,
             refusal,
+            place: engine.workers.place(),
             activity: Arc::new(Activity::new()),
             patience,
             in_hand: Mutex::default(),

@@ -30,9 +30,6 @@ use crate::world::World;
 /// Filtered bodies up to this size keep a length, if they are there at once.
 const GATHERED: u64 = 16 * 1024;
 
-/// Bodies from this size on are worth a task of their own.
-const BULK: u64 = 1 << 20;
-
 /// How requests on a connection say where they go.
 #[derive(Clone, Debug)]
 pub enum Door {
@@ -392,10 +389,6 @@ impl Exchange {
         chain.response(&mut live.flow, &mut head).await?;
         live.answered(head.status.as_u16());
         let live = self.live.take().ok_or_else(Denial::internal)?;
-        if body.size_hint().lower() >= BULK {
-            // Two tasks, and so two cores, for the two sides of a transfer.
-            upstream.detach();
-        }
         // An answer to HEAD, a 204 or a 304: there is nothing to filter, and a length that the
         // head names stays true.
         let filters = if body.is_end_stream() {

@@ -12,10 +12,24 @@ use tokio::net::{TcpStream, UnixStream};
 use super::activity::Activity;
 
 /// A socket of a sandbox.
-pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {
+    /// Leaves the runtime that it was accepted in; what this answers makes it part of another.
+    fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static>;
+}
 
-impl Socket for TcpStream {}
-impl Socket for UnixStream {}
+impl Socket for TcpStream {
+    fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static> {
+        let socket = self.into_std()?;
+        Ok(move || Self::from_std(socket))
+    }
+}
+
+impl Socket for UnixStream {
+    fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static> {
+        let socket = self.into_std()?;
+        Ok(move || Self::from_std(socket))
+    }
+}
 
 /// A socket with the bytes that were read from it already, which notes when something arrives.
 pub struct ClientIo<S> {

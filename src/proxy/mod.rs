@@ -23,6 +23,7 @@ mod tunnel;
 mod upstream;
 mod websocket;
 mod whole;
+mod workers;
 
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ pub use hello::{HelloReader, NoHello};
 pub(crate) use live::LiveFlow;
 pub use sniff::{Sniffed, sniff};
 pub(crate) use upstream::{Dialled, handshake, open_raw};
+pub use workers::Workers;
 
 use crate::tls::Authority;
 use crate::world::{World, Worlds};
@@ -50,6 +52,8 @@ pub struct Engine {
     pub(crate) strangers: Arc<ConnectionCount>,
     /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
     pub(crate) tasks: TaskTracker,
+    /// Where they run.
+    pub(crate) workers: Workers,
     /// No new requests.
     pub(crate) stopping: CancellationToken,
     /// No more patience.
@@ -61,6 +65,7 @@ impl Engine {
     pub fn new(
         worlds: Arc<Worlds>,
         authority: Arc<Authority>,
+        workers: Workers,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         Ok(Self {
@@ -70,6 +75,7 @@ impl Engine {
             connections: Arc::default(),
             strangers: Arc::default(),
             tasks: TaskTracker::new(),
+            workers,
             stopping: CancellationToken::new(),
             killed: CancellationToken::new(),
         })

@@ -181,6 +181,7 @@ where
         host,
         idle_since: Instant::now(),
         driver,
+        home: std::thread::current().id(),
         timer: None,
     })
 }

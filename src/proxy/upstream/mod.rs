@@ -7,6 +7,7 @@ mod pool;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::thread::ThreadId;
 
 use addons::contract::{Host, Scheme};
 use bytes::Bytes;
@@ -52,6 +53,8 @@ pub struct Http1 {
     pub idle_since: Instant,
     /// What has to be polled for it to move.
     pub driver: Driver,
+    /// The thread that hears of its socket first.
+    pub home: ThreadId,
     /// What its last request was timed with.
     pub timer: Option<Timer>,
 }

@@ -184,7 +184,14 @@ impl LeasePool {
     }
 
     fn take_idle(&self, target: &Target) -> Option<Box<Http1>> {
-        self.connections.lock().idle.get_mut(target)?.pop()
+        // One of this thread, if there is any: others would have to call across.
+        let here = std::thread::current().id();
+        let mut connections = self.connections.lock();
+        let idle = connections.idle.get_mut(target)?;
+        match idle.iter().rposition(|one| one.home == here) {
+            Some(at) => Some(idle.swap_remove(at)),
+            None => idle.pop(),
+        }
     }
 
     /// Takes a connection back that nobody uses any more.
