@@ -276,6 +276,8 @@ impl Running {
         let lenders = &self.app.checks.lenders;
         let rest = tokio::time::timeout(limit, lenders.rest());
         let _ = tokio::join!(self.app.engine.stop(limit), rest);
+        // The last flows may have begun some more.
+        let _ = tokio::time::timeout(LAST_WORDS, lenders.rest()).await;
         self.shutdown.cancel();
         self.tasks.close();
         // What still waits for a nameserver or a disk has had its time.

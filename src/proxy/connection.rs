@@ -76,11 +76,12 @@ impl Connection {
             // There will be one answer.
             patience.idle = patience.header;
         }
+        let place = engine.workers.place(container.as_deref());
         Some(Self {
             client,
             container,
             refusal,
-            place: engine.workers.place(),
+            place,
             activity: Arc::new(Activity::new()),
             patience,
             in_hand: Mutex::default(),

@@ -34,7 +34,6 @@ impl Filtering {
 
     /// Ends the filters one after the other: what one held back still passes those behind it.
     pub fn end(&mut self, mut trailers: Option<&mut HeaderMap>) -> Result<(), Denial> {
-        self.ended = true;
         let mut left = self.filters.as_mut_slice();
         while let Some((filter, behind)) = left.split_first_mut() {
             let mut held = BodyOut::default();
@@ -44,6 +43,8 @@ impl Filtering {
             }
             left = behind;
         }
+        // Not before: a body that was denied at its end is none that ended.
+        self.ended = true;
         Ok(())
     }
 }
@@ -66,4 +67,56 @@ fn through(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use addons::contract::{Code, Verdict};
+
+    use super::*;
+
+    /// Holds everything back, and lets it go or denies it at the end.
+    struct AtTheEnd(Vec<Bytes>, bool);
+
+    impl BodyFilter for AtTheEnd {
+        fn chunk(&mut self, chunk: Bytes, _out: &mut BodyOut) -> Verdict {
+            self.0.push(chunk);
+            Ok(())
+        }
+
+        fn end(&mut self, out: &mut BodyOut, _trailers: Option<&mut HeaderMap>) -> Verdict {
+            if self.1 {
+                return Err(Denial::new(Code::RuleDenied, "no"));
+            }
+            self.0.drain(..).for_each(|chunk| out.push(chunk));
+            Ok(())
+        }
+    }
+
+    fn filtering(denies: [bool; 2]) -> Filtering {
+        let filters = denies.map(|denies| Box::new(AtTheEnd(Vec::new(), denies)) as _);
+        Filtering::new(filters.into())
+    }
+
+    #[test]
+    fn what_one_filter_held_back_passes_those_behind_it() {
+        let mut filtering = filtering([false, false]);
+        filtering.chunk("ab".into()).unwrap();
+        filtering.chunk("c".into()).unwrap();
+        assert!(filtering.passed.is_empty());
+        filtering.end(None).unwrap();
+        assert!(filtering.ended);
+        let passed: Vec<_> = filtering.passed.drain().flatten().collect();
+        assert_eq!(passed, b"abc");
+    }
+
+    #[test]
+    fn a_body_that_is_denied_at_its_end_has_not_ended() {
+        for denies in [[true, false], [false, true]] {
+            let mut filtering = filtering(denies);
+            filtering.chunk("ab".into()).unwrap();
+            assert!(filtering.end(None).is_err());
+            assert!(!filtering.ended && filtering.passed.is_empty());
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 
 /// A future that is polled only after it asked to be.
 ///
@@ -17,14 +17,15 @@ pub struct Seldom<'a, T> {
     call: Arc<Call>,
     /// What the future calls with.
     caller: Waker,
-    /// Whom a call will wake. Only a call takes that away.
+    /// Whom a call wakes, as `call` has it.
     hears: Option<Waker>,
 }
 
 /// Whether the future asked, and whose task is to hear of it.
 struct Call {
     called: AtomicBool,
-    task: AtomicWaker,
+    /// Never taken out: a call that is late must not take away who came after it.
+    task: Mutex<Option<Waker>>,
 }
 
 impl<'a, T> Seldom<'a, T> {
@@ -32,7 +33,7 @@ impl<'a, T> Seldom<'a, T> {
         let call = Arc::new(Call {
             // The first look is what makes it wait.
             called: AtomicBool::new(true),
-            task: AtomicWaker::new(),
+            task: Mutex::default(),
         });
         Self {
             future: Box::pin(future),
@@ -48,24 +49,21 @@ impl<T> Future for Seldom<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = &mut *self;
-        if !this.call.called.load(Ordering::Acquire) {
-            let waker = context.waker();
-            if this
-                .hears
-                .as_ref()
-                .is_some_and(|hears| hears.will_wake(waker))
-            {
-                return Poll::Pending;
-            }
+        let waker = context.waker();
+        if !this
+            .hears
+            .as_ref()
+            .is_some_and(|hears| hears.will_wake(waker))
+        {
+            *this.call.task.lock() = Some(waker.clone());
             this.hears = Some(waker.clone());
         }
-        // Before the look, so that a call between the two is heard.
-        this.call.task.register(context.waker());
-        if !this.call.called.swap(false, Ordering::AcqRel) {
+        // After that, so that a call between the two is heard. Most looks end with the first.
+        if !this.call.called.load(Ordering::Acquire)
+            || !this.call.called.swap(false, Ordering::AcqRel)
+        {
             return Poll::Pending;
         }
-        // The call took whom it woke.
-        this.hears = None;
         let mut context = Context::from_waker(&this.caller);
         this.future.as_mut().poll(&mut context)
     }
@@ -78,7 +76,9 @@ impl Wake for Call {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.called.store(true, Ordering::Release);
-        self.task.wake();
+        if let Some(task) = &*self.task.lock() {
+            task.wake_by_ref();
+        }
     }
 }
 
@@ -131,5 +131,43 @@ mod tests {
         sender.send(7).unwrap();
         let heard = tokio::time::timeout(Duration::from_secs(10), elsewhere).await;
         assert_eq!(heard.unwrap().unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn no_call_is_lost_however_calls_and_looks_interleave() {
+        let (calls, heard) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+        let last = 2_000;
+        let inner = {
+            let (calls, heard) = (Arc::clone(&calls), Arc::clone(&heard));
+            async move {
+                while calls.load(Ordering::SeqCst) < last {
+                    heard.notified().await;
+                }
+            }
+        };
+        let caller = std::thread::spawn(move || {
+            for _ in 0..last {
+                calls.fetch_add(1, Ordering::SeqCst);
+                heard.notify_one();
+                std::thread::yield_now();
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let mut seldom = Seldom::new(inner);
+        // Polled for other reasons as well, as a busy connection is, and then for none.
+        let mut others = 5_000;
+        let busy = std::future::poll_fn(|context| {
+            if others > 0 {
+                others -= 1;
+                context.waker().wake_by_ref();
+            }
+            Pin::new(&mut seldom).poll(context)
+        });
+        let ended = async { tokio::time::timeout(Duration::from_secs(10), busy).await };
+        runtime.block_on(ended).unwrap();
+        caller.join().unwrap();
     }
 }

@@ -1,9 +1,12 @@
 //! The threads that connections are served on, each connection by one of them. See ADR 008.
 
 use std::io;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use addons::contract::Container;
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -11,56 +14,87 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub struct Workers {
     first: Worker,
     others: Vec<Worker>,
-    /// Where the search for the emptiest begins, so that equals take turns.
+    /// Where the next search for a place begins, so that equals take turns.
     next: AtomicUsize,
+    /// Of connections that belong to no container.
+    strangers: Arc<Spread>,
     _ends: DropGuard,
 }
 
-#[derive(Clone)]
-struct Worker {
-    runtime: Handle,
-    connections: Arc<AtomicUsize>,
-}
+struct Worker(Handle);
+
+/// How many connections of one container each thread has. Those of others do not count where its
+/// next one is put: they could steer it.
+#[derive(Default)]
+pub struct Spread(Mutex<Vec<usize>>);
 
 /// A place on a thread, for as long as a connection is open.
-pub struct Place(Worker);
+pub struct Place {
+    runtime: Handle,
+    thread: usize,
+    spread: Arc<Spread>,
+}
 
 impl Workers {
     /// Starts the threads. They end when this is dropped, with all that still runs on them.
     pub fn start() -> io::Result<Self> {
         let ended = CancellationToken::new();
         let start = |number| Worker::start(number, ended.clone());
-        let cores = std::thread::available_parallelism()?.get();
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Ok(Self {
             first: start(0)?,
             others: (1..cores).map(start).collect::<io::Result<_>>()?,
             next: AtomicUsize::new(0),
+            strangers: Arc::default(),
             _ends: ended.drop_guard(),
         })
     }
 
-    /// A place on the thread that has the fewest connections.
-    pub fn place(&self) -> Place {
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % (1 + self.others.len());
-        let in_turn = self.all().skip(at).chain(self.all().take(at));
-        let emptiest = in_turn.min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
-        let worker = emptiest.unwrap_or(&self.first).clone();
-        worker.connections.fetch_add(1, Ordering::Relaxed);
-        Place(worker)
+    /// A place for a connection of a container, or of nobody.
+    pub fn place(&self, container: Option<&Container>) -> Place {
+        let spread = match container {
+            Some(container) => container.owned(Spread::default),
+            None => Arc::clone(&self.strangers),
+        };
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let thread = spread.enter(1 + self.others.len(), turn);
+        let worker = thread.checked_sub(1).and_then(|at| self.others.get(at));
+        let Worker(runtime) = worker.unwrap_or(&self.first);
+        Place {
+            runtime: runtime.clone(),
+            thread,
+            spread,
+        }
+    }
+}
+
+impl Spread {
+    /// Counts a connection on the thread that has the fewest, the first from `turn` on.
+    fn enter(&self, threads: usize, turn: usize) -> usize {
+        let mut counts = self.0.lock();
+        counts.resize(threads, 0);
+        let after = |at: usize| (at + threads - turn % threads) % threads;
+        let places = counts.iter_mut().enumerate();
+        match places.min_by_key(|(at, count)| (**count, after(*at))) {
+            Some((at, count)) => {
+                *count += 1;
+                at
+            }
+            None => 0,
+        }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Worker> {
-        std::iter::once(&self.first).chain(&self.others)
+    fn leave(&self, thread: usize) {
+        if let Some(count) = self.0.lock().get_mut(thread) {
+            *count = count.saturating_sub(1);
+        }
     }
 }
 
 impl Worker {
     fn start(number: usize, ended: CancellationToken) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let worker = Self {
-            runtime: runtime.handle().clone(),
-            connections: Arc::default(),
-        };
+        let worker = Self(runtime.handle().clone());
         let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
         thread.spawn(move || {
             runtime.block_on(ended.cancelled());
@@ -74,13 +108,13 @@ impl Worker {
 impl Place {
     /// What runs there.
     pub fn runtime(&self) -> Handle {
-        self.0.runtime.clone()
+        self.runtime.clone()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.spread.leave(self.thread);
     }
 }
 
@@ -88,31 +122,47 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
+    #[test]
+    fn connections_of_one_container_are_spread_evenly_however_long_each_lasts() {
+        let spread = Spread::default();
+        for turn in 0..6 {
+            spread.enter(3, turn);
+        }
+        assert_eq!(*spread.0.lock(), [2, 2, 2]);
+        spread.leave(1);
+        spread.leave(1);
+        for turn in 0..2 {
+            assert_eq!(spread.enter(3, turn), 1);
+        }
+    }
+
+    #[test]
+    fn containers_with_one_connection_each_take_turns_whatever_others_hold() {
+        let hoarder = Spread::default();
+        for turn in 0..300 {
+            hoarder.enter(3, turn);
+        }
+        for _ in 0..100 {
+            hoarder.leave(2);
+        }
+        let threads = (0..6).map(|turn| Spread::default().enter(3, turn));
+        assert_eq!(threads.collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+    }
+
     #[tokio::test]
-    async fn connections_are_spread_evenly_however_long_each_lasts() {
+    async fn a_place_is_free_again_when_its_connection_is_over() {
         let workers = Workers::start().unwrap();
-        let count = workers.all().count();
-        let open = || {
-            let open = workers
-                .all()
-                .map(|worker| worker.connections.load(Ordering::Relaxed));
-            open.collect::<Vec<_>>()
-        };
-        let mut places: Vec<_> = (0..3 * count).map(|_| workers.place()).collect();
-        assert_eq!(open(), vec![3; count]);
-        // All of one thread's connections end: the next ones go there.
-        let first = &workers.first.connections;
-        places.retain(|place| !Arc::ptr_eq(&place.0.connections, first));
-        let more: Vec<_> = (0..3).map(|_| workers.place()).collect();
-        assert_eq!(open(), vec![3; count]);
-        drop((places, more));
-        assert_eq!(open(), vec![0; count]);
+        let places: Vec<_> = (0..4).map(|_| workers.place(None)).collect();
+        let open = || workers.strangers.0.lock().iter().sum::<usize>();
+        assert_eq!(open(), 4);
+        drop(places);
+        assert_eq!(open(), 0);
     }
 
     #[tokio::test]
     async fn a_task_and_what_it_spawns_stay_on_one_thread() {
         let workers = Workers::start().unwrap();
-        let place = workers.place();
+        let place = workers.place(None);
         let thread = || std::thread::current().id();
         let task = place.runtime().spawn(async move {
             let own = thread();

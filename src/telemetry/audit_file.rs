@@ -94,10 +94,18 @@ impl AuditFile {
     }
 
     /// Hands the first bytes of what is gathered to the system.
-    fn write(&mut self, length: usize) -> io::Result<()> {
-        self.file
-            .write_all(self.gathered.get(..length).unwrap_or_default())?;
-        self.gathered.drain(..length);
+    fn write(&mut self, mut length: usize) -> io::Result<()> {
+        while length > 0 {
+            let left = self.gathered.get(..length).unwrap_or_default();
+            let taken = match self.file.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                taken => taken?,
+            };
+            // What the system has is no longer waiting, whatever becomes of the rest.
+            self.gathered.drain(..taken);
+            length -= taken;
+        }
         Ok(())
     }
 

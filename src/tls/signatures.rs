@@ -30,9 +30,13 @@ static REMEMBERING: LazyLock<Vec<Remembering>> = LazyLock::new(|| {
 static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> =
     LazyLock::new(|| REMEMBERING.iter().map(|one| one as _).collect());
 
-/// The same provider, which remembers the good signatures of chains.
+/// A provider with the default one's algorithms, which remembers the good signatures of chains.
 pub(super) fn remembering(provider: &CryptoProvider) -> CryptoProvider {
     let mut provider = provider.clone();
+    debug_assert_eq!(
+        provider.signature_verification_algorithms.all.len(),
+        ALL.len()
+    );
     provider.signature_verification_algorithms = WebPkiSupportedAlgorithms {
         all: &ALL,
         // Those of the handshake, which never come twice.
