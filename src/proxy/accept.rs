@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::Engine;
 use super::connection::Connection;
-use super::exchange::Door;
+use super::door::Door;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
 

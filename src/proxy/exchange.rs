@@ -4,17 +4,16 @@ use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 
-use addons::contract::{
-    Authority, Cleared, Code, Denial, Flow, Host, Kind, Request as Head, Scheme,
-};
-use http::header::{CONTENT_LENGTH, EXPECT, HOST};
+use addons::contract::{Cleared, Code, Denial, Flow, Kind, Request as Head};
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::body::{DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
+use super::door::{Door, destination};
 use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head, read_response_head};
 use super::live::LiveFlow;
@@ -29,35 +28,6 @@ use crate::world::World;
 
 /// Filtered bodies up to this size keep a length, if they are there at once.
 const GATHERED: u64 = 16 * 1024;
-
-/// How requests on a connection say where they go.
-#[derive(Clone, Debug)]
-pub enum Door {
-    /// In the request line, in absolute form.
-    Plain,
-    /// All to the authority of the tunnel.
-    Tunnel {
-        authority: Authority,
-        scheme: Scheme,
-    },
-}
-
-impl Door {
-    /// Where all requests go, as far as the connection tells.
-    pub fn destination(&self) -> (Scheme, Authority) {
-        match self {
-            Self::Tunnel { authority, scheme } => (*scheme, authority.clone()),
-            Self::Plain => {
-                let nowhere = Host::Name("".into());
-                let authority = Authority {
-                    host: nowhere,
-                    port: 0,
-                };
-                (Scheme::Http, authority)
-            }
-        }
-    }
-}
 
 /// Answers one request. Whatever goes wrong is an answer too.
 pub async fn handle(
@@ -450,67 +420,6 @@ fn name_of(method: &Method) -> Cow<'static, str> {
         _ => return method.as_str().to_owned().into(),
     };
     usual.into()
-}
-
-/// Where a request goes. All that name an authority must name the same one.
-fn destination(door: &Door, request: &Request<Incoming>) -> Result<(Scheme, Authority), Denial> {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let host = hosts.next();
-    if hosts.next().is_some() {
-        return Err(Denial::malformed("Host appears twice"));
-    }
-    if host.is_none() && request.version() == Version::HTTP_11 {
-        return Err(Denial::malformed("Host is missing"));
-    }
-    let (scheme, expected) = match door {
-        Door::Tunnel { authority, scheme } => (*scheme, authority.clone()),
-        Door::Plain => (Scheme::Http, absolute(request.uri())?),
-    };
-    let default_port = match scheme {
-        Scheme::Http => 80,
-        Scheme::Https => 443,
-    };
-    let named = [
-        host.map(|value| value.to_str().unwrap_or("\0")),
-        request.uri().authority().map(http::uri::Authority::as_str),
-    ];
-    for text in named.into_iter().flatten() {
-        // As nearly all of them are: what is in normal form already needs no reading.
-        if expected.port == default_port && expected.host.name() == Some(text) {
-            continue;
-        }
-        // A tunnel to another port than the scheme's: clients leave it out or name it.
-        let parsed = Authority::parse(text, Some(default_port)).map_err(Denial::malformed)?;
-        if parsed != expected {
-            let sentence =
-                format!("Host mismatch: {parsed} was asked for on a connection to {expected}");
-            return Err(Denial::new(Code::HostMismatch, sentence));
-        }
-    }
-    let scheme_differs = request
-        .uri()
-        .scheme_str()
-        .is_some_and(|named| named != scheme.as_str());
-    if scheme_differs {
-        return Err(Denial::malformed(
-            "the scheme differs from the connection's",
-        ));
-    }
-    Ok((scheme, expected))
-}
-
-fn absolute(uri: &Uri) -> Result<Authority, Denial> {
-    let Some(authority) = uri.authority() else {
-        return Err(Denial::malformed(
-            "a proxy takes requests in absolute form, or CONNECT",
-        ));
-    };
-    if uri.scheme_str() != Some("http") {
-        return Err(Denial::malformed(
-            "only http is taken in absolute form; use CONNECT for https",
-        ));
-    }
-    Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)
 }
 
 fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {

@@ -4,6 +4,7 @@ mod accept;
 mod activity;
 mod body;
 mod connection;
+mod door;
 mod drain;
 mod exchange;
 mod filtering;

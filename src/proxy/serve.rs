@@ -12,7 +12,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
-use super::exchange::{Door, handle};
+use super::door::Door;
+use super::exchange::handle;
 use super::io::Socket;
 use super::live::LiveFlow;
 use super::seldom::Seldom;

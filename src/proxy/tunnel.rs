@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 
 use super::connection::Connection;
-use super::exchange::Door;
+use super::door::Door;
 use super::headers::has_body;
 use super::hello::HelloReader;
 use super::io::{ClientIo, Socket};

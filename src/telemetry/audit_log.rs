@@ -199,14 +199,11 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
     use std::path::PathBuf;
-
-    use addons::contract::{Addon as _, Client, Flow, Host, Kind, Outcome, Scheme};
-    use addons::observe::{Audit, AuditSettings};
 
     use super::*;
     use crate::telemetry::audit_file::verify;
+    use crate::telemetry::ended::end_flows;
 
     fn start(path: PathBuf) -> AuditLog {
         let config = AuditConfig {
@@ -216,26 +213,6 @@ mod tests {
             lines_per_minute_per_container: 6000,
         };
         AuditLog::start(config, Light::default(), &prometheus::Registry::new()).unwrap()
-    }
-
-    fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
-        let settings = AuditSettings {
-            log: sink,
-            live: Vec::new(),
-            lines_per_minute_per_container: NonZeroU32::new(1_000_000).unwrap(),
-        };
-        let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
-        let outcome = Outcome {
-            status: 200,
-            denial: None,
-            aborted: false,
-            duration: Duration::ZERO,
-        };
-        for _ in 0..count {
-            let host = Host::parse("api.example.com").unwrap();
-            let flow = Flow::new(Kind::Http, Client::default(), Scheme::Http, host, 80, None);
-            audit.finished(&flow, &outcome);
-        }
     }
 
     #[test]

@@ -68,41 +68,15 @@ impl AuditSink for FlowLog {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-    use std::time::Duration;
-
-    use addons::contract::{Addon as _, Client, Flow, Host, Kind, Outcome, Scheme};
-    use addons::observe::{Audit, AuditSettings};
     use tokio::sync::broadcast::error::TryRecvError;
 
     use super::*;
-
-    /// Ends as many flows, told apart by their ports.
-    fn end_flows(log: &Arc<FlowLog>, count: usize) {
-        let settings = AuditSettings {
-            log: Arc::clone(log) as _,
-            live: Vec::new(),
-            lines_per_minute_per_container: NonZeroU32::new(1_000_000).unwrap(),
-        };
-        let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
-        let outcome = Outcome {
-            status: 200,
-            denial: None,
-            aborted: false,
-            duration: Duration::ZERO,
-        };
-        for port in 0..u16::try_from(count).unwrap() {
-            let host = Host::parse("api.example.com").unwrap();
-            let client = Client::default();
-            let flow = Flow::new(Kind::Http, client, Scheme::Http, host, port, None);
-            audit.finished(&flow, &outcome);
-        }
-    }
+    use crate::telemetry::ended::end_flows;
 
     #[test]
     fn the_newest_thousand_are_kept() {
         let log = Arc::new(FlowLog::default());
-        end_flows(&log, KEPT + 7);
+        end_flows(log.clone(), KEPT + 7);
         let newest = log.newest();
         assert_eq!(newest.len(), KEPT);
         assert_eq!(newest.first().map(|line| line.port), Some(1006));
@@ -114,13 +88,13 @@ mod tests {
         let log = Arc::new(FlowLog::default());
         for _ in 0..2 {
             let (mut one, mut other) = (log.subscribe(), log.subscribe());
-            end_flows(&log, 1);
+            end_flows(log.clone(), 1);
             drop(one.try_recv().unwrap());
             drop(one);
-            end_flows(&log, 1);
+            end_flows(log.clone(), 1);
             assert!(other.try_recv().is_ok() && other.try_recv().is_ok());
             drop(other);
-            end_flows(&log, 1);
+            end_flows(log.clone(), 1);
         }
         assert_eq!(log.newest().len(), 6);
     }
@@ -129,7 +103,7 @@ mod tests {
     fn a_slow_reader_is_told_what_it_missed_and_holds_nobody_up() {
         let log = Arc::new(FlowLog::default());
         let mut reader = log.subscribe();
-        end_flows(&log, 2 * KEPT + 100);
+        end_flows(log.clone(), 2 * KEPT + 100);
         assert!(matches!(reader.try_recv(), Err(TryRecvError::Lagged(missed)) if missed >= 1000));
         assert!(reader.try_recv().is_ok());
     }

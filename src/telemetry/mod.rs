@@ -2,6 +2,8 @@
 
 mod audit_file;
 mod audit_log;
+#[cfg(test)]
+mod ended;
 pub mod flow_log;
 mod light;
 mod logging;

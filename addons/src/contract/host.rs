@@ -268,6 +268,7 @@ mod tests {
             "a/b",
             "a\\b",
             "xn--zzzzzz-.example",
+            "XN--ZZZZZZ-.example",
             "a,b",
             "*.example.com",
         ] {

@@ -205,6 +205,24 @@ mod tests {
     use crate::fixtures::registration;
 
     #[test]
+    fn owners_are_the_same_in_any_case_and_have_all_their_repositories() {
+        let mut registration = registration("web");
+        let repo = |name: &str| Repo {
+            name: name.into(),
+            max_receive_pack_bytes: None,
+        };
+        registration.repos = ["acme/web", "Acme/api", "other/web"].map(repo).into();
+        let container = Container::new(registration);
+        assert_eq!(owners(&container), ["acme", "other"]);
+        let names = |owner| {
+            let repos = repos_of(&container, owner);
+            repos.iter().map(|repo| &*repo.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("ACME"), ["acme/web", "Acme/api"]);
+        assert_eq!(names("other"), ["other/web"]);
+    }
+
+    #[test]
     fn a_token_whose_reach_is_not_told_is_not_used() {
         let installation = Installation {
             app_id: "1".to_owned(),

@@ -1,0 +1,99 @@
+//! Where the requests of a connection go, as it and they say.
+
+use addons::contract::{Authority, Code, Denial, Host, Scheme};
+use http::header::HOST;
+use http::{Request, Uri, Version};
+use hyper::body::Incoming;
+
+/// How requests on a connection say where they go.
+#[derive(Clone, Debug)]
+pub enum Door {
+    /// In the request line, in absolute form.
+    Plain,
+    /// All to the authority of the tunnel.
+    Tunnel {
+        authority: Authority,
+        scheme: Scheme,
+    },
+}
+
+impl Door {
+    /// Where all requests go, as far as the connection tells.
+    pub fn destination(&self) -> (Scheme, Authority) {
+        match self {
+            Self::Tunnel { authority, scheme } => (*scheme, authority.clone()),
+            Self::Plain => {
+                let nowhere = Host::Name("".into());
+                let authority = Authority {
+                    host: nowhere,
+                    port: 0,
+                };
+                (Scheme::Http, authority)
+            }
+        }
+    }
+}
+
+/// Where a request goes. All that name an authority must name the same one.
+pub fn destination(
+    door: &Door,
+    request: &Request<Incoming>,
+) -> Result<(Scheme, Authority), Denial> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Denial::malformed("Host appears twice"));
+    }
+    if host.is_none() && request.version() == Version::HTTP_11 {
+        return Err(Denial::malformed("Host is missing"));
+    }
+    let (scheme, expected) = match door {
+        Door::Tunnel { authority, scheme } => (*scheme, authority.clone()),
+        Door::Plain => (Scheme::Http, absolute(request.uri())?),
+    };
+    let default_port = match scheme {
+        Scheme::Http => 80,
+        Scheme::Https => 443,
+    };
+    let named = [
+        host.map(|value| value.to_str().unwrap_or("\0")),
+        request.uri().authority().map(http::uri::Authority::as_str),
+    ];
+    for text in named.into_iter().flatten() {
+        // As nearly all of them are: what is in normal form already needs no reading.
+        if expected.port == default_port && expected.host.name() == Some(text) {
+            continue;
+        }
+        // A tunnel to another port than the scheme's: clients leave it out or name it.
+        let parsed = Authority::parse(text, Some(default_port)).map_err(Denial::malformed)?;
+        if parsed != expected {
+            let sentence =
+                format!("Host mismatch: {parsed} was asked for on a connection to {expected}");
+            return Err(Denial::new(Code::HostMismatch, sentence));
+        }
+    }
+    let scheme_differs = request
+        .uri()
+        .scheme_str()
+        .is_some_and(|named| named != scheme.as_str());
+    if scheme_differs {
+        return Err(Denial::malformed(
+            "the scheme differs from the connection's",
+        ));
+    }
+    Ok((scheme, expected))
+}
+
+fn absolute(uri: &Uri) -> Result<Authority, Denial> {
+    let Some(authority) = uri.authority() else {
+        return Err(Denial::malformed(
+            "a proxy takes requests in absolute form, or CONNECT",
+        ));
+    };
+    if uri.scheme_str() != Some("http") {
+        return Err(Denial::malformed(
+            "only http is taken in absolute form; use CONNECT for https",
+        ));
+    }
+    Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)
+}

@@ -1,0 +1,30 @@
+//! Flows that ended, for tests of what hears of them.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{Addon as _, Client, Flow, Host, Kind, Outcome, Scheme};
+use addons::observe::{Audit, AuditSettings, AuditSink};
+
+/// Ends as many flows, told apart by their ports.
+pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
+    let settings = AuditSettings {
+        log: sink,
+        live: Vec::new(),
+        lines_per_minute_per_container: NonZeroU32::new(1_000_000).unwrap(),
+    };
+    let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
+    let outcome = Outcome {
+        status: 200,
+        denial: None,
+        aborted: false,
+        duration: Duration::ZERO,
+    };
+    for port in 0..u16::try_from(count).unwrap() {
+        let host = Host::parse("api.example.com").unwrap();
+        let client = Client::default();
+        let flow = Flow::new(Kind::Http, client, Scheme::Http, host, port, None);
+        audit.finished(&flow, &outcome);
+    }
+}
