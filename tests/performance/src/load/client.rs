@@ -106,6 +106,13 @@ impl Target {
             .await
     }
 
+    /// A connection to the host of this number, with one request made.
+    pub async fn used(&self, number: usize) -> anyhow::Result<Client> {
+        let mut client = self.open(number).await?;
+        self.request(&mut client).await?;
+        Ok(client)
+    }
+
     async fn speak(&self, stream: TlsStream<TcpStream>, host: String) -> anyhow::Result<Client> {
         let io = TokioIo::new(stream);
         let (sender, authority) = if self.kind == Kind::Streams {

@@ -15,7 +15,7 @@ use crate::usage::Usage;
 use client::{Client, Target};
 use clock::Clock;
 
-/// After the connections are open and before the clock starts.
+/// After the first requests and before the clock starts.
 const SETTLING: Duration = Duration::from_millis(100);
 
 /// What is done over and over.
@@ -116,20 +116,22 @@ impl Load {
         Ok(())
     }
 
-    /// One for each worker; none where each request has a tunnel of its own.
+    /// One for each worker; none where each request has a tunnel of its own. Each has been used
+    /// once: what a proxy does for the first request, such as connecting to the origin, is not
+    /// what a kept connection costs.
     async fn open_kept(&self, target: &Target) -> anyhow::Result<Vec<Option<Client>>> {
         let mut kept = Vec::new();
         for _ in 0..self.connections {
             match self.kind {
                 Kind::Tunnels => kept.push(None),
                 Kind::Streams => {
-                    let client = target.open(0).await?;
+                    let client = target.used(0).await?;
                     for _ in 1..self.streams {
                         kept.push(Some(client.another()?));
                     }
                     kept.push(Some(client));
                 }
-                _ => kept.push(Some(target.open(0).await?)),
+                _ => kept.push(Some(target.used(0).await?)),
             }
         }
         Ok(kept)
@@ -139,9 +141,7 @@ impl Load {
         let before = Usage::of(self.pid)?;
         let mut open = Vec::with_capacity(self.connections);
         for number in 0..self.connections {
-            let mut client = target.open(number).await?;
-            target.request(&mut client).await?;
-            open.push(client);
+            open.push(target.used(number).await?);
         }
         tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
         let after = Usage::of(self.pid)?;
