@@ -77,7 +77,11 @@ impl Activity {
     }
 
     fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.at(Instant::now())
+    }
+
+    fn at(&self, time: Instant) -> u64 {
+        time.duration_since(self.began).as_millis() as u64
     }
 
     /// Bytes arrived from the client.
@@ -111,16 +115,16 @@ impl Activity {
         self.last.store(self.now(), Ordering::Relaxed);
     }
 
-    /// A head is complete.
-    pub fn begin(&self) {
+    /// A head is complete, as of now.
+    pub fn begin(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
-        self.moved();
+        self.last.store(self.at(now), Ordering::Relaxed);
     }
 
-    /// A response is complete, or given up.
-    pub fn end(&self) {
-        self.moved();
+    /// A response is complete, or given up, as of now.
+    pub fn end(&self, now: Instant) {
+        self.last.store(self.at(now), Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -244,8 +248,8 @@ mod tests {
             let client = async {
                 tokio::time::sleep(Duration::from_secs(quiet)).await;
                 activity.read();
-                activity.begin();
-                activity.end();
+                activity.begin(Instant::now());
+                activity.end(Instant::now());
                 tokio::time::sleep(Duration::from_secs(5)).await;
                 activity.read();
                 std::future::pending::<()>().await;
@@ -263,7 +267,7 @@ mod tests {
     async fn a_body_that_moves_keeps_the_connection() {
         let activity = Activity::new();
         activity.read();
-        activity.begin();
+        activity.begin(Instant::now());
         advance(Duration::from_secs(299)).await;
         activity.moved();
         assert_eq!(over_in(&activity), 300);
@@ -274,7 +278,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_for_an_upstream_is_not_idling() {
         let activity = Activity::new();
-        activity.begin();
+        activity.begin(Instant::now());
         let waiting = activity.wait();
         advance(Duration::from_secs(1000)).await;
         assert_eq!(over_in(&activity), 300);
@@ -288,11 +292,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn upstream_connections_are_handed_back_after_two_idle_seconds_and_only_then() {
         let activity = Activity::new();
-        activity.begin();
+        activity.begin(Instant::now());
         activity.keeps_upstream();
         advance(Duration::from_secs(10)).await;
         assert!(matches!(activity.due(PATIENCE), Due::At(_)));
-        activity.end();
+        activity.end(Instant::now());
         advance(Duration::from_millis(1900)).await;
         assert!(matches!(activity.due(PATIENCE), Due::At(_)));
         advance(Duration::from_millis(200)).await;
@@ -305,10 +309,10 @@ mod tests {
         let activity = Activity::new();
         activity.read();
         assert!(activity.is_idle());
-        activity.begin();
+        activity.begin(Instant::now());
         assert!(!activity.is_idle());
         activity.wrote(true);
-        activity.end();
+        activity.end(Instant::now());
         assert!(!activity.is_idle());
         activity.wrote(false);
         assert!(activity.is_idle());

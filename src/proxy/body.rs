@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use addons::contract::{BodyFilter, Counters, Denial};
 use bytes::Bytes;
@@ -15,10 +15,9 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
-use super::connection::Connection;
 use super::drain::Denied;
 use super::filtering::Filtering;
-use super::live::LiveFlow;
+use super::live::Exchange;
 use super::upstream::Upstream;
 
 /// Why a body broke off.
@@ -81,6 +80,7 @@ impl Source {
 
 /// A request's body on its way to the upstream; most requests have none. Boxed, since a request
 /// changes hands several times on its way.
+#[derive(Default)]
 pub struct RequestBody(Option<Box<Upload>>);
 
 struct Upload {
@@ -262,11 +262,12 @@ pub struct ResponseBody {
     inner: Option<Incoming>,
     upstream: Option<Upstream>,
     filtering: Option<Filtering>,
-    trailers: Option<HeaderMap>,
+    /// Boxed, since hardly any body has them.
+    trailers: Option<Box<HeaderMap>>,
     /// What is wrong with it, once what passed before has gone out.
     broken: Option<BodyError>,
-    live: Option<Box<LiveFlow>>,
-    connection: Arc<Connection>,
+    /// Until it ends.
+    exchange: Option<Box<Exchange>>,
 }
 
 impl ResponseBody {
@@ -274,8 +275,7 @@ impl ResponseBody {
         inner: Incoming,
         upstream: Upstream,
         filters: Vec<Box<dyn BodyFilter>>,
-        live: Box<LiveFlow>,
-        connection: Arc<Connection>,
+        exchange: Box<Exchange>,
     ) -> Box<Self> {
         let mut body = Box::new(Self {
             inner: Some(inner),
@@ -283,8 +283,7 @@ impl ResponseBody {
             filtering: (!filters.is_empty()).then(|| Filtering::new(filters)),
             trailers: None,
             broken: None,
-            live: Some(live),
-            connection,
+            exchange: Some(exchange),
         });
         if body.inner.as_ref().is_some_and(Body::is_end_stream) && body.filtering.is_none() {
             body.finish();
@@ -297,24 +296,28 @@ impl ResponseBody {
         self.filtering.as_ref().is_none_or(Filtering::keeps_length)
     }
 
-    fn count(&self, bytes: usize) {
-        self.connection.activity.moved();
-        if let Some(live) = &self.live {
-            live.flow
-                .counters
-                .bytes_out
-                .fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Counts what goes to the client; `last`: nobody asks for more after it.
+    fn count(&mut self, bytes: usize, last: bool) {
+        if let Some(exchange) = &self.exchange {
+            let bytes_out = &exchange.live.flow.counters.bytes_out;
+            bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+            if !last {
+                exchange.connection.activity.moved();
+            }
+        }
+        if last {
+            self.finish();
         }
     }
 
     fn finish(&mut self) {
         self.inner = None;
-        if let Some(mut live) = self.live.take() {
-            live.complete();
-            self.connection.activity.end();
-        }
-        if let Some(Upstream::Http1(one)) = self.upstream.take() {
-            self.connection.keep(one);
+        let upstream = self.upstream.take();
+        if let Some(mut exchange) = self.exchange.take() {
+            exchange.live.complete();
+            if let Some(Upstream::Http1(one)) = upstream {
+                exchange.connection.keep(one);
+            }
         }
     }
 
@@ -323,14 +326,16 @@ impl ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match (&mut self.inner, &mut self.upstream) {
-            (Some(inner), Some(upstream)) => upstream.poll_frame(inner, context),
+            (Some(inner), Some(upstream)) => {
+                upstream.poll(context, |context| Pin::new(&mut *inner).poll_frame(context))
+            }
             _ => Poll::Ready(None),
         }
     }
 
     fn deny(&mut self, denial: Denial) -> BodyError {
-        if let Some(live) = &mut self.live {
-            live.denied(&denial);
+        if let Some(exchange) = &mut self.exchange {
+            exchange.live.denied(&denial);
         }
         BodyError::Denied(denial)
     }
@@ -338,20 +343,19 @@ impl ResponseBody {
     /// Takes what has arrived of a filtered body, without waiting for more. Where that is all of
     /// it, its length is known in spite of the filters: a short answer goes out in one piece, as
     /// it came.
-    pub async fn gather(&mut self) -> Option<u64> {
-        let all = |body: &mut Self, context: &mut Context<'_>| -> Poll<Result<(), BodyError>> {
-            while body.filtering.as_ref().is_some_and(|one| !one.ended) {
-                ready!(body.poll_step(context))?;
+    pub fn gather(&mut self) -> Option<u64> {
+        // Whoever takes the body polls it again, and is woken then.
+        let context = &mut Context::from_waker(Waker::noop());
+        while self.filtering.as_ref().is_some_and(|one| !one.ended) {
+            match self.poll_step(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    self.broken = Some(error);
+                    break;
+                }
+                Poll::Pending => break,
             }
-            Poll::Ready(Ok(()))
-        };
-        poll_fn(|context| {
-            if let Poll::Ready(Err(error)) = all(self, context) {
-                self.broken = Some(error);
-            }
-            Poll::Ready(())
-        })
-        .await;
+        }
         if self.is_end_stream() {
             // Nobody asks for what is not there.
             self.finish();
@@ -368,8 +372,8 @@ impl ResponseBody {
         let verdict = match frame.map(Frame::into_data) {
             Some(Ok(chunk)) => filtering.chunk(chunk),
             Some(Err(frame)) => {
-                self.trailers = frame.into_trailers().ok();
-                filtering.end(self.trailers.as_mut())
+                self.trailers = frame.into_trailers().ok().map(Box::new);
+                filtering.end(self.trailers.as_deref_mut())
             }
             None => filtering.end(None),
         };
@@ -385,17 +389,14 @@ impl ResponseBody {
                 return Poll::Ready(None);
             };
             if let Some(piece) = filtering.passed.pop() {
-                self.count(piece.len());
-                if self.is_end_stream() {
-                    // Nobody asks for more.
-                    self.finish();
-                }
+                let last = self.is_end_stream();
+                self.count(piece.len(), last);
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             if filtering.ended {
                 let trailers = self.trailers.take();
                 self.finish();
-                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(*trailers))));
             }
             if let Some(error) = self.broken.take() {
                 return Poll::Ready(Some(Err(error)));
@@ -421,11 +422,8 @@ impl Body for ResponseBody {
         match &frame {
             Some(frame) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
-                this.count(length);
-                // Nobody asks for more after the trailers.
-                if frame.is_trailers() || this.inner.as_ref().is_some_and(Body::is_end_stream) {
-                    this.finish();
-                }
+                let ends = this.inner.as_ref().is_some_and(Body::is_end_stream);
+                this.count(length, ends || frame.is_trailers());
             }
             None => this.finish(),
         }
@@ -449,14 +447,6 @@ impl Body for ResponseBody {
                 SizeHint::with_exact(filtering.passed.len() as u64)
             }
             (Some(_), _) => SizeHint::default(),
-        }
-    }
-}
-
-impl Drop for ResponseBody {
-    fn drop(&mut self) {
-        if self.live.is_some() {
-            self.connection.activity.end();
         }
     }
 }

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use super::Engine;
 use super::activity::{Activity, Patience};
 use super::permission::Permitted;
-use super::upstream::{Http1, LeasePool, Target};
+use super::upstream::{Http1, LeasePool};
 use super::workers::Place;
 use crate::world::World;
 
@@ -116,12 +116,12 @@ impl Connection {
         self.container.clone().map(Principal::Container)
     }
 
-    /// Takes the upstream connection that was kept for a target.
-    pub fn take_kept(&self, epoch: u64, target: &Target) -> Option<Box<Http1>> {
+    /// Takes the upstream connection that was kept for where a flow goes.
+    pub fn take_kept(&self, epoch: u64, flow: &Flow) -> Option<Box<Http1>> {
         let mut kept = self.kept.lock();
         let at = kept
             .iter()
-            .rposition(|one| one.epoch == epoch && one.target == *target)?;
+            .rposition(|one| one.epoch == epoch && one.target.is_of(flow))?;
         Some(kept.swap_remove(at))
     }
 

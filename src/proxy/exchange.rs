@@ -1,364 +1,372 @@
 //! One request and its response, through the chain and back.
 
 use std::borrow::Cow;
-use std::pin::pin;
 use std::sync::Arc;
 
-use addons::contract::{Cleared, Code, Denial, Flow, Kind, Request as Head};
+use addons::contract::{
+    Cleared, Code, Denial, Flow, Host, Kind, Request as Head, Response as AnswerHead,
+};
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 
 use super::body::{DenialSlot, RequestBody, ResponseBody};
 use super::connection::Connection;
 use super::door::{Door, destination};
 use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head, read_response_head};
-use super::live::LiveFlow;
+use super::live::Exchange;
 use super::outgoing::{
-    Sent, not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
+    not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
 };
 use super::permission::Permitted;
 use super::reply::{self, Reply};
-use super::upstream::{LeasePool, Target, Upstream, Want};
-use super::{upstream, websocket, whole};
-use crate::world::World;
+use super::upstream::{self, LeasePool, Target, Upstream, Want};
+use super::{websocket, whole};
 
 /// Filtered bodies up to this size keep a length, if they are there at once.
 const GATHERED: u64 = 16 * 1024;
 
 /// Answers one request. Whatever goes wrong is an answer too.
-pub async fn handle(
+///
+/// There is a future for each request under way, so it is kept small: what never waits is done
+/// before or after it, and what hardly ever does has boxes of its own.
+pub fn handle(
     connection: Arc<Connection>,
-    door: Arc<Door>,
+    door: &Door,
     request: Request<Incoming>,
-) -> Response<Reply> {
-    connection.activity.begin();
+) -> impl Future<Output = Response<Reply>> + Send + use<> {
     let close_after = connection.container.is_none() || connection.refusal.is_some();
-    let http1 = request.version() < Version::HTTP_2;
-    let mut exchange = Exchange::begin(connection, &door, &request);
-    let answered = exchange.run(&door, request).await;
-    let response = match answered {
-        Ok(response) => response,
-        Err(denial) => exchange.deny(&denial),
-    };
-    if close_after && http1 {
-        reply::closing(response)
-    } else {
-        response
+    let closes = close_after && request.version() < Version::HTTP_2;
+    let (mut exchange, mut asked) = begin(connection, door, request);
+    async move {
+        let answered = match &mut asked {
+            Ok(asked) => asked.answer(&mut exchange).await,
+            Err(denial) => Err(denial.clone()),
+        };
+        let response = match answered {
+            Ok(answered) => answered.response(exchange),
+            Err(denial) => deny(exchange, &denial),
+        };
+        if closes {
+            reply::closing(response)
+        } else {
+            response
+        }
     }
 }
 
-/// The state of one exchange; the flow leaves it with the response's body.
-struct Exchange {
+/// Begins the flow and reads the head.
+fn begin(
     connection: Arc<Connection>,
-    world: Arc<World>,
-    live: Option<Box<LiveFlow>>,
-    malformed: Option<Denial>,
+    door: &Door,
+    request: Request<Incoming>,
+) -> (Box<Exchange>, Result<Box<Asked>, Denial>) {
+    let world = connection.engine.world();
+    let (scheme, authority, malformed) = match destination(door, &request) {
+        Ok((scheme, authority)) => (scheme, authority, None),
+        Err(denial) => {
+            let (scheme, asked) = door.destination();
+            (scheme, asked, Some(denial))
+        }
+    };
+    let client = connection.client.clone();
+    let mut flow = world.flow(Kind::Http, client, scheme, authority.host, authority.port);
+    flow.principal = connection.principal();
+    flow.record.method = Some(name_of(request.method()));
+    let refusal = connection.refusal.clone().or(malformed);
+    let mut exchange = Exchange::begin(connection, flow, world);
+    let goes_anywhere = matches!(door, Door::Plain);
+    if goes_anywhere {
+        *exchange.connection.in_hand.lock() = Some(Permitted::of(&exchange.live));
+    }
+    let asked = Asked::read(request, refusal, goes_anywhere, &mut exchange.live.flow);
+    (exchange, asked)
 }
 
-/// What is ready to be sent.
-struct Prepared {
-    /// Until it is sent.
-    request: Option<Request<RequestBody>>,
-    denied: Option<DenialSlot>,
-    cleared: Cleared,
-    target: Target,
-    want: Want,
+/// What a client asked for, as far as it was not sent on yet.
+struct Asked {
+    head: Head,
+    uri: Uri,
     version: Version,
-    websocket: Option<websocket::Opening>,
-}
-
-/// What a denial leaves unread of a request.
-struct Unread {
-    body: Incoming,
+    /// What a denial leaves unread.
+    body: Option<Incoming>,
     /// Reading on would ask for a body that has not been sent yet.
     unasked: bool,
+    on_upgrade: Option<OnUpgrade>,
+    /// No tunnel was permitted before.
+    goes_anywhere: bool,
 }
 
-impl Unread {
-    /// Reads on beside the answer, so that a client that is still writing sees it.
-    fn denied(self, denial: Denial) -> Denial {
-        if !self.unasked && !self.body.is_end_stream() {
-            tokio::spawn(drain(self.body, &denial));
-        }
-        denial
-    }
-}
-
-impl Exchange {
-    fn begin(connection: Arc<Connection>, door: &Door, request: &Request<Incoming>) -> Self {
-        let world = connection.engine.world();
-        let (scheme, authority, malformed) = match destination(door, request) {
-            Ok((scheme, authority)) => (scheme, authority, None),
+impl Asked {
+    fn read(
+        request: Request<Incoming>,
+        refusal: Option<Denial>,
+        goes_anywhere: bool,
+        flow: &mut Flow,
+    ) -> Result<Box<Self>, Denial> {
+        let (mut parts, body) = request.into_parts();
+        let on_upgrade = parts.extensions.remove::<OnUpgrade>();
+        let unasked = parts.headers.contains_key(EXPECT);
+        match read(&mut parts, refusal, on_upgrade.is_some(), flow) {
+            Ok(head) => Ok(Box::new(Self {
+                head,
+                uri: parts.uri,
+                version: parts.version,
+                body: Some(body),
+                unasked,
+                on_upgrade,
+                goes_anywhere,
+            })),
             Err(denial) => {
-                let (scheme, asked) = door.destination();
-                (scheme, asked, Some(denial))
+                drain_beside(body, unasked, &denial);
+                Err(denial.by("proxy"))
             }
-        };
-        let mut flow: Flow = world.flow(
-            Kind::Http,
-            connection.client.clone(),
-            scheme,
-            authority.host,
-            authority.port,
-        );
-        flow.principal = connection.principal();
-        flow.record.method = Some(name_of(request.method()));
-        if matches!(door, Door::Plain) {
-            *connection.in_hand.lock() = Some(Permitted::of(&flow, &world));
-        }
-        let live = LiveFlow::new(flow, Arc::clone(&world.chain));
-        Self {
-            connection,
-            world,
-            live: Some(Box::new(live)),
-            malformed,
         }
     }
 
     /// Takes the request through the chain, sends it, and takes the response back through it.
     /// Nothing is looked up or dialled before the chain has cleared it.
-    async fn run(
-        &mut self,
-        door: &Door,
-        request: Request<Incoming>,
-    ) -> Result<Response<Reply>, Denial> {
-        let (mut parts, body) = request.into_parts();
-        let on_upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-        let unread = Unread {
-            body,
-            unasked: parts.headers.contains_key(EXPECT),
-        };
-        let mut head = match self.read(&mut parts, on_upgrade.is_some()) {
-            Ok(head) => head,
-            Err(denial) => return Err(unread.denied(denial)),
-        };
-        let cleared = match self.judge(door, &mut head).await {
+    async fn answer(&mut self, exchange: &mut Exchange) -> Result<Answered, Denial> {
+        let cleared = match self.judge(exchange).await {
             Ok(cleared) => cleared,
-            Err(denial) => return Err(unread.denied(denial)),
+            Err(denial) => return Err(self.denied(denial)),
         };
-        let mut body = self.body_of(&mut head, unread).await?;
-        if let Err(error) = body.prime().await {
-            return Err(match take_denied(body.denial_slot().as_ref()) {
-                Some(denied) => denied.when_due(parts.version).await,
-                None => request_broke_off(&error),
-            });
-        }
-        let mut prepared = self.prepare(&parts, head, body, cleared, on_upgrade)?;
-        self.send(&mut prepared).await
+        let body = self.body_of(exchange).await?;
+        self.send(exchange, &cleared, body).await
     }
 
-    /// Reads the head, unless something is wrong before it is read.
-    fn read(&mut self, parts: &mut Parts, upgradable: bool) -> Result<Head, Denial> {
-        let refusal = self.connection.refusal.clone().or(self.malformed.take());
-        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-        if let Some(refusal) = refusal {
-            return Err(refusal.by("proxy"));
+    async fn judge(&mut self, exchange: &mut Exchange) -> Result<Cleared, Denial> {
+        let (flow, chain) = (&mut exchange.live.flow, &exchange.live.world.chain);
+        if self.goes_anywhere {
+            chain.tunnel(flow).await?;
         }
-        let (head, upgrade) = read_head(parts).map_err(|denial| denial.by("proxy"))?;
-        live.flow.record.path = Some(head.path.normal().into());
-        if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
-            let sentence = "Protocol not allowed: only WebSocket upgrades pass";
-            return Err(Denial::new(Code::ProtocolNotAllowed, sentence).by("proxy"));
-        }
-        if head.websocket {
-            live.flow.kind = Kind::Websocket;
-        }
-        Ok(head)
-    }
-
-    async fn judge(&mut self, door: &Door, head: &mut Head) -> Result<Cleared, Denial> {
-        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-        let chain = &self.world.chain;
-        if matches!(door, Door::Plain) {
-            chain.tunnel(&mut live.flow).await?;
-        }
-        let cleared = chain.request(&mut live.flow, head).await?;
-        self.connection.is_bound(&live.flow)?;
-        if live.flow.record.path.as_deref() != Some(head.path.normal()) {
-            live.flow.record.path = Some(head.path.normal().into());
+        let cleared = chain.request(flow, &mut self.head).await?;
+        exchange.connection.is_bound(flow)?;
+        let path = self.head.path.normal();
+        if flow.record.path.as_deref() != Some(path) {
+            flow.record.path = Some(path.into());
         }
         Ok(cleared)
     }
 
+    /// A denial of what may not have been read to its end.
+    fn denied(&mut self, denial: Denial) -> Denial {
+        if let Some(body) = self.body.take() {
+            drain_beside(body, self.unasked, &denial);
+        }
+        denial
+    }
+
     /// The body to send: as it streams, or read and judged where an addon asked for that.
-    async fn body_of(&self, head: &mut Head, unread: Unread) -> Result<RequestBody, Denial> {
-        let activity = &self.connection.activity;
-        let live = self.live.as_deref().ok_or_else(Denial::internal)?;
-        let counters = &live.flow.counters;
-        let Some(whole) = head.take_whole() else {
-            let filters = head.take_filters();
-            return Ok(RequestBody::new(unread.body, filters, counters, activity));
-        };
-        let Unread { mut body, unasked } = unread;
-        let chain = &self.world.chain;
-        let judging = whole::judge(head, &mut body, whole, chain, counters, activity);
-        // Few requests are judged whole, and all of them would carry the room for it.
-        let judged = Box::pin(judging).await;
-        match judged {
-            Ok(held) => {
-                let filters = head.take_filters();
-                Ok(RequestBody::held(held, filters, counters, activity))
+    async fn body_of(&mut self, exchange: &Exchange) -> Result<RequestBody, Denial> {
+        let activity = &exchange.connection.activity;
+        let counters = &exchange.live.flow.counters;
+        let mut body = if let Some(whole) = self.head.take_whole() {
+            let chain = &exchange.live.world.chain;
+            let body = self.body.as_mut().ok_or_else(Denial::internal)?;
+            let judging = whole::judge(&mut self.head, body, whole, chain, counters, activity);
+            match Box::pin(judging).await {
+                Ok(held) => RequestBody::held(held, self.head.take_filters(), counters, activity),
+                Err(denial) => return Err(self.denied(denial.by("proxy"))),
             }
-            Err(denial) => Err(Unread { body, unasked }.denied(denial.by("proxy"))),
+        } else {
+            let body = self.body.take().ok_or_else(Denial::internal)?;
+            RequestBody::new(body, self.head.take_filters(), counters, activity)
+        };
+        match body.prime().await {
+            Ok(()) => Ok(body),
+            Err(error) => Err(match take_denied(body.denial_slot().as_ref()) {
+                Some(denied) => Box::pin(denied.when_due(self.version)).await,
+                None => request_broke_off(&error),
+            }),
         }
     }
 
-    fn prepare(
-        &self,
-        parts: &Parts,
-        mut head: Head,
-        body: RequestBody,
-        cleared: Cleared,
-        on_upgrade: Option<hyper::upgrade::OnUpgrade>,
-    ) -> Result<Prepared, Denial> {
-        let live = self.live.as_deref().ok_or_else(Denial::internal)?;
-        if !body.keeps_length() {
-            head.headers.remove(CONTENT_LENGTH);
-        }
-        let websocket = match on_upgrade.filter(|_| head.websocket) {
-            Some(client) => Some(websocket::Opening::new(client, &head.headers, &body)?),
-            None => None,
+    async fn send(
+        &mut self,
+        exchange: &mut Exchange,
+        cleared: &Cleared,
+        mut body: RequestBody,
+    ) -> Result<Answered, Denial> {
+        let opening = self.opening(&body)?;
+        let denied = body.denial_slot();
+        let mut unsent: Option<Box<Request<RequestBody>>> = None;
+        let mut fresh_tries = 0;
+        let (response, upstream) = loop {
+            let mut upstream = acquire(exchange, cleared, self.want()).await?;
+            let request = match unsent.take() {
+                Some(unsent) => *unsent,
+                None => self.outgoing(std::mem::take(&mut body))?,
+            };
+            let (sending, uploading) = transmit(&mut upstream, request, &exchange.live.flow);
+            let mut error = match within(exchange, &mut upstream, sending).await? {
+                Ok(response) => {
+                    if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
+                        // A client that sends on may not read meanwhile; nothing would poll for
+                        // it then.
+                        upstream.detach();
+                    }
+                    break (response, upstream);
+                }
+                Err(error) => error,
+            };
+            if let Some(denied) = take_denied(denied.as_ref()) {
+                return Err(Box::pin(denied.when_due(self.version)).await);
+            }
+            // The connection was closed before a byte of the request went out: that is no fault
+            // of either side, and nothing was sent twice.
+            match error.take_message() {
+                Some(again) if fresh_tries < 2 => {
+                    fresh_tries += 1;
+                    unsent = Some(Box::new(again));
+                }
+                _ => {
+                    // The lease's end closes its upstream connections too.
+                    exchange.connection.is_live()?;
+                    let host = &exchange.live.flow.host;
+                    return Err(upstream_broke_off(host, error.error()));
+                }
+            }
         };
-        let want = match parts.version {
-            _ if head.websocket => Want::Websocket,
+        let live = &mut exchange.live;
+        let mut answered = Answered::read(response, upstream, opening, &live.flow.host)?;
+        let chain = &live.world.chain;
+        chain.response(&mut live.flow, &mut answered.head).await?;
+        Ok(answered)
+    }
+
+    /// What a WebSocket is opened with, if it is to be one.
+    fn opening(&mut self, body: &RequestBody) -> Result<Option<websocket::Opening>, Denial> {
+        match self.on_upgrade.take().filter(|_| self.head.websocket) {
+            Some(client) => websocket::Opening::new(client, &self.head.headers, body).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What is sent on.
+    fn outgoing(&mut self, body: RequestBody) -> Result<Request<RequestBody>, Denial> {
+        if !body.keeps_length() {
+            self.head.headers.remove(CONTENT_LENGTH);
+        }
+        let asked = std::mem::take(&mut self.uri).into_parts();
+        outgoing(&mut self.head, body, asked.path_and_query)
+    }
+
+    fn want(&self) -> Want {
+        match self.version {
+            _ if self.head.websocket => Want::Websocket,
             Version::HTTP_2 => Want::Http2,
             _ => Want::Http1,
-        };
-        Ok(Prepared {
-            denied: body.denial_slot(),
-            request: Some(outgoing(head, body, parts.uri.path_and_query())?),
-            cleared,
-            target: Target {
-                scheme: live.flow.scheme,
-                host: live.flow.host.clone(),
-                port: live.flow.port,
-            },
-            want,
-            version: parts.version,
-            websocket,
+        }
+    }
+}
+
+/// A connection to send on: the one that was kept here, or one of the lease's.
+async fn acquire(
+    exchange: &mut Exchange,
+    cleared: &Cleared,
+    want: Want,
+) -> Result<Upstream, Denial> {
+    let live = &mut exchange.live;
+    if want != Want::Websocket {
+        let epoch = live.world.epoch;
+        while let Some(mut kept) = exchange.connection.take_kept(epoch, &live.flow) {
+            if upstream::ready(&mut kept).await {
+                live.flow.record.upstream = Some(kept.address);
+                return Ok(Upstream::Http1(kept));
+            }
+        }
+    }
+    let container = Arc::clone(live.flow.container()?);
+    let pool = LeasePool::of(&container, &live.world);
+    let target = Target::of(&live.flow);
+    // Room for a handshake: kilobytes.
+    let upstream = Box::pin(pool.acquire(live, cleared, &target, want)).await?;
+    live.flow.record.upstream = Some(upstream.address());
+    Ok(upstream)
+}
+
+/// Reads a request's head, unless something is wrong before it is read.
+fn read(
+    parts: &mut Parts,
+    refusal: Option<Denial>,
+    upgradable: bool,
+    flow: &mut Flow,
+) -> Result<Head, Denial> {
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    let (head, upgrade) = read_head(parts)?;
+    flow.record.path = Some(head.path.normal().into());
+    if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
+        let sentence = "Protocol not allowed: only WebSocket upgrades pass";
+        return Err(Denial::new(Code::ProtocolNotAllowed, sentence));
+    }
+    if head.websocket {
+        flow.kind = Kind::Websocket;
+    }
+    Ok(head)
+}
+
+/// Reads on beside the answer, so that a client that is still writing sees it.
+fn drain_beside(body: Incoming, unasked: bool, denial: &Denial) {
+    if !unasked && !body.is_end_stream() {
+        tokio::spawn(drain(body, denial));
+    }
+}
+
+/// What the client is answered with, besides a denial.
+struct Answered {
+    head: AnswerHead,
+    rest: Rest,
+}
+
+/// What follows the head.
+enum Rest {
+    Body(Incoming, Upstream),
+    Websocket(Box<websocket::Accepted>),
+}
+
+impl Answered {
+    /// Reads what the upstream answered.
+    fn read(
+        mut response: Response<Incoming>,
+        mut upstream: Upstream,
+        opening: Option<websocket::Opening>,
+        host: &Host,
+    ) -> Result<Self, Denial> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let opening =
+                opening.ok_or_else(|| not_answered(host, "switched protocols unasked"))?;
+            // What it is now relayed by does not poll HTTP.
+            upstream.detach();
+            // The head passes the chain like any other; what follows is no body to filter.
+            let (headers, accepted) = opening.accept(&mut response, host)?;
+            return Ok(Self {
+                head: AnswerHead::new(response.status(), headers),
+                rest: Rest::Websocket(Box::new(accepted)),
+            });
+        }
+        let (mut parts, body) = response.into_parts();
+        read_response_head(&mut parts).map_err(|why| not_answered(host, why))?;
+        Ok(Self {
+            head: AnswerHead::new(parts.status, parts.headers),
+            rest: Rest::Body(body, upstream),
         })
     }
 
-    async fn send(&mut self, prepared: &mut Prepared) -> Result<Response<Reply>, Denial> {
-        let mut fresh_tries = 0;
-        loop {
-            let target = &prepared.target;
-            let mut upstream = self
-                .acquire(&prepared.cleared, target, prepared.want)
-                .await?;
-            let request = prepared.request.take().ok_or_else(Denial::internal)?;
-            let sent = self.transmit(&mut upstream, request, target).await?;
-            match sent {
-                Ok(response) => return self.answer(response, upstream, prepared).await,
-                Err(mut error) => {
-                    if let Some(denied) = take_denied(prepared.denied.as_ref()) {
-                        return Err(denied.when_due(prepared.version).await);
-                    }
-                    // The connection was closed before a byte of the request went out: that is
-                    // no fault of either side, and nothing was sent twice.
-                    match error.take_message() {
-                        Some(unsent) if fresh_tries < 2 => {
-                            fresh_tries += 1;
-                            prepared.request = Some(unsent);
-                        }
-                        _ => {
-                            // The lease's end closes its upstream connections too.
-                            self.connection.is_live()?;
-                            return Err(upstream_broke_off(&target.host, error.error()));
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Sends the request and waits for the head of its answer, as long as an answer may take.
-    async fn transmit(
-        &self,
-        upstream: &mut Upstream,
-        request: Request<RequestBody>,
-        target: &Target,
-    ) -> Result<Sent, Denial> {
-        let mut timer = upstream.timer().and_then(Option::take);
-        let limit = self.world.config.proxy.upstream.response_timeout;
-        let live = self.live.as_deref().ok_or_else(Denial::internal)?;
-        let activity = &self.connection.activity;
-        let sent = {
-            let sending = pin!(transmit(upstream, request, target));
-            within(limit, activity, live, &mut timer, sending).await?
+    /// The answer as the client gets it; its body carries the exchange.
+    fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
+        let Self { mut head, rest } = self;
+        let (body, upstream) = match rest {
+            Rest::Body(body, upstream) => (body, upstream),
+            Rest::Websocket(accepted) => return accepted.relay(head.headers, exchange),
         };
-        if let Some(kept) = upstream.timer() {
-            *kept = timer;
-        }
-        Ok(sent)
-    }
-
-    async fn acquire(
-        &mut self,
-        cleared: &Cleared,
-        target: &Target,
-        want: Want,
-    ) -> Result<Upstream, Denial> {
-        let world = &self.world;
-        if want != Want::Websocket {
-            while let Some(mut kept) = self.connection.take_kept(world.epoch, target) {
-                if upstream::ready(&mut kept).await {
-                    let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-                    live.flow.record.upstream = Some(kept.address);
-                    return Ok(Upstream::Http1(kept));
-                }
-            }
-        }
-        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-        let container = Arc::clone(live.flow.container()?);
-        let pool = LeasePool::of(&container, world);
-        // Room for a handshake: kilobytes, which the future of every request would have to carry.
-        let upstream = Box::pin(pool.acquire(world, live, cleared, target, want)).await?;
-        live.flow.record.upstream = Some(match &upstream {
-            Upstream::Http1(one) => one.address,
-            Upstream::Http2(one) => one.address,
-        });
-        Ok(upstream)
-    }
-
-    async fn answer(
-        &mut self,
-        mut response: Response<Incoming>,
-        mut upstream: Upstream,
-        prepared: &mut Prepared,
-    ) -> Result<Response<Reply>, Denial> {
-        let target = &prepared.target;
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(opening) = prepared.websocket.take() else {
-                return Err(not_answered(&target.host, "switched protocols unasked"));
-            };
-            // What it is now relayed by does not poll HTTP.
-            upstream.detach();
-            let mut accepted = opening.accept(&mut response, &target.host)?;
-            // The head passes the chain like any other; what follows is no body to filter.
-            let headers = std::mem::take(&mut accepted.headers);
-            let mut head = addons::contract::Response::new(response.status(), headers);
-            let chain = &self.world.chain;
-            let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-            chain.response(&mut live.flow, &mut head).await?;
-            accepted.headers = head.headers;
-            let live = self.live.take().ok_or_else(Denial::internal)?;
-            let permitted = Permitted::of(&live.flow, &self.world);
-            return Ok(accepted.relay(Arc::clone(&self.connection), live, permitted));
-        }
-        let (mut parts, body) = response.into_parts();
-        read_response_head(&mut parts).map_err(|why| not_answered(&target.host, why))?;
-        let headers = std::mem::take(&mut parts.headers);
-        let mut head = addons::contract::Response::new(parts.status, headers);
-        let chain = &self.world.chain;
-        let live = self.live.as_deref_mut().ok_or_else(Denial::internal)?;
-        chain.response(&mut live.flow, &mut head).await?;
-        live.answered(head.status.as_u16());
-        let live = self.live.take().ok_or_else(Denial::internal)?;
+        exchange.live.answered(head.status.as_u16());
         // An answer to HEAD, a 204 or a 304: there is nothing to filter, and a length that the
         // head names stays true.
         let filters = if body.is_end_stream() {
@@ -367,11 +375,10 @@ impl Exchange {
             head.take_filters()
         };
         let announced = body.size_hint().exact();
-        let connection = Arc::clone(&self.connection);
-        let mut body = ResponseBody::new(body, upstream, filters, live, connection);
+        let mut body = ResponseBody::new(body, upstream, filters, exchange);
         if !body.keeps_length() {
             let is_short = announced.is_some_and(|length| length <= GATHERED);
-            match if is_short { body.gather().await } else { None } {
+            match if is_short { body.gather() } else { None } {
                 Some(length) if Some(length) == announced => {}
                 Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
                 None => _ = head.headers.remove(CONTENT_LENGTH),
@@ -380,31 +387,18 @@ impl Exchange {
         let mut response = Response::new(Reply::Theirs(body));
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
-        Ok(response)
-    }
-
-    fn deny(&mut self, denial: &Denial) -> Response<Reply> {
-        let Some(mut live) = self.live.take() else {
-            return reply::empty(StatusCode::INTERNAL_SERVER_ERROR);
-        };
-        self.connection.activity.end();
-        live.denied(denial);
-        let mut response = reply::denied(denial, live.flow.id);
-        if denial.code() == Code::MethodNotAllowed {
-            let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-            response.headers_mut().insert(http::header::ALLOW, allow);
-        }
         response
     }
 }
 
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        // Given up in the middle: the client or the lease is gone.
-        if self.live.is_some() {
-            self.connection.activity.end();
-        }
+fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {
+    exchange.live.denied(denial);
+    let mut response = reply::denied(denial, exchange.live.flow.id);
+    if denial.code() == Code::MethodNotAllowed {
+        let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        response.headers_mut().insert(http::header::ALLOW, allow);
     }
+    response
 }
 
 /// A usual method's name costs nothing.
@@ -424,4 +418,20 @@ fn name_of(method: &Method) -> Cow<'static, str> {
 
 fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
     slot?.lock().take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a function answers with, by its size.
+    fn size_of_answer<A, R>(_: impl Fn(Arc<Connection>, &Door, Request<A>) -> R) -> usize {
+        size_of::<R>()
+    }
+
+    #[test]
+    fn a_request_under_way_takes_less_than_a_kilobyte() {
+        let size = size_of_answer(handle);
+        assert!(size < 1024, "{size} bytes");
+    }
 }

@@ -1,33 +1,41 @@
 //! A flow under way, which is finished exactly once whatever becomes of it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use addons::contract::{Chain, Denial, Flow, Outcome};
+
+use super::connection::Connection;
+use crate::world::World;
 
 /// Holds a flow until it ends. Dropping it tells the chain, so there is no path on which a flow
 /// ends unrecorded; until [`LiveFlow::complete`] was called it counts as aborted.
 pub struct LiveFlow {
     pub flow: Flow,
-    chain: Arc<Chain>,
+    /// What the flow began with and keeps.
+    pub world: Arc<World>,
     status: u16,
     denial: Option<Denial>,
     completed: bool,
+    /// When it ended, where that is known better than by its drop.
+    ended: Option<Instant>,
 }
 
 impl LiveFlow {
-    pub fn new(flow: Flow, chain: Arc<Chain>) -> Self {
+    pub fn new(flow: Flow, world: Arc<World>) -> Self {
         Self {
             flow,
-            chain,
+            world,
             status: 0,
             denial: None,
             completed: false,
+            ended: None,
         }
     }
 
-    /// The chain that this flow began with and keeps.
+    /// The chain that it goes through.
     pub fn chain(&self) -> Arc<Chain> {
-        Arc::clone(&self.chain)
+        Arc::clone(&self.world.chain)
     }
 
     /// The status that the client gets.
@@ -55,12 +63,36 @@ impl LiveFlow {
 
 impl Drop for LiveFlow {
     fn drop(&mut self) {
+        let ended = self.ended.unwrap_or_else(Instant::now);
         let outcome = Outcome {
             status: self.status,
             denial: self.denial.take(),
             aborted: !self.completed,
-            duration: self.flow.started.elapsed(),
+            duration: ended.saturating_duration_since(self.flow.started),
         };
-        self.chain.finished(&self.flow, &outcome);
+        self.world.chain.finished(&self.flow, &outcome);
+    }
+}
+
+/// A request's flow, which its connection counts as under way until it ends. The body of the
+/// answer carries it.
+pub struct Exchange {
+    pub live: LiveFlow,
+    pub connection: Arc<Connection>,
+}
+
+impl Exchange {
+    pub fn begin(connection: Arc<Connection>, flow: Flow, world: Arc<World>) -> Box<Self> {
+        connection.activity.begin(flow.started.into());
+        let live = LiveFlow::new(flow, world);
+        Box::new(Self { live, connection })
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        self.live.ended = Some(now);
+        self.connection.activity.end(now.into());
     }
 }

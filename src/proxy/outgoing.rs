@@ -3,10 +3,11 @@
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::task::Poll;
 
-use addons::contract::{Code, Denial, Host, Request as Head};
+use addons::contract::{Code, Denial, Flow, Host, Request as Head};
 use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
@@ -16,81 +17,64 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, sleep_until};
 
-use super::activity::Activity;
 use super::body::{BodyError, RequestBody};
-use super::live::LiveFlow;
-use super::upstream::{Target, Timer, Upstream};
+use super::live::Exchange;
+use super::upstream::{Http1, Target, Upstream};
 use super::websocket;
 
 /// The request as an HTTP/1.1 upstream gets it; [`transmit`] gives it HTTP/2's form where the
-/// upstream speaks that. `asked` is what the client sent, and is sent on where no addon changed
-/// it.
+/// upstream speaks that. Takes the header fields out of `head`. `asked` is what the client sent,
+/// and is sent on where no addon changed it.
 pub fn outgoing(
-    head: Head,
+    head: &mut Head,
     body: RequestBody,
-    asked: Option<&PathAndQuery>,
+    asked: Option<PathAndQuery>,
 ) -> Result<Request<RequestBody>, Denial> {
     let path = head.path.sent();
     let query = head.query.as_deref();
-    let is_same = |asked: &&PathAndQuery| asked.path() == path && asked.query() == query;
+    let is_same = |asked: &PathAndQuery| asked.path() == path && asked.query() == query;
     let target_text = match (asked.filter(is_same), query) {
-        (Some(asked), _) => Ok(asked.clone()),
+        (Some(asked), _) => Ok(asked),
         (None, Some(query)) => format!("{path}?{query}").parse::<PathAndQuery>(),
         (None, None) => path.parse::<PathAndQuery>(),
     };
     let path_and_query = target_text.map_err(|_| Denial::malformed("the path cannot be sent"))?;
     let mut request = Request::new(body);
-    *request.method_mut() = head.method;
+    *request.method_mut() = std::mem::take(&mut head.method);
     *request.uri_mut() = path_and_query.into();
-    *request.headers_mut() = head.headers;
+    *request.headers_mut() = std::mem::take(&mut head.headers);
     if head.websocket {
         websocket::ask(request.headers_mut());
     }
     Ok(request)
 }
 
-/// The answer, or why there is none, with the request where nothing of it was sent. Boxed, since
-/// the answer should not carry the room for it.
-pub type Sent = Result<Response<Incoming>, Box<TrySendError<Request<RequestBody>>>>;
+/// The answer, or why there is none, with the request where nothing of it was sent.
+type Sent<E = TrySendError<Request<RequestBody>>> = Result<Response<Incoming>, E>;
 
-/// Sends a request in the form that the connection speaks.
-pub fn transmit<'a>(
-    upstream: &'a mut Upstream,
+/// Sends a request in the form that the connection speaks. What comes of it is to be waited for
+/// [`within`] some time; the other is there for as long as the body is being sent.
+pub fn transmit(
+    upstream: &mut Upstream,
     mut request: Request<RequestBody>,
-    target: &Target,
-) -> impl Future<Output = Sent> + Send + use<'a> {
-    match upstream {
+    flow: &Flow,
+) -> (impl Future<Output = Sent> + Send + use<>, Option<Weak<()>>) {
+    let uploading = request.body().under_way();
+    let sending = match upstream {
         Upstream::Http1(one) => {
             make_http1(&mut request, &one.host);
-            let uploading = request.body().under_way();
-            let driver = &mut one.driver;
-            let sending = driver.before_poll(|| one.sender.try_send_request(request));
-            Either::Left(async move {
-                let mut sending = pin!(sending);
-                let sent = poll_fn(|context| {
-                    driver.poll(context, |context| {
-                        let sent = sending.as_mut().poll(context);
-                        sent.map(|sent| sent.map_err(Box::new))
-                    })
-                });
-                let sent = sent.await;
-                if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
-                    // A client that sends on may not read meanwhile; nothing would poll for it
-                    // then.
-                    driver.detach();
-                }
-                sent
-            })
+            let Http1 { driver, sender, .. } = &mut **one;
+            Either::Left(driver.before_poll(|| sender.try_send_request(request)))
         }
         Upstream::Http2(one) => {
             *request.version_mut() = Version::HTTP_2;
             request.headers_mut().remove(HOST);
             request.headers_mut().remove(TRANSFER_ENCODING);
-            make_absolute(request.uri_mut(), target);
-            let sending = one.sender.try_send_request(request);
-            Either::Right(async move { sending.await.map_err(Box::new) })
+            make_absolute(request.uri_mut(), &Target::of(flow));
+            Either::Right(one.sender.try_send_request(request))
         }
-    }
+    };
+    (sending, uploading)
 }
 
 fn make_http1(request: &mut Request<RequestBody>, host: &HeaderValue) {
@@ -125,33 +109,48 @@ fn frame_body(request: &mut Request<RequestBody>) {
     }
 }
 
-/// Waits for a response head. The time runs from the last byte of the request, so that a long
-/// upload is not cut short; the client is not idle meanwhile, it is we who keep it waiting.
+/// Waits for a response head, as long as an answer may take. The time runs from the last byte of
+/// the request, so that a long upload is not cut short; the client is not idle meanwhile, it is
+/// we who keep it waiting.
 ///
-/// `timer` is what an earlier request on the connection was timed with. It is moved when it goes
-/// off too early for this one, which is seldom: moving it for each request takes the lock of all
-/// timers twice.
-pub async fn within<T>(
-    limit: Duration,
-    activity: &Activity,
-    live: &LiveFlow,
-    timer: &mut Option<Timer>,
-    sending: impl Future<Output = T>,
-) -> Result<T, Denial> {
-    let _waiting = activity.wait();
+/// The connection keeps its timer for the next request. It is moved when it goes off too early
+/// for this one, which is seldom: moving it for each request takes the lock of all timers twice.
+pub async fn within(
+    exchange: &Exchange,
+    upstream: &mut Upstream,
+    sending: impl Future<Output = Sent>,
+) -> Result<Sent<Box<TrySendError<Request<RequestBody>>>>, Denial> {
+    let live = &exchange.live;
+    let limit = live.world.config.proxy.upstream.response_timeout;
+    let _waiting = exchange.connection.activity.wait();
     let sent = || live.flow.counters.bytes_in.load(Ordering::Relaxed);
     let mut before = sent();
     let mut deadline = Instant::now() + limit;
-    let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+    let mut timer = upstream
+        .timer()
+        .and_then(Option::take)
+        .unwrap_or_else(|| Box::pin(sleep_until(deadline)));
     if timer.deadline() > deadline {
         timer.as_mut().reset(deadline);
     }
     let mut sending = pin!(sending);
     loop {
-        tokio::select! {
-            biased;
-            done = &mut sending => return Ok(done),
-            () = timer.as_mut() => {}
+        let done = poll_fn(|context| {
+            let done = upstream.poll(context, |context| {
+                // Boxed, since an answer should not carry the room for an error.
+                let done = sending.as_mut().poll(context);
+                done.map(|done| done.map_err(Box::new))
+            });
+            match done {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => timer.as_mut().poll(context).map(|()| None),
+            }
+        });
+        if let Some(done) = done.await {
+            if let Some(kept) = upstream.timer() {
+                *kept = Some(timer);
+            }
+            return Ok(done);
         }
         let now = Instant::now();
         if now >= deadline {

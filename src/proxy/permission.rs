@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use addons::contract::{Fault, Flow, Host, Kind, Scheme};
+use addons::contract::{Fault, Host, Kind, Scheme};
 
 use super::connection::Connection;
+use super::live::LiveFlow;
 use crate::world::World;
 
 /// How long after a reload the request in hand is looked at: one that began under the old
@@ -23,9 +24,10 @@ pub struct Permitted {
 
 impl Permitted {
     /// What a flow asks for.
-    pub fn of(flow: &Flow, world: &World) -> Self {
+    pub fn of(live: &LiveFlow) -> Self {
+        let flow = &live.flow;
         Self {
-            epoch: world.epoch,
+            epoch: live.world.epoch,
             kind: flow.kind,
             scheme: flow.scheme,
             host: flow.host.clone(),

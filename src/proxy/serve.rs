@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use addons::contract::{Authority, Denial, Kind};
+use futures_util::FutureExt;
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -38,21 +39,16 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let goes_anywhere = matches!(door, Door::Plain);
-    let door = Arc::new(door);
     let service = service_fn(|request: Request<Incoming>| {
         let connection = Arc::clone(connection);
-        let door = Arc::clone(&door);
-        async move {
-            let opens_tunnel = request.method() == Method::CONNECT && matches!(*door, Door::Plain);
-            let response = if opens_tunnel {
-                tunnel::connect::<S>(connection, request).await
-            } else {
-                // hyper keeps room for this future as long as the connection lives: an idle one
-                // needs but a pointer.
-                Box::pin(handle(connection, door, request)).await
-            };
-            Ok::<_, Infallible>(response)
-        }
+        // hyper keeps room for this future as long as the connection lives: an idle one needs but
+        // a pointer.
+        let answering = if goes_anywhere && request.method() == Method::CONNECT {
+            tunnel::connect::<S>(connection, request)
+        } else {
+            Box::pin(handle(connection, &door, request))
+        };
+        answering.map(Ok::<_, Infallible>)
     });
     let max_header = connection
         .engine
@@ -95,12 +91,9 @@ pub async fn serve_http2<I>(connection: &Arc<Connection>, door: Door, io: I)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let door = Arc::new(door);
-    let (own, own_door) = (Arc::clone(connection), Arc::clone(&door));
-    let service = service_fn(move |request: Request<Incoming>| {
-        let connection = Arc::clone(&own);
-        let door = Arc::clone(&own_door);
-        async move { Ok::<_, Infallible>(handle(connection, door, request).await) }
+    let service = service_fn(|request: Request<Incoming>| {
+        let answering = handle(Arc::clone(connection), &door, request);
+        answering.map(Ok::<_, Infallible>)
     });
     let max_header = connection
         .engine
@@ -200,7 +193,7 @@ fn note_failure(connection: &Connection, door: &Door, error: &hyper::Error) {
     let mut flow = world.flow(Kind::Http, client, scheme, host, port);
     flow.principal = connection.principal();
     let denial = Denial::malformed("the head cannot be read").by("proxy");
-    let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
+    let mut live = LiveFlow::new(flow, world);
     live.denied(&denial);
     if error.is_parse_too_large() {
         live.answered(431);

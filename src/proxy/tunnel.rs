@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use rustls::server::Accepted;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::StartHandshake;
 
 use super::connection::Connection;
@@ -29,7 +29,6 @@ use super::seldom::Seldom;
 use super::serve::{serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, upstream};
-use crate::world::World;
 
 /// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
 /// that asked for another name than it was let through to.
@@ -41,7 +40,6 @@ const FIRST_READ: usize = 1024;
 /// A tunnel that was let through.
 struct Tunnel {
     connection: Arc<Connection>,
-    world: Arc<World>,
     authority: Authority,
     live: LiveFlow,
     /// Where to, if it is not intercepted.
@@ -62,7 +60,6 @@ async fn answer<S: Socket>(
     connection: Arc<Connection>,
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
-    connection.activity.begin();
     let world = connection.engine.world();
     let named = request
         .uri()
@@ -83,17 +80,18 @@ async fn answer<S: Socket>(
     );
     flow.principal = connection.principal();
     flow.record.method = Some("CONNECT".into());
-    let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
+    connection.activity.begin(flow.started.into());
+    let mut live = LiveFlow::new(flow, world);
     // Some clients send the proxy's own name as Host here. It says nothing: the request line
     // rules, and no field of this head goes any further.
     let permitted = match named {
         Ok(_) if has_body(request.headers()) => {
             Err(Denial::malformed("a CONNECT has no body").by("proxy"))
         }
-        Ok(_) => permit(&connection, &world, &mut live, request.headers()).await,
+        Ok(_) => permit(&connection, &mut live, request.headers()).await,
         Err(denial) => Err(denial.by("proxy")),
     };
-    connection.activity.end();
+    connection.activity.end(Instant::now());
     let passthrough = match permitted {
         Ok(passthrough) => passthrough,
         Err(denial) => {
@@ -109,7 +107,6 @@ async fn answer<S: Socket>(
     live.answered(200);
     let tunnel = Tunnel {
         connection: Arc::clone(&connection),
-        world,
         authority,
         live,
         passthrough,
@@ -121,7 +118,6 @@ async fn answer<S: Socket>(
 
 async fn permit(
     connection: &Connection,
-    world: &World,
     live: &mut LiveFlow,
     headers: &HeaderMap,
 ) -> Result<Option<TcpStream>, Denial> {
@@ -129,19 +125,13 @@ async fn permit(
         return Err(refusal.clone().by("proxy"));
     }
     live.flow.claimed_id = addons::identity::claimed_id(headers);
-    let cleared: Cleared = world.chain.tunnel(&mut live.flow).await?;
+    let cleared: Cleared = live.world.chain.tunnel(&mut live.flow).await?;
     connection.is_bound(&live.flow)?;
-    if world
-        .config
-        .proxy
-        .tls
-        .passthrough
-        .find(&live.flow.host)
-        .is_none()
-    {
+    let passthrough = &live.world.config.proxy.tls.passthrough;
+    if passthrough.find(&live.flow.host).is_none() {
         return Ok(None);
     }
-    let (socket, _) = upstream::open_raw(world, live, &cleared).await?;
+    let (socket, _) = upstream::open_raw(live, &cleared).await?;
     Ok(Some(socket))
 }
 
@@ -157,7 +147,7 @@ impl Tunnel {
         let mut io = parts.io.into_inner();
         io.unread(parts.read_buf);
         let connection = Arc::clone(&self.connection);
-        let permitted = Permitted::of(&self.live.flow, &self.world);
+        let permitted = Permitted::of(&self.live);
         let ended = Seldom::new(async {
             tokio::select! {
                 () = connection.revoked(&permitted) => {}
@@ -234,9 +224,9 @@ impl Tunnel {
         }
         if let Some(upstream) = self.passthrough.take() {
             io.unread(bytes.freeze());
-            self.connection.activity.begin();
+            self.connection.activity.begin(Instant::now());
             relay(&self.connection, &mut self.live, io, upstream).await;
-            self.connection.activity.end();
+            self.connection.activity.end(Instant::now());
             return Ok(());
         }
         io.unread(rest);
@@ -256,7 +246,7 @@ impl Tunnel {
         io: ClientIo<S>,
         accepted: Accepted,
     ) -> Result<(), Denial> {
-        let config = leaf::config(&self.connection, &self.world, &self.authority.host)?;
+        let config = leaf::config(&self.connection, &self.live.world, &self.authority.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let patience = self.connection.patience.header;
         let Ok(Ok(stream)) = timeout(patience, handshake).await else {

@@ -1,7 +1,5 @@
 //! WebSockets: the opening passes the chain as a request, then bytes are relayed and counted.
 
-use std::sync::Arc;
-
 use addons::contract::{Denial, Host};
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;
@@ -17,9 +15,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::body::RequestBody;
-use super::connection::Connection;
 use super::headers::strip_hop_by_hop;
-use super::live::LiveFlow;
+use super::live::Exchange;
 use super::outgoing::not_answered;
 use super::permission::Permitted;
 use super::relay::relay as relay_bytes;
@@ -62,13 +59,13 @@ impl Opening {
         })
     }
 
-    /// Checks that the upstream agreed to what was asked. One that only repeats a status or
+    /// Checks that the upstream agreed to what was asked; answers what the client is told. One that only repeats a status or
     /// a field that the client chose would make a tunnel of what is none.
     pub fn accept(
         self,
         response: &mut Response<Incoming>,
         host: &Host,
-    ) -> Result<Accepted, Denial> {
+    ) -> Result<(HeaderMap, Accepted), Denial> {
         let headers = response.headers();
         let websocket = headers
             .get(UPGRADE)
@@ -81,11 +78,8 @@ impl Opening {
         let mut headers = std::mem::take(response.headers_mut());
         strip_hop_by_hop(&mut headers);
         ask(&mut headers);
-        Ok(Accepted {
-            headers,
-            client: self.client,
-            upstream,
-        })
+        let client = self.client;
+        Ok((headers, Accepted { client, upstream }))
     }
 }
 
@@ -98,7 +92,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> 
 
 /// An upstream that agreed.
 pub struct Accepted {
-    pub headers: HeaderMap,
     client: OnUpgrade,
     upstream: OnUpgrade,
 }
@@ -106,28 +99,24 @@ pub struct Accepted {
 impl Accepted {
     /// Answers the client and relays from then on, until a side ends, nothing moves any more,
     /// the lease ends, a reload forbids it, or we end.
-    pub fn relay(
-        self,
-        connection: Arc<Connection>,
-        mut live: Box<LiveFlow>,
-        permitted: Permitted,
-    ) -> Response<Reply> {
+    pub fn relay(self, headers: HeaderMap, mut exchange: Box<Exchange>) -> Response<Reply> {
         let status = StatusCode::SWITCHING_PROTOCOLS;
-        live.answered(status.as_u16());
-        let tasks = connection.engine.tasks.clone();
+        exchange.live.answered(status.as_u16());
+        let tasks = exchange.connection.engine.tasks.clone();
         let (client, upstream) = (self.client, self.upstream);
         tasks.spawn(async move {
+            let Exchange { live, connection } = &mut *exchange;
+            let permitted = Permitted::of(live);
             if let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) {
                 let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
                 tokio::select! {
-                    () = relay_bytes(&connection, &mut live, client, upstream) => {}
+                    () = relay_bytes(connection, live, client, upstream) => {}
                     () = connection.revoked(&permitted) => {}
                 }
             }
-            connection.activity.end();
         });
         let mut response = reply::empty(status);
-        *response.headers_mut() = self.headers;
+        *response.headers_mut() = headers;
         response
     }
 }

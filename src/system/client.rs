@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::proxy::{LiveFlow, handshake, open_raw};
-use crate::world::{World, Worlds};
+use crate::world::Worlds;
 
 /// From the look-up to the answer's last byte: what waits for a token is a request that waits.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -99,8 +99,8 @@ impl SystemClient {
         flow.principal = Some(principal);
         flow.record.method = Some(request.method().as_str().to_owned().into());
         flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
-        let mut live = LiveFlow::new(flow, Arc::clone(&world.chain));
-        let answered = match timeout(limit, exchange(&world, &mut live, request)).await {
+        let mut live = LiveFlow::new(flow, world);
+        let answered = match timeout(limit, exchange(&mut live, request)).await {
             Ok(answered) => answered,
             Err(_elapsed) => Err(Denial::new(
                 Code::UpstreamTimeout,
@@ -132,19 +132,15 @@ fn destination(uri: &Uri) -> Result<(Scheme, Authority), SystemError> {
         .map_err(|error| SystemError::Denied(Denial::malformed(error)))
 }
 
-async fn exchange(
-    world: &World,
-    live: &mut LiveFlow,
-    request: Request<Bytes>,
-) -> Result<Response<Bytes>, Denial> {
-    let chain = live.chain();
-    let (cleared, request) = clear(&chain, &mut live.flow, request).await?;
-    let (socket, _) = open_raw(world, live, &cleared).await?;
+async fn exchange(live: &mut LiveFlow, request: Request<Bytes>) -> Result<Response<Bytes>, Denial> {
+    let world = Arc::clone(&live.world);
+    let (cleared, request) = clear(&world.chain, &mut live.flow, request).await?;
+    let (socket, _) = open_raw(live, &cleared).await?;
     if live.flow.scheme == Scheme::Http {
         return converse(live, socket, request).await;
     }
     let (config, _) = world.upstream_tls.for_lease();
-    let tls = handshake(world, &live.flow.host, socket, config)
+    let tls = handshake(&world, &live.flow.host, socket, config)
         .await
         .map_err(crate::proxy::Dialled::into_denial)?;
     converse(live, tls, request).await

@@ -192,7 +192,9 @@ impl Chain {
                         Some(limit) => Instant::now() + limit,
                         None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
                     };
-                    match timeout_at(until, AssertUnwindSafe(future).catch_unwind()).await {
+                    let waiting = timeout_at(until, AssertUnwindSafe(future).catch_unwind());
+                    // Few steps wait, and every request would carry the room for it.
+                    match Box::pin(waiting).await {
                         Ok(Ok(verdict)) => verdict,
                         Ok(Err(_panic)) => Err(Denial::internal().rule("panic")),
                         Err(_elapsed) => Err(Denial::internal().rule("deadline")),

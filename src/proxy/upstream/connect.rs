@@ -60,17 +60,15 @@ impl From<Denial> for Dialled {
 /// A TCP connection for a flow that the chain has cleared: looked up once, and only what the
 /// chain permits is dialled.
 pub async fn open_raw(
-    world: &World,
     live: &mut LiveFlow,
     cleared: &Cleared,
 ) -> Result<(TcpStream, SocketAddr), Denial> {
-    let flow = &mut live.flow;
+    let (flow, world) = (&mut live.flow, &live.world);
     let addresses = world
         .resolver
         .lookup(cleared, &flow.host, flow.port)
         .await?;
-    let chain = Arc::clone(&world.chain);
-    let permit = chain.dial(flow, addresses).await?;
+    let permit = world.chain.dial(flow, addresses).await?;
     let (socket, address) =
         net::connect(&permit, world.config.proxy.upstream.connect_timeout).await?;
     flow.record.upstream = Some(address);
@@ -79,13 +77,13 @@ pub async fn open_raw(
 
 /// Opens an HTTP connection to a target.
 pub async fn dial(
-    world: &World,
     live: &mut LiveFlow,
     cleared: &Cleared,
     target: &Target,
     config: Arc<ClientConfig>,
 ) -> Result<Upstream, Dialled> {
-    let (socket, address) = open_raw(world, live, cleared).await?;
+    let (socket, address) = open_raw(live, cleared).await?;
+    let world = &live.world;
     let ended = live.flow.container()?.ended().clone();
     if target.scheme == Scheme::Http {
         let speaking = speak_http1(socket, address, ended, target, world.epoch);

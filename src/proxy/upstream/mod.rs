@@ -9,11 +9,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread::ThreadId;
 
-use addons::contract::{Host, Scheme};
-use bytes::Bytes;
+use addons::contract::{Flow, Host, Scheme};
 use http::HeaderValue;
-use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use tokio::time::{Instant, Sleep};
 
@@ -32,6 +29,20 @@ pub struct Target {
 }
 
 impl Target {
+    /// Where a flow goes.
+    pub fn of(flow: &Flow) -> Self {
+        Self {
+            scheme: flow.scheme,
+            host: flow.host.clone(),
+            port: flow.port,
+        }
+    }
+
+    /// Whether a flow goes there.
+    pub fn is_of(&self, flow: &Flow) -> bool {
+        (self.scheme, self.port) == (flow.scheme, flow.port) && self.host == flow.host
+    }
+
     /// The authority in normal form; the scheme's own port is left out, as clients do.
     pub fn authority(&self) -> String {
         match (self.scheme, self.port) {
@@ -77,17 +88,23 @@ pub enum Upstream {
 }
 
 impl Upstream {
-    /// The next frame of a response's body.
-    pub fn poll_frame(
+    /// Polls for something that comes over this connection.
+    pub fn poll<T>(
         &mut self,
-        body: &mut Incoming,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        mut wanted: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
         match self {
-            Self::Http1(one) => one
-                .driver
-                .poll(context, |context| Pin::new(&mut *body).poll_frame(context)),
-            Self::Http2(_) => Pin::new(body).poll_frame(context),
+            Self::Http1(one) => one.driver.poll(context, wanted),
+            Self::Http2(_) => wanted(context),
+        }
+    }
+
+    /// The address at the other end.
+    pub fn address(&self) -> SocketAddr {
+        match self {
+            Self::Http1(one) => one.address,
+            Self::Http2(one) => one.address,
         }
     }
 

@@ -103,7 +103,6 @@ impl LeasePool {
     /// A connection for a flow that the chain has cleared.
     pub async fn acquire(
         self: &Arc<Self>,
-        world: &World,
         live: &mut LiveFlow,
         cleared: &Cleared,
         target: &Target,
@@ -113,7 +112,7 @@ impl LeasePool {
             let shared = self.shared(target);
             self.prune_in_time(live.flow.container()?.ended());
             if !shared.speaks_http1.load(Ordering::Relaxed) {
-                return self.share(&shared, world, live, cleared, target).await;
+                return self.share(&shared, live, cleared, target).await;
             }
         }
         if want != Want::Websocket {
@@ -123,9 +122,9 @@ impl LeasePool {
                 }
             }
         }
-        match dial(world, live, cleared, target, Arc::clone(&self.http1)).await {
+        match dial(live, cleared, target, Arc::clone(&self.http1)).await {
             Err(Dialled::OnlyHttp2) if want == Want::Http1 => {
-                dial(world, live, cleared, target, Arc::clone(&self.http2))
+                dial(live, cleared, target, Arc::clone(&self.http2))
                     .await
                     .map_err(Dialled::into_denial)
             }
@@ -153,7 +152,6 @@ impl LeasePool {
     async fn share(
         &self,
         shared: &Shared,
-        world: &World,
         live: &mut LiveFlow,
         cleared: &Cleared,
         target: &Target,
@@ -170,7 +168,7 @@ impl LeasePool {
             live.flow.slots.put(SharedFault);
             return Err(denial.clone());
         }
-        let dialled = dial(world, live, cleared, target, Arc::clone(&self.http2)).await;
+        let dialled = dial(live, cleared, target, Arc::clone(&self.http2)).await;
         let upstream = dialled
             .map_err(Dialled::into_denial)
             .inspect_err(|denial| {
