@@ -2,6 +2,8 @@
 protocol versions, upstream connections kept alive, upstream certificates verified, no logs unless said."""
 
 import getpass
+import os
+import shutil
 
 from .processes import Peer, find, free_port
 
@@ -59,7 +61,7 @@ ssl_bump bump all
 http_access allow all
 cache deny all
 access_log none
-cache_log {work}/squid-cache.log
+cache_log stdio:/dev/null
 pid_filename none
 cache_store_log none
 coredump_dir {work}
@@ -163,6 +165,11 @@ class Peers:
         made = self.processes.start("squid-certificates", sslcrtd, "-c", "-s", store, "-M", "16MB")
         made.wait()
         self.processes.running.remove(made)
+        if os.geteuid() == 0:
+            # Started by root, it goes on as a user of its own.
+            self.work.chmod(0o711)
+            for path in (store, *store.rglob("*")):
+                shutil.chown(path, "proxy")
         config, port = self.work / "squid.conf", free_port()
         config.write_text(self.fill(SQUID, port=port, sslcrtd=sslcrtd))
         return self.launch("squid", port, program, "-N", "-f", config)
