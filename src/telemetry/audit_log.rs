@@ -1,10 +1,11 @@
 //! Writing the audit log without making anybody wait for a disk.
 
+use std::io::BufRead;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use addons::observe::{AuditLine, AuditSink};
+use addons::observe::AuditSink;
 use parking_lot::{Condvar, Mutex};
 use prometheus::IntCounter;
 
@@ -12,8 +13,12 @@ use super::audit_file::AuditFile;
 use super::light::{Light, Lit};
 use crate::config::AuditConfig;
 
-/// Lines that wait for the disk at most; what comes on top is dropped and counted.
+/// Lines that wait for the disk at most, 48 MiB of the longest; what comes on top is dropped and
+/// counted.
 const WAITING: usize = 16 * 1024;
+/// The room that is kept for them, in bytes: enough for what gathers under load. What a burst or
+/// a slow disk took on top of it is given back.
+const ROOM: usize = 1024 * 1024;
 /// Lines reach the system at the latest after this time.
 const FLUSH: Duration = Duration::from_millis(200);
 /// How long the writer lets lines gather, so that flows do not wake it one by one.
@@ -37,7 +42,9 @@ struct Lines {
 
 #[derive(Default)]
 struct Waiting {
-    lines: Vec<Arc<AuditLine>>,
+    /// Lines, each with a newline.
+    text: Vec<u8>,
+    lines: usize,
     /// Nothing comes any more.
     ended: bool,
 }
@@ -89,15 +96,17 @@ impl AuditLog {
 }
 
 impl AuditSink for Lines {
-    fn write(&self, line: Arc<AuditLine>) {
+    fn write(&self, line: &[u8]) {
         let mut waiting = self.waiting.lock();
-        let before = waiting.lines.len();
+        let before = waiting.lines;
         if before >= WAITING || waiting.ended {
             drop(waiting);
             self.dropped.inc();
             return;
         }
-        waiting.lines.push(line);
+        waiting.text.extend_from_slice(line);
+        waiting.text.push(b'\n');
+        waiting.lines += 1;
         drop(waiting);
         // The writer only sleeps for long where nothing waits.
         if before == 0 {
@@ -115,14 +124,17 @@ impl Lines {
         }
     }
 
-    /// Changes what waits for `empty`; where nothing does, waits for it with `patience`. Says
-    /// whether more may come.
-    fn take(&self, empty: &mut Vec<Arc<AuditLine>>, patience: Duration) -> bool {
+    /// Changes `done`, of which only the room is used again, for what waits; where nothing does,
+    /// waits for it with `patience`. Says whether more may come.
+    fn take(&self, done: &mut Vec<u8>, patience: Duration) -> bool {
+        done.clear();
+        done.shrink_to(ROOM);
         let mut waiting = self.waiting.lock();
-        if waiting.lines.is_empty() && !waiting.ended {
+        if waiting.lines == 0 && !waiting.ended {
             self.arrived.wait_for(&mut waiting, patience);
         }
-        std::mem::swap(&mut waiting.lines, empty);
+        std::mem::swap(&mut waiting.text, done);
+        waiting.lines = 0;
         !waiting.ended
     }
 }
@@ -145,7 +157,7 @@ impl Writer {
             more = lines.take(&mut batch, patience);
             if !batch.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);
-                batch.drain(..).for_each(|line| self.append(&line));
+                self.append_all(&batch);
                 std::thread::sleep(GATHERING);
             }
             if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
@@ -159,12 +171,22 @@ impl Writer {
         self.flush();
     }
 
-    fn append(&mut self, line: &AuditLine) {
+    fn append_all(&mut self, mut lines: &[u8]) {
+        let mut rest = lines;
+        // Finds many bytes at once, and nothing fails that reads from memory.
+        while let Ok(length @ 1..) = rest.skip_until(b'\n') {
+            let (line, others) = lines.split_at(length);
+            self.append(line.trim_ascii_end());
+            lines = others;
+        }
+    }
+
+    fn append(&mut self, line: &[u8]) {
         let Some((file, _)) = &mut self.file else {
             self.dropped.inc();
             return;
         };
-        if let Err(error) = file.append(|out| line.write_json(out)) {
+        if let Err(error) = file.append(line) {
             self.fail(&error);
         }
     }
@@ -235,9 +257,25 @@ mod tests {
         assert_eq!(lines.dropped.get(), 5);
         let mut batch = Vec::new();
         assert!(lines.take(&mut batch, Duration::ZERO));
-        assert_eq!(batch.len(), WAITING);
+        assert_eq!(batch.iter().filter(|byte| **byte == b'\n').count(), WAITING);
         end_flows(Arc::clone(&lines) as _, 1);
         assert_eq!(lines.dropped.get(), 5);
+        assert!(lines.take(&mut batch, Duration::ZERO));
+        assert!(batch.starts_with(b"{") && batch.ends_with(b"}\n"));
+    }
+
+    #[test]
+    fn what_a_burst_took_is_given_back() {
+        let lines = Lines::new(IntCounter::new("dropped", "dropped").unwrap());
+        let mut batch = Vec::new();
+        for _ in 0..3 {
+            (0..WAITING).for_each(|_| lines.write(&[b'x'; 1000]));
+            assert!(lines.take(&mut batch, Duration::ZERO));
+            assert_eq!(batch.len(), WAITING * 1001);
+        }
+        lines.take(&mut batch, Duration::ZERO);
+        lines.take(&mut batch, Duration::ZERO);
+        assert!(batch.capacity() <= ROOM && lines.waiting.lock().text.capacity() <= ROOM);
     }
 
     #[test]
