@@ -1,6 +1,5 @@
 //! Writing the audit log without making anybody wait for a disk.
 
-use std::io::BufRead;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use prometheus::IntCounter;
 
 use super::audit_file::AuditFile;
 use super::light::{Light, Lit};
+use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
 /// Lines that wait for the disk at most, 48 MiB of the longest; what comes on top is dropped and
@@ -42,9 +42,7 @@ struct Lines {
 
 #[derive(Default)]
 struct Waiting {
-    /// Lines, each with a newline.
-    text: Vec<u8>,
-    lines: usize,
+    lines: LineBuffer,
     /// Nothing comes any more.
     ended: bool,
 }
@@ -98,15 +96,13 @@ impl AuditLog {
 impl AuditSink for Lines {
     fn write(&self, line: &[u8]) {
         let mut waiting = self.waiting.lock();
-        let before = waiting.lines;
+        let before = waiting.lines.len();
         if before >= WAITING || waiting.ended {
             drop(waiting);
             self.dropped.inc();
             return;
         }
-        waiting.text.extend_from_slice(line);
-        waiting.text.push(b'\n');
-        waiting.lines += 1;
+        waiting.lines.push(line);
         drop(waiting);
         // The writer only sleeps for long where nothing waits.
         if before == 0 {
@@ -126,15 +122,14 @@ impl Lines {
 
     /// Changes `done`, of which only the room is used again, for what waits; where nothing does,
     /// waits for it with `patience`. Says whether more may come.
-    fn take(&self, done: &mut Vec<u8>, patience: Duration) -> bool {
+    fn take(&self, done: &mut LineBuffer, patience: Duration) -> bool {
         done.clear();
         done.shrink_to(ROOM);
         let mut waiting = self.waiting.lock();
-        if waiting.lines == 0 && !waiting.ended {
+        if waiting.lines.is_empty() && !waiting.ended {
             self.arrived.wait_for(&mut waiting, patience);
         }
-        std::mem::swap(&mut waiting.text, done);
-        waiting.lines = 0;
+        std::mem::swap(&mut waiting.lines, done);
         !waiting.ended
     }
 }
@@ -149,7 +144,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, lines: &Lines) {
-        let mut batch = Vec::new();
+        let mut batch = LineBuffer::default();
         let mut unflushed: Option<Instant> = None;
         let mut more = true;
         while more {
@@ -157,7 +152,7 @@ impl Writer {
             more = lines.take(&mut batch, patience);
             if !batch.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);
-                self.append_all(&batch);
+                batch.iter().for_each(|line| self.append(line));
                 std::thread::sleep(GATHERING);
             }
             if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
@@ -169,16 +164,6 @@ impl Writer {
             }
         }
         self.flush();
-    }
-
-    fn append_all(&mut self, mut lines: &[u8]) {
-        let mut rest = lines;
-        // Finds many bytes at once, and nothing fails that reads from memory.
-        while let Ok(length @ 1..) = rest.skip_until(b'\n') {
-            let (line, others) = lines.split_at(length);
-            self.append(line.trim_ascii_end());
-            lines = others;
-        }
     }
 
     fn append(&mut self, line: &[u8]) {
@@ -255,27 +240,28 @@ mod tests {
         let lines = Arc::new(Lines::new(IntCounter::new("dropped", "dropped").unwrap()));
         end_flows(Arc::clone(&lines) as _, WAITING + 5);
         assert_eq!(lines.dropped.get(), 5);
-        let mut batch = Vec::new();
+        let mut batch = LineBuffer::default();
         assert!(lines.take(&mut batch, Duration::ZERO));
-        assert_eq!(batch.iter().filter(|byte| **byte == b'\n').count(), WAITING);
+        assert_eq!(batch.len(), WAITING);
         end_flows(Arc::clone(&lines) as _, 1);
         assert_eq!(lines.dropped.get(), 5);
         assert!(lines.take(&mut batch, Duration::ZERO));
-        assert!(batch.starts_with(b"{") && batch.ends_with(b"}\n"));
+        assert_eq!(batch.len(), 1);
     }
 
     #[test]
     fn what_a_burst_took_is_given_back() {
         let lines = Lines::new(IntCounter::new("dropped", "dropped").unwrap());
-        let mut batch = Vec::new();
+        let mut batch = LineBuffer::default();
         for _ in 0..3 {
             (0..WAITING).for_each(|_| lines.write(&[b'x'; 1000]));
             assert!(lines.take(&mut batch, Duration::ZERO));
-            assert_eq!(batch.len(), WAITING * 1001);
+            assert_eq!(batch.len(), WAITING);
+            assert!(batch.room() > ROOM);
         }
         lines.take(&mut batch, Duration::ZERO);
         lines.take(&mut batch, Duration::ZERO);
-        assert!(batch.capacity() <= ROOM && lines.waiting.lock().text.capacity() <= ROOM);
+        assert!(batch.room() <= ROOM && lines.waiting.lock().lines.room() <= ROOM);
     }
 
     #[test]

@@ -6,42 +6,24 @@ use addons::observe::AuditSink;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
+use super::line_buffer::LineBuffer;
+
 /// How many flows are kept, and how far a live reader may fall behind before it misses some.
 const KEPT: usize = 1000;
 
 /// A bounded memory of finished flows, each as its line of JSON. A line has at most 3 KiB but for
-/// the operator's own names, so both pages have less than 6 MiB, and rarely more than one.
+/// the operator's own names, so two pages of so many have at most 6 MiB, and seldom one.
 #[derive(Default)]
 pub struct FlowLog(Mutex<Flows>);
 
 #[derive(Default)]
 struct Flows {
     /// Full, once there is one.
-    older: Page,
-    /// The one that is written; when it is full, it becomes the older.
-    newer: Page,
+    older: LineBuffer,
+    /// The page that is written; when it is full, it becomes the older.
+    newer: LineBuffer,
     /// The way to the readers, while there may be some.
     live: Option<broadcast::Sender<Arc<str>>>,
-}
-
-/// Up to [`KEPT`] lines, each with a newline.
-#[derive(Clone, Default)]
-struct Page {
-    text: Vec<u8>,
-    lines: usize,
-}
-
-impl Page {
-    fn push(&mut self, line: &[u8]) {
-        self.text.extend_from_slice(line);
-        self.text.push(b'\n');
-        self.lines += 1;
-    }
-
-    fn newest_first(&self) -> impl Iterator<Item = &[u8]> {
-        let lines = self.text.rsplit(|byte| *byte == b'\n');
-        lines.filter(|line| !line.is_empty())
-    }
 }
 
 impl FlowLog {
@@ -51,7 +33,7 @@ impl FlowLog {
             let flows = self.0.lock();
             (flows.older.clone(), flows.newer.clone())
         };
-        let lines = newer.newest_first().chain(older.newest_first());
+        let lines = newer.iter().rev().chain(older.iter().rev());
         let mut array = vec![b'['];
         for (at, line) in lines.take(KEPT).enumerate() {
             if at > 0 {
@@ -84,11 +66,9 @@ impl AuditSink for FlowLog {
             // The last reader went away.
             flows.live = None;
         }
-        if flows.newer.lines == KEPT {
+        if flows.newer.len() == KEPT {
             std::mem::swap(&mut flows.older, &mut flows.newer);
-            // Keeps its room for the lines to come.
-            flows.newer.text.clear();
-            flows.newer.lines = 0;
+            flows.newer.clear();
         }
         flows.newer.push(line);
     }
@@ -125,9 +105,9 @@ mod tests {
         let line = b"0123456789".repeat(300);
         (0..50 * KEPT).for_each(|_| log.write(&line));
         let flows = log.0.lock();
-        let room = flows.older.text.capacity() + flows.newer.text.capacity();
-        assert!(flows.older.lines == KEPT && flows.newer.lines == KEPT);
-        assert!(room <= 4 * KEPT * (line.len() + 1), "{room}");
+        let room = flows.older.room() + flows.newer.room();
+        assert!(flows.older.len() == KEPT && flows.newer.len() == KEPT);
+        assert!(room <= 4 * KEPT * line.len(), "{room}");
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl Addon for Audit {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
     use serde_json::Value;
@@ -260,6 +261,26 @@ mod tests {
         audit.tick(Instant::now() + Duration::from_secs(60));
         assert_eq!(counts(&log.take()), [None, Some(5)]);
         assert_eq!(audit.folded.get(), 4);
+    }
+
+    #[test]
+    fn a_folded_line_has_the_time_of_its_first_flow_and_the_bytes_of_all() {
+        let (audit, log, live) = audit(1);
+        let web = container("web");
+        for (millis, bytes) in [(1, 0), (7, 10), (8, 20), (1234, u64::MAX)] {
+            let flow = flow_of(&web, Kind::Http, "api.example.com");
+            flow.counters.bytes_in.store(bytes, Relaxed);
+            flow.counters.bytes_out.store(bytes / 2, Relaxed);
+            let duration = Duration::from_millis(millis);
+            audit.finished(&flow, &Outcome { duration, ..ok() });
+        }
+        log.take();
+        audit.flush();
+        let mut expected = live.take().remove(1);
+        expected["bytes_in"] = u64::MAX.into();
+        expected["bytes_out"] = (15 + u64::MAX / 2).into();
+        expected["count"] = 3.into();
+        assert_eq!(log.text(), [expected.to_string()]);
     }
 
     #[test]

@@ -14,22 +14,27 @@ use super::line::Excerpt;
 use crate::contract::Host;
 
 pub(super) fn number(out: &mut Vec<u8>, number: u64) {
+    if let Ok(small) = u8::try_from(number) {
+        return octet(out, small);
+    }
     // None is refused, and memory takes what it is given.
     let _ = serde_json::to_writer(out, &number);
 }
 
 /// A text that may need escaping: that is serde_json's work, and seldom to do.
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
-    let needs_escaping = |byte| byte < b' ' || byte == b'"' || byte == b'\\';
-    // To the end in any case: so it is done for many bytes at once.
-    if text
-        .bytes()
-        .fold(false, |found, byte| found | needs_escaping(byte))
-    {
+    if needs_escaping(text) {
         let _ = serde_json::to_writer(out, text);
     } else {
         word(out, text);
     }
+}
+
+fn needs_escaping(text: &str) -> bool {
+    let special = |found, byte: &u8| found | (*byte < b' ') | (*byte == b'"') | (*byte == b'\\');
+    // The bytes of a block are all looked at, so that it is done at once.
+    let (blocks, rest) = text.as_bytes().as_chunks::<8>();
+    blocks.iter().any(|block| block.iter().fold(false, special)) || rest.iter().fold(false, special)
 }
 
 pub(super) fn excerpt(out: &mut Vec<u8>, excerpt: Excerpt<'_>) {
@@ -105,8 +110,15 @@ fn display(out: &mut Vec<u8>, value: impl Display) {
     let _ = write!(out, "{value}");
 }
 
-/// The digits of an id.
-pub(super) fn hex(number: u64) -> [u8; 16] {
+/// How every line begins: `{"ts":"…","flow":"…",`, and always with as many bytes.
+pub(super) fn beginning(at: SystemTime, flow: u64) -> [u8; 59] {
+    let mut text = *b"{\"ts\":\"2000-01-01T00:00:00.000Z\",\"flow\":\"0123456789abcdef\",";
+    text[7..31].copy_from_slice(&rfc_3339(at));
+    text[41..57].copy_from_slice(&hex(flow));
+    text
+}
+
+fn hex(number: u64) -> [u8; 16] {
     let mut digits = [0; 16];
     let (pairs, _) = digits.as_chunks_mut();
     for (pair, byte) in pairs.iter_mut().zip(number.to_be_bytes()) {
@@ -121,7 +133,7 @@ fn hex_digit(nibble: u8) -> u8 {
 }
 
 /// To the millisecond, in UTC. A clock that is out of all range shows where it began.
-pub(super) fn rfc_3339(out: &mut Vec<u8>, at: SystemTime) {
+fn rfc_3339(at: SystemTime) -> [u8; 24] {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let second = i64::try_from(since.as_secs()).unwrap_or_default();
     let at = OffsetDateTime::from_unix_timestamp(second).unwrap_or(OffsetDateTime::UNIX_EPOCH);
@@ -138,10 +150,10 @@ pub(super) fn rfc_3339(out: &mut Vec<u8>, at: SystemTime) {
     let millisecond = since.subsec_millis();
     let [f1, f2] = two_digits((millisecond / 10) as u8);
     let f3 = b'0' + (millisecond % 10) as u8;
-    out.extend_from_slice(&[
+    [
         y1, y2, y3, y4, b'-', o1, o2, b'-', d1, d2, b'T', h1, h2, b':', m1, m2, b':', s1, s2, b'.',
         f1, f2, f3, b'Z',
-    ]);
+    ]
 }
 
 fn two_digits(number: u8) -> [u8; 2] {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::json::{address, excerpt, hex, host, number, rfc_3339, socket_address, text, word};
+use super::json::{address, beginning, excerpt, host, number, socket_address, text, word};
 use super::line::{AuditLine, Cost};
 
 /// Most lines fit. One has at most 3 KiB but for the operator's own names: a path of 1 KiB, of
@@ -71,11 +71,7 @@ impl AuditLine<'_> {
     pub(super) fn written(&self) -> Written {
         let mut json = Vec::with_capacity(USUAL_LENGTH);
         let out = &mut json;
-        out.extend_from_slice(b"{\"ts\":\"");
-        rfc_3339(out, self.ts);
-        out.extend_from_slice(b"\",\"flow\":\"");
-        out.extend_from_slice(&hex(self.flow.number()));
-        out.extend_from_slice(b"\",");
+        out.extend_from_slice(&beginning(self.ts, self.flow.number()));
         let said_at = out.len();
         self.write_question(out);
         self.write_answer(out);
@@ -362,6 +358,22 @@ mod tests {
             prop_assert_eq!(&value["credential"], &credential);
             prop_assert_eq!(&value["host"], &host);
             prop_assert_eq!(value.to_string(), json(&line));
+        }
+
+        #[test]
+        fn numbers_are_written_in_full(small: u8, large: u64, port: u16, status in 1..1000_u16) {
+            let cost = Cost {
+                bytes_in: small.into(),
+                bytes_out: large,
+                duration_ms: large >> (small % 64),
+            };
+            let status = Some(status);
+            let value = read(&AuditLine { cost, port, status, ..line() });
+            prop_assert_eq!(&value["bytes_in"], cost.bytes_in);
+            prop_assert_eq!(&value["bytes_out"], cost.bytes_out);
+            prop_assert_eq!(&value["duration_ms"], cost.duration_ms);
+            prop_assert_eq!(&value["port"], port);
+            prop_assert_eq!(value["status"].as_u64(), status.map(u64::from));
         }
 
         /// A newline inside one would make two lines of it, and a forged one among them.
