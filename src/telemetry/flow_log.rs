@@ -12,7 +12,8 @@ use super::line_buffer::LineBuffer;
 const KEPT: usize = 1000;
 
 /// A bounded memory of finished flows, each as its line of JSON. A line has at most 3 KiB but for
-/// the operator's own names, so two pages of so many have at most 6 MiB, and seldom one.
+/// the operator's own names: two pages of so many have 6 MiB, room for at most twice as much, and
+/// seldom more than one.
 #[derive(Default)]
 pub struct FlowLog(Mutex<Flows>);
 
@@ -29,6 +30,7 @@ struct Flows {
 impl FlowLog {
     /// The flows that are kept as a JSON array, the newest first.
     pub fn newest(&self) -> Vec<u8> {
+        // Copied, so that flows wait for no more than that.
         let (older, newer) = {
             let flows = self.0.lock();
             (flows.older.clone(), flows.newer.clone())
