@@ -14,7 +14,7 @@ use addons::contract::{
     AuthMode, Chain, Client, ContainerId, Containers, Entry, EntryMap, Flow, Host, HostPattern,
     Kind, Scheme, Source,
 };
-use addons::observe::{AuditLine, AuditSink};
+use addons::observe::AuditSink;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fixtures::entry;
 use time::{Duration, OffsetDateTime};
@@ -25,7 +25,7 @@ use whole_chain::exchange_of;
 struct Gone;
 
 impl AuditSink for Gone {
-    fn write(&self, _line: Arc<AuditLine>) {}
+    fn write(&self, _line: &[u8]) {}
 }
 
 /// A chain over so many containers, and an allowlist of so many patterns.

@@ -41,7 +41,7 @@ fn a_request_leaves_with_the_secret_and_its_response_comes_back_without() {
     assert_eq!(field("x-container-id"), None);
     assert_eq!(field("x-forwarded-for"), None);
     assert_eq!(body, b"you sent [REDACTED:key]\n");
-    let line = lines.0.lock().first().unwrap().json();
+    let line = lines.0.lock().first().unwrap().clone();
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["container_id"], "web");
     assert_eq!(line["credential"], "key");

@@ -163,21 +163,16 @@ pub(super) async fn flows(State(api): State<Arc<Api>>, headers: HeaderMap) -> Re
     if wants_stream {
         return live_flows(&api);
     }
-    let mut body = b"{\"flows\":[".to_vec();
-    for (at, line) in api.state.flows.newest().iter().enumerate() {
-        if at > 0 {
-            body.push(b',');
-        }
-        line.write_json(&mut body);
-    }
-    body.extend_from_slice(b"]}");
+    let mut body = b"{\"flows\":".to_vec();
+    body.extend_from_slice(&api.state.flows.newest());
+    body.push(b'}');
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 fn live_flows(api: &Api) -> Response {
     let events = stream::unfold(api.state.flows.subscribe(), async |mut flows| {
         let event = match flows.recv().await {
-            Ok(line) => Event::default().data(line.json()),
+            Ok(line) => Event::default().data(line),
             Err(RecvError::Lagged(missed)) => {
                 Event::default().event("missed").data(missed.to_string())
             }

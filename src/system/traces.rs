@@ -1,5 +1,6 @@
 //! Spans on their way to an OpenTelemetry collector: OTLP over HTTP, in JSON.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -162,20 +163,20 @@ fn document(batch: &[Span]) -> Value {
 fn span(span: &Span) -> Value {
     const SERVER: u8 = 2;
     const ERROR: u8 = 2;
-    let line = &span.line;
-    let name = match &line.method {
-        Some(method) => format!("{method} {}", line.host),
-        None => format!("{} {}", line.kind.as_str(), line.host),
-    };
+    // Written by this process, so that it can be read.
+    let line: Value = serde_json::from_slice(&span.line).unwrap_or_default();
+    let text = |key| line.get(key).and_then(Value::as_str);
+    let what = text("method").or(text("kind")).unwrap_or_default();
+    let name = format!("{what} {}", text("host").unwrap_or_default());
     let mut value = json!({
         "traceId": format!("{:032x}", span.trace),
         "spanId": format!("{:016x}", span.id),
         "name": name,
         "kind": SERVER,
-        "startTimeUnixNano": nanos(line.ts),
-        "endTimeUnixNano": nanos(line.ts + span.duration),
-        "attributes": attributes(span),
-        "status": if line.outcome == "failed" { json!({ "code": ERROR }) } else { json!({}) },
+        "startTimeUnixNano": nanos(span.at),
+        "endTimeUnixNano": nanos(span.at + span.duration),
+        "attributes": attributes(&line),
+        "status": if text("outcome") == Some("failed") { json!({ "code": ERROR }) } else { json!({}) },
     });
     if let (Some(parent), Some(fields)) = (span.parent, value.as_object_mut()) {
         fields.insert("parentSpanId".to_owned(), format!("{parent:016x}").into());
@@ -184,46 +185,36 @@ fn span(span: &Span) -> Value {
 }
 
 /// The names are those of OpenTelemetry's semantic conventions where it has any.
-fn attributes(span: &Span) -> Vec<Value> {
-    let line = &span.line;
-    let text =
-        |name, value: Option<String>| Some(attribute(name, json!({ "stringValue": value? })));
-    let number = |name, value: u64| Some(attribute(name, json!({ "intValue": value.to_string() })));
-    let shown = |value: &dyn std::fmt::Display| Some(value.to_string());
-    let all = [
-        text("unified_proxy.kind", shown(&line.kind.as_str())),
-        text("unified_proxy.outcome", shown(&line.outcome)),
-        text(
-            "unified_proxy.container.id",
-            line.container_id.as_ref().and_then(|id| shown(&id)),
-        ),
-        text("unified_proxy.addon", line.addon.map(str::to_owned)),
-        text(
-            "unified_proxy.rule",
-            line.rule.as_deref().map(str::to_owned),
-        ),
-        text(
-            "client.address",
-            line.client.and_then(|client| shown(&client)),
-        ),
-        text(
-            "http.request.method",
-            line.method.as_deref().map(str::to_owned),
-        ),
-        text("server.address", shown(&line.host)),
-        number("server.port", line.port.into()),
-        text("url.path", line.path.as_deref().map(str::to_owned)),
-        line.status
-            .and_then(|status| number("http.response.status_code", status.into())),
-        text("error.type", line.code.map(str::to_owned)),
-        number("http.request.body.size", line.bytes_in),
-        number("http.response.body.size", line.bytes_out),
-        text(
-            "network.peer.address",
-            line.upstream_addr.and_then(|peer| shown(&peer.ip())),
-        ),
-    ];
-    all.into_iter().flatten().collect()
+const ATTRIBUTES: [(&str, &str); 15] = [
+    ("unified_proxy.kind", "kind"),
+    ("unified_proxy.outcome", "outcome"),
+    ("unified_proxy.container.id", "container_id"),
+    ("unified_proxy.addon", "addon"),
+    ("unified_proxy.rule", "rule"),
+    ("client.address", "client"),
+    ("http.request.method", "method"),
+    ("server.address", "host"),
+    ("server.port", "port"),
+    ("url.path", "path"),
+    ("http.response.status_code", "status"),
+    ("error.type", "code"),
+    ("http.request.body.size", "bytes_in"),
+    ("http.response.body.size", "bytes_out"),
+    ("network.peer.address", "upstream_addr"),
+];
+
+fn attributes(line: &Value) -> Vec<Value> {
+    let value = |key| match line.get(key)? {
+        Value::Number(number) => Some(json!({ "intValue": number.to_string() })),
+        Value::String(address) if key == "upstream_addr" => {
+            let address: SocketAddr = address.parse().ok()?;
+            Some(json!({ "stringValue": address.ip().to_string() }))
+        }
+        text => Some(json!({ "stringValue": text })),
+    };
+    let all = ATTRIBUTES.iter();
+    all.filter_map(|(name, key)| Some(attribute(name, value(*key)?)))
+        .collect()
 }
 
 fn attribute(name: &str, value: Value) -> Value {

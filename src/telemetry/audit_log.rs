@@ -4,16 +4,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use addons::observe::{AuditLine, AuditSink};
+use addons::observe::AuditSink;
 use parking_lot::{Condvar, Mutex};
 use prometheus::IntCounter;
 
 use super::audit_file::AuditFile;
 use super::light::{Light, Lit};
+use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
-/// Lines that wait for the disk at most; what comes on top is dropped and counted.
+/// Lines that wait for the disk at most, 48 MiB of the longest; what comes on top is dropped and
+/// counted.
 const WAITING: usize = 16 * 1024;
+/// The room that is kept for them, in bytes: enough for what gathers under load. What a burst or
+/// a slow disk took on top of it is given back.
+const ROOM: usize = 1024 * 1024;
 /// Lines reach the system at the latest after this time.
 const FLUSH: Duration = Duration::from_millis(200);
 /// How long the writer lets lines gather, so that flows do not wake it one by one.
@@ -37,7 +42,7 @@ struct Lines {
 
 #[derive(Default)]
 struct Waiting {
-    lines: Vec<Arc<AuditLine>>,
+    lines: LineBuffer,
     /// Nothing comes any more.
     ended: bool,
 }
@@ -89,7 +94,7 @@ impl AuditLog {
 }
 
 impl AuditSink for Lines {
-    fn write(&self, line: Arc<AuditLine>) {
+    fn write(&self, line: &[u8]) {
         let mut waiting = self.waiting.lock();
         let before = waiting.lines.len();
         if before >= WAITING || waiting.ended {
@@ -115,14 +120,16 @@ impl Lines {
         }
     }
 
-    /// Changes what waits for `empty`; where nothing does, waits for it with `patience`. Says
-    /// whether more may come.
-    fn take(&self, empty: &mut Vec<Arc<AuditLine>>, patience: Duration) -> bool {
+    /// Changes `done`, of which only the room is used again, for what waits; where nothing does,
+    /// waits for it with `patience`. Says whether more may come.
+    fn take(&self, done: &mut LineBuffer, patience: Duration) -> bool {
+        done.clear();
+        done.shrink_to(ROOM);
         let mut waiting = self.waiting.lock();
         if waiting.lines.is_empty() && !waiting.ended {
             self.arrived.wait_for(&mut waiting, patience);
         }
-        std::mem::swap(&mut waiting.lines, empty);
+        std::mem::swap(&mut waiting.lines, done);
         !waiting.ended
     }
 }
@@ -137,7 +144,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, lines: &Lines) {
-        let mut batch = Vec::new();
+        let mut batch = LineBuffer::default();
         let mut unflushed: Option<Instant> = None;
         let mut more = true;
         while more {
@@ -145,7 +152,7 @@ impl Writer {
             more = lines.take(&mut batch, patience);
             if !batch.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);
-                batch.drain(..).for_each(|line| self.append(&line));
+                batch.iter().for_each(|line| self.append(line));
                 std::thread::sleep(GATHERING);
             }
             if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
@@ -159,12 +166,12 @@ impl Writer {
         self.flush();
     }
 
-    fn append(&mut self, line: &AuditLine) {
+    fn append(&mut self, line: &[u8]) {
         let Some((file, _)) = &mut self.file else {
             self.dropped.inc();
             return;
         };
-        if let Err(error) = file.append(|out| line.write_json(out)) {
+        if let Err(error) = file.append(line) {
             self.fail(&error);
         }
     }
@@ -233,11 +240,28 @@ mod tests {
         let lines = Arc::new(Lines::new(IntCounter::new("dropped", "dropped").unwrap()));
         end_flows(Arc::clone(&lines) as _, WAITING + 5);
         assert_eq!(lines.dropped.get(), 5);
-        let mut batch = Vec::new();
+        let mut batch = LineBuffer::default();
         assert!(lines.take(&mut batch, Duration::ZERO));
         assert_eq!(batch.len(), WAITING);
         end_flows(Arc::clone(&lines) as _, 1);
         assert_eq!(lines.dropped.get(), 5);
+        assert!(lines.take(&mut batch, Duration::ZERO));
+        assert_eq!(batch.len(), 1);
+    }
+
+    #[test]
+    fn what_a_burst_took_is_given_back() {
+        let lines = Lines::new(IntCounter::new("dropped", "dropped").unwrap());
+        let mut batch = LineBuffer::default();
+        for _ in 0..3 {
+            (0..WAITING).for_each(|_| lines.write(&[b'x'; 1000]));
+            assert!(lines.take(&mut batch, Duration::ZERO));
+            assert_eq!(batch.len(), WAITING);
+            assert!(batch.room() > ROOM);
+        }
+        lines.take(&mut batch, Duration::ZERO);
+        lines.take(&mut batch, Duration::ZERO);
+        assert!(batch.room() <= ROOM && lines.waiting.lock().lines.room() <= ROOM);
     }
 
     #[test]

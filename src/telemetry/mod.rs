@@ -6,6 +6,7 @@ mod audit_log;
 mod ended;
 pub mod flow_log;
 mod light;
+mod line_buffer;
 mod logging;
 mod push_log;
 

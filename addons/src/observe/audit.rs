@@ -14,8 +14,8 @@ use crate::contract::{Addon, Flow, Order, Outcome, Principal};
 
 /// Takes audit lines. It must not block: it is called where flows end.
 pub trait AuditSink: Send + Sync {
-    /// Takes a line, which others may hold as well.
-    fn write(&self, line: Arc<AuditLine>);
+    /// Takes a line: one JSON object with no newline in it or behind it.
+    fn write(&self, line: &[u8]);
 }
 
 /// What the audit is made from.
@@ -114,9 +114,10 @@ impl Addon for Audit {
         if flow.is_rehearsal() {
             return;
         }
-        let line = Arc::new(AuditLine::of(flow, outcome));
+        let line = AuditLine::of(flow, outcome);
+        let written = line.written();
         for live in &self.settings.live {
-            live.write(Arc::clone(&line));
+            live.write(written.json());
         }
         match &flow.principal {
             Some(Principal::Container(container)) => {
@@ -125,35 +126,50 @@ impl Addon for Audit {
                     self.leases.lock().push(Arc::downgrade(&budget));
                     LeaseBudget(budget)
                 });
-                owned.0.write(line);
+                owned.0.write(&line, written);
             }
-            Some(Principal::System(_)) => self.own.write(line),
-            None => self.strangers.write(line),
+            Some(Principal::System(_)) => self.own.write(&line, written),
+            None => self.strangers.write(&line, written),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
+
+    use serde_json::Value;
 
     use super::*;
     use crate::contract::{Code, Container, Denial, Kind};
     use crate::fixtures::{container, flow, flow_of};
 
     #[derive(Default)]
-    struct Lines(Mutex<Vec<AuditLine>>);
+    struct Lines(Mutex<Vec<String>>);
 
     impl AuditSink for Lines {
-        fn write(&self, line: Arc<AuditLine>) {
-            self.0.lock().push(Arc::unwrap_or_clone(line));
+        fn write(&self, line: &[u8]) {
+            let line = str::from_utf8(line).unwrap();
+            self.0.lock().push(line.to_owned());
         }
     }
 
     impl Lines {
-        fn take(&self) -> Vec<AuditLine> {
+        fn text(&self) -> Vec<String> {
             std::mem::take(&mut *self.0.lock())
         }
+
+        fn take(&self) -> Vec<Value> {
+            let read = |line: &String| serde_json::from_str(line).unwrap();
+            self.text().iter().map(read).collect()
+        }
+    }
+
+    fn counts(lines: &[Value]) -> Vec<Option<u64>> {
+        let mut counts: Vec<_> = lines.iter().map(|line| line["count"].as_u64()).collect();
+        counts.sort_unstable();
+        counts
     }
 
     fn audit(lines_per_minute: u32) -> (Audit, Arc<Lines>, Arc<Lines>) {
@@ -194,12 +210,11 @@ mod tests {
         flow.at = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         audit.finished(&flow, &ok());
         let id = flow.id;
-        let line = log.take()[0].json();
         assert_eq!(
-            line,
-            format!(
+            log.text(),
+            [format!(
                 r#"{{"ts":"2023-11-14T22:13:20.123Z","flow":"{id}","kind":"http","container_id":"web","client":"10.0.0.7","method":"GET","host":"api.example.com","port":443,"path":"/v1","status":200,"outcome":"ok","rule":"api.example.com","bytes_in":0,"bytes_out":0,"duration_ms":12,"upstream_addr":"93.184.216.34:443","credential":"anthropic"}}"#
-            )
+            )]
         );
     }
 
@@ -217,7 +232,7 @@ mod tests {
             ..ok()
         };
         audit.finished(&flow, &outcome);
-        let line: serde_json::Value = serde_json::from_str(&log.take()[0].json()).unwrap();
+        let line = log.take().remove(0);
         let keys: Vec<_> = line.as_object().unwrap().keys().cloned().collect();
         assert!(
             !keys
@@ -244,10 +259,28 @@ mod tests {
         audit.tick(Instant::now() + Duration::from_secs(59));
         assert_eq!(log.take().len(), 0);
         audit.tick(Instant::now() + Duration::from_secs(60));
-        let mut counts: Vec<_> = log.take().iter().map(|line| line.count).collect();
-        counts.sort_unstable();
-        assert_eq!(counts, [None, Some(5)]);
+        assert_eq!(counts(&log.take()), [None, Some(5)]);
         assert_eq!(audit.folded.get(), 4);
+    }
+
+    #[test]
+    fn a_folded_line_has_the_time_of_its_first_flow_and_the_bytes_of_all() {
+        let (audit, log, live) = audit(1);
+        let web = container("web");
+        for (millis, bytes) in [(1, 0), (7, 10), (8, 20), (1234, u64::MAX)] {
+            let flow = flow_of(&web, Kind::Http, "api.example.com");
+            flow.counters.bytes_in.store(bytes, Relaxed);
+            flow.counters.bytes_out.store(bytes / 2, Relaxed);
+            let duration = Duration::from_millis(millis);
+            audit.finished(&flow, &Outcome { duration, ..ok() });
+        }
+        log.take();
+        audit.flush();
+        let mut expected = live.take().remove(1);
+        expected["bytes_in"] = u64::MAX.into();
+        expected["bytes_out"] = (15 + u64::MAX / 2).into();
+        expected["count"] = 3.into();
+        assert_eq!(log.text(), [expected.to_string()]);
     }
 
     #[test]
@@ -274,8 +307,7 @@ mod tests {
             }
         }
         audit.flush();
-        let counts: Vec<_> = log.take().iter().map(|line| line.count).collect();
-        assert_eq!(counts, [Some(2); 8]);
+        assert_eq!(counts(&log.take()), [Some(2); 8]);
     }
 
     #[test]
@@ -310,7 +342,7 @@ mod tests {
         log.take();
         web.end();
         audit.tick(Instant::now());
-        assert_eq!(log.take()[0].count, Some(2));
+        assert_eq!(counts(&log.take()), [Some(2)]);
         finish(&audit, &web, "/late");
         drop(web);
         assert_eq!(log.take().len(), 1);
@@ -326,7 +358,10 @@ mod tests {
         audit.flush();
         let lines = log.take();
         assert!(lines.len() < 600, "{}", lines.len());
-        let flows: u64 = lines.iter().map(|line| line.count.unwrap_or(1)).sum();
+        let flows: u64 = lines
+            .iter()
+            .map(|line| line["count"].as_u64().unwrap_or(1))
+            .sum();
         assert_eq!(flows, 5000);
     }
 
@@ -334,6 +369,8 @@ mod tests {
     fn what_a_client_chooses_is_cut() {
         let (audit, log, _) = audit(1);
         finish(&audit, &container("web"), &"é".repeat(5000));
-        assert!(log.take()[0].path.as_ref().unwrap().len() < 1100);
+        let line = log.take().remove(0);
+        let path = line["path"].as_str().unwrap();
+        assert_eq!(path, "é".repeat(512) + "…");
     }
 }

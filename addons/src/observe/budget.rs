@@ -1,6 +1,7 @@
 //! How many audit lines one lease may write, and what becomes of the others.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::AuditSink;
-use super::line::{Alike, AuditLine};
+use super::line::{AuditLine, Cost};
+use super::written::{Apart, Written};
 
 /// The longest that a folded line waits to be written.
 const HELD_FOR: Duration = Duration::from_secs(60);
@@ -31,22 +33,25 @@ pub(super) struct Budget {
 
 #[derive(Default)]
 struct Held {
-    lines: HashMap<Alike, Fold, foldhash::fast::RandomState>,
+    /// By what the lines say, whichever flow they say it of. All of it is hashed, so that a
+    /// client cannot make many that share a hash.
+    lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
     since: Option<Instant>,
 }
 
-#[derive(Default)]
+/// What the first line said of its own flow, and the sums of all.
 struct Fold {
+    head: Vec<u8>,
+    cost_at: usize,
+    cost: Cost,
     count: u64,
-    bytes_in: u64,
-    bytes_out: u64,
 }
 
 impl Fold {
-    fn add(&mut self, bytes_in: u64, bytes_out: u64) {
+    fn add(&mut self, cost: Cost) {
         self.count += 1;
-        self.bytes_in = self.bytes_in.saturating_add(bytes_in);
-        self.bytes_out = self.bytes_out.saturating_add(bytes_out);
+        self.cost.bytes_in = self.cost.bytes_in.saturating_add(cost.bytes_in);
+        self.cost.bytes_out = self.cost.bytes_out.saturating_add(cost.bytes_out);
     }
 }
 
@@ -66,34 +71,43 @@ impl Budget {
         }
     }
 
-    /// Writes the line, or folds it into those like it.
-    pub(super) fn write(&self, line: Arc<AuditLine>) {
+    /// Writes the line, or folds it into those that say the same.
+    pub(super) fn write(&self, line: &AuditLine<'_>, written: Written) {
         if self.limiter.check().is_ok() {
-            self.sink.write(line);
+            self.sink.write(written.json());
         } else {
-            self.fold(line);
+            self.fold(line, written);
         }
     }
 
-    fn fold(&self, line: Arc<AuditLine>) {
-        let (bytes_in, bytes_out) = (line.bytes_in, line.bytes_out);
-        // Declared before the lock, so that a line that is not kept is freed outside of it.
-        let mut key = Alike(line);
+    fn fold(&self, line: &AuditLine<'_>, written: Written) {
+        // Before the lock, so that a text that is not kept is freed outside of it.
+        let mut apart = written.apart();
         let mut held = self.held.lock();
-        if let Some(fold) = held.lines.get_mut(&key) {
-            fold.add(bytes_in, bytes_out);
+        if let Some(fold) = held.lines.get_mut(&apart.said) {
+            fold.add(line.cost);
             self.folded.inc();
             return;
         }
         held.since.get_or_insert_with(Instant::now);
         if held.lines.len() >= MAX_HELD {
-            key = Alike(Arc::new(Arc::unwrap_or_clone(key.0).coarse()));
+            apart = line.coarse().written().apart();
         }
-        let fold = held.lines.entry(key).or_default();
-        if fold.count > 0 {
-            self.folded.inc();
+        match held.lines.entry(apart.said) {
+            Entry::Occupied(mut fold) => {
+                fold.get_mut().add(line.cost);
+                self.folded.inc();
+            }
+            Entry::Vacant(new) => {
+                apart.head.shrink_to_fit();
+                new.insert(Fold {
+                    head: apart.head,
+                    cost_at: apart.cost_at,
+                    cost: line.cost,
+                    count: 1,
+                });
+            }
         }
-        fold.add(bytes_in, bytes_out);
     }
 
     /// Writes what has been held long enough, or all of it when the lease is over.
@@ -109,12 +123,14 @@ impl Budget {
     /// Writes what is held.
     pub(super) fn flush(&self) {
         let held = std::mem::take(&mut *self.held.lock());
-        for (Alike(line), fold) in held.lines {
-            let mut line = Arc::unwrap_or_clone(line);
-            line.bytes_in = fold.bytes_in;
-            line.bytes_out = fold.bytes_out;
-            line.count = (fold.count > 1).then_some(fold.count);
-            self.sink.write(Arc::new(line));
+        for (said, fold) in held.lines {
+            let Fold { head, cost_at, .. } = fold;
+            let line = Apart {
+                head,
+                said,
+                cost_at,
+            };
+            self.sink.write(&line.together(fold.cost, fold.count));
         }
     }
 }

@@ -7,8 +7,8 @@ mod json;
 mod line;
 mod metrics;
 mod trace;
+mod written;
 
 pub use audit::{Audit, AuditSettings, AuditSink};
-pub use line::AuditLine;
 pub use metrics::Metrics;
 pub use trace::{Span, SpanSink, Trace};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -28,8 +28,10 @@ pub struct Span {
     pub parent: Option<u64>,
     /// Its own id: the flow's, so that the audit log and the trace name each other.
     pub id: u64,
-    /// What happened, and when it began.
-    pub line: AuditLine,
+    /// What happened: the line of the audit log, as JSON.
+    pub line: Vec<u8>,
+    /// When it began.
+    pub at: SystemTime,
     /// How long it took.
     pub duration: Duration,
 }
@@ -84,7 +86,8 @@ impl Addon for Trace {
             trace: context.map_or_else(|| begun_by(id), |context| context.trace),
             parent: context.map(|context| context.parent),
             id,
-            line: AuditLine::of(flow, outcome),
+            line: AuditLine::of(flow, outcome).written().into_json(),
+            at: flow.at,
             duration: outcome.duration,
         });
     }
@@ -149,6 +152,7 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
+    use serde_json::Value;
 
     use super::*;
     use crate::contract::{Kind, Principal, System};
@@ -208,7 +212,8 @@ mod tests {
         assert_eq!(span.parent, Some(0x00f0_67aa_0ba9_02b7));
         let ours = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{:016x}-01", span.id);
         assert_eq!(sent, [ours]);
-        assert_eq!(span.line.host.to_string(), "api.example.com");
+        let line: Value = serde_json::from_slice(&span.line).unwrap();
+        assert_eq!(line["host"], "api.example.com");
     }
 
     #[test]

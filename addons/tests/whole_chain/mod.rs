@@ -16,7 +16,7 @@ use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
 use addons::github::{Asker, Forge, GithubSettings, Mutations, Node, Patterns};
-use addons::observe::{Audit, AuditLine, AuditSettings, AuditSink, Metrics};
+use addons::observe::{Audit, AuditSettings, AuditSink, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
@@ -66,11 +66,12 @@ impl PushWatch for Silent {
 }
 
 #[derive(Default)]
-pub struct Lines(pub Mutex<Vec<AuditLine>>);
+pub struct Lines(pub Mutex<Vec<String>>);
 
 impl AuditSink for Lines {
-    fn write(&self, line: Arc<AuditLine>) {
-        self.0.lock().push(Arc::unwrap_or_clone(line));
+    fn write(&self, line: &[u8]) {
+        let line = str::from_utf8(line).unwrap();
+        self.0.lock().push(line.to_owned());
     }
 }
 
