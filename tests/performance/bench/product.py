@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from .forge import HOST, REPOSITORY
 from .processes import Peer, free_port
 
 CONTAINERS = 10_000
@@ -19,18 +20,20 @@ MOST = 1_000_000
 
 
 class Product:
-    def __init__(self, processes, binary, work, certificates, origin, nameserver):
+    def __init__(self, processes, binary, work, certificates, origin, nameserver, forge=None):
         self.processes, self.binary, self.work = processes, binary, work
         self.port, self.dns, self.socket = free_port(), free_port(), work / "api.sock"
         self.config = work / "config"
         self.config.mkdir()
-        for name, content in self.files(certificates, origin, nameserver).items():
+        for name, content in self.files(certificates, origin, nameserver, forge).items():
             (self.config / name).write_text(json.dumps(content))
 
-    def files(self, certificates, origin, nameserver):
+    def files(self, certificates, origin, nameserver, forge):
         origin = f"127.0.0.1:{origin}"
         hosts = {"api.example.com": origin, "plain.many.example.com": origin, "pass.many.example.com": origin}
         hosts |= {f"h{number}.many.example.com": origin for number in range(NEW_HOSTS * NEW_HOST_ROUNDS)}
+        if forge:
+            hosts[HOST] = f"127.0.0.1:{forge.port}"
         return {
             "proxy.yaml": {
                 "version": 1,
@@ -55,6 +58,7 @@ class Product:
             "allowlist.yaml": {"version": 1, "domains": ["api.example.com", "*.many.example.com"]},
             "policy.yaml": {
                 "version": 1,
+                "git": {"hosts": [HOST]},
                 "rate_limits": {"defaults": {"requests_per_second": MOST, "burst_size": MOST}},
             },
             "credentials.yaml": {
@@ -98,7 +102,7 @@ class Product:
         self.start()
         empty_mib = self.resident_mib()
         for number in (1, 2):
-            body = {"container_ip": f"127.0.0.{number}", "container_id": f"bench-{number}", "repos": ["owner/repo"]}
+            body = {"container_ip": f"127.0.0.{number}", "container_id": f"bench-{number}", "repos": [REPOSITORY]}
             status, answer = self.ask("POST", "/internal/containers", body)
             if status != 201:
                 sys.exit(f"cannot register a container: {answer}")

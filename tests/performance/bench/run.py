@@ -16,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import bar, loads, refusals, report
+from .forge import Forge
 from .peers import Peers
 from .processes import Peer, Processes, free_port
 from .product import Product
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unified-proxy-bench"
-PACKAGES = "nginx haproxy squid-openssl dnsmasq unbound"
+PACKAGES = "git nginx haproxy squid-openssl dnsmasq unbound"
 
 
 def build(as_it_is):
@@ -55,9 +56,9 @@ def say(text):
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def start_product(processes, binary, work, certificates, origin, nameserver):
+def start_product(processes, binary, work, certificates, origin, nameserver, forge):
     """The product, how long it takes to start, and what it takes when idle."""
-    product = Product(processes, binary, work, certificates, origin, nameserver)
+    product = Product(processes, binary, work, certificates, origin, nameserver, forge)
     facts = {"empty_mib": product.register()}
     starts = []
     for last in (False, False, True):
@@ -74,7 +75,9 @@ def measure(options, work, processes, product_binary, performance):
     processes.await_port("origin", process, origin)
     processes.start("nameserver", performance, "nameserver", "--listen", f"127.0.0.1:{nameserver}")
     say("starting the product with its registrations")
-    product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver)
+    forge = Forge(work, certificates)
+    product, facts = start_product(processes, product_binary, work, certificates, origin, nameserver, forge)
+    facts["clone_s"] = forge.clone(product.peer(), work)
     make = Peers(processes, work, performance, certificates, origin, nameserver, mitmdump())
     direct = Peer("direct", origin, process.pid, work / "ca.pem", way="reverse")
     everybody = [direct, product.peer(), make.nginx(), make.ours("relay", "relay"),
@@ -142,6 +145,8 @@ def main():
         install()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if not shutil.which("git"):
+        sys.exit("Missing: git (apt-get install git, or scripts/bench --install).")
     product, performance = build(options.as_built)
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         with Processes(Path(directory)) as processes:
