@@ -40,7 +40,7 @@ impl Identity {
             return Err(Denial::new(Code::RegistrationExpired, sentence)
                 .hint(format!("register container {} again", container.id)));
         }
-        if container.ended().is_cancelled() {
+        if container.has_ended() {
             return Err(unknown_source());
         }
         check_claim(flow.claimed_id.as_deref(), container)?;

@@ -51,12 +51,12 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub fn new() -> Self {
-        Self {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
             questions: limiter(QUESTIONS_PER_SECOND),
             waiting: Semaphore::new(WAITING_PER_LEASE),
             connections: Arc::new(Semaphore::new(CONNECTIONS_PER_LEASE)),
-        }
+        })
     }
 }
 

@@ -83,8 +83,8 @@ impl Service {
         Admission::Question(Question {
             world,
             bounds: Arc::clone(&self.bounds),
+            share: Arc::clone(share),
             container,
-            share,
             packet: packet.to_vec(),
             peer,
             protocol,

@@ -55,7 +55,7 @@ impl Connection {
         let limits = &world.config.proxy.limits;
         let mut patience = Patience::from(&world.config.proxy);
         let share = match &container {
-            Some(container) => container.owned(ConnectionCount::default),
+            Some(container) => Arc::clone(container.owned(Arc::<ConnectionCount>::default)),
             None => Arc::clone(&engine.strangers),
         };
         let counted = Counted::enter(
@@ -104,7 +104,7 @@ impl Connection {
     /// Whether the lease still holds: what broke off with it is nobody's fault.
     pub fn is_live(&self) -> Verdict {
         match &self.container {
-            Some(container) if container.ended().is_cancelled() => {
+            Some(container) if container.has_ended() => {
                 Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
             }
             _ => Ok(()),
@@ -186,7 +186,7 @@ impl Drop for Connection {
 /// before that reason is told.
 fn identify(world: &World, client: &Client) -> Option<Arc<Container>> {
     let found = world.containers.find(client.source.as_ref()?).ok()??;
-    let over = found.ended().is_cancelled() || found.expired(OffsetDateTime::now_utc());
+    let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());
     (!over).then_some(found)
 }
 

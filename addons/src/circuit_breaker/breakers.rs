@@ -90,14 +90,16 @@ impl Breakers {
     }
 
     /// The circuits of a lease.
-    pub(super) fn of(&self, container: &Container) -> Arc<LeaseCircuits> {
-        let lease = container.owned(|| LeaseCircuits {
-            circuits: Arc::new(Circuits::new(Arc::clone(&self.troubled))),
-            ended: container.ended().clone(),
-            known: AtomicBool::new(false),
+    pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<LeaseCircuits> {
+        let lease = container.owned(|| {
+            Arc::new(LeaseCircuits {
+                circuits: Arc::new(Circuits::new(Arc::clone(&self.troubled))),
+                ended: container.ended().clone(),
+                known: AtomicBool::new(false),
+            })
         });
         if !lease.known.load(Ordering::Relaxed) && !lease.known.swap(true, Ordering::Relaxed) {
-            self.leases.lock().push(Arc::downgrade(&lease));
+            self.leases.lock().push(Arc::downgrade(lease));
         }
         lease
     }

@@ -3,15 +3,14 @@
 use std::any::Any;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{EntryMap, HostPattern};
-use super::slots::Slots;
+use super::owned::Owned;
 
 /// A container's name: 1 to 128 of `[A-Za-z0-9_.-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,6 +146,7 @@ pub struct Container {
     narrowing: Option<Box<Narrowing>>,
     expires_at: AtomicI64,
     level: AtomicU8,
+    over: AtomicBool,
     used: OnceLock<Box<Used>>,
 }
 
@@ -160,7 +160,7 @@ struct Narrowing {
 #[derive(Default)]
 struct Used {
     ended: CancellationToken,
-    owned: RwLock<Slots>,
+    owned: Owned,
 }
 
 /// What a lease is made from.
@@ -208,6 +208,7 @@ impl Container {
             narrowing,
             expires_at: AtomicI64::new(unix_millis(registration.expires_at)),
             level: AtomicU8::new(registration.level as u8),
+            over: AtomicBool::new(false),
             used: OnceLock::new(),
         }
     }
@@ -236,6 +237,8 @@ impl Container {
 
     /// Ends the lease: everything that waits on [`Container::ended`] stops.
     pub fn end(&self) {
+        // First, so that whoever is told finds it so.
+        self.over.store(true, Ordering::Release);
         self.ended().cancel();
     }
 
@@ -244,10 +247,10 @@ impl Container {
         &self.used().ended
     }
 
-    /// Whether the lease has ended; asking makes nothing, so it suits all leases at once.
+    /// Whether the lease has ended. Asking makes nothing and takes no lock, as asking the token
+    /// would: so it suits every flow, and all leases at once.
     pub fn has_ended(&self) -> bool {
-        let used = self.used.get();
-        used.is_some_and(|used| used.ended.is_cancelled())
+        self.over.load(Ordering::Acquire)
     }
 
     /// Whether flows under this lease may still begin.
@@ -286,19 +289,10 @@ impl Container {
         self.level.store(Level::Public as u8, Ordering::Release);
     }
 
-    /// A value that the lease owns, made when it is first asked for.
-    pub fn owned<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
-        let slots = &self.used().owned;
-        if let Some(value) = slots.read().find::<Arc<T>>() {
-            return Arc::clone(value);
-        }
-        let mut owned = slots.write();
-        if let Some(value) = owned.find::<Arc<T>>() {
-            return Arc::clone(value);
-        }
-        let value = Arc::new(make());
-        owned.put(Arc::clone(&value));
-        value
+    /// A value that the lease owns, made when it is first asked for. Who keeps it for longer than
+    /// the lease makes it an `Arc`.
+    pub fn owned<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        self.used().owned.get(make)
     }
 }
 
@@ -348,9 +342,25 @@ mod tests {
     fn a_lease_that_nobody_uses_is_small_and_looking_it_over_makes_nothing() {
         let idle = container();
         assert!(size_of::<Container>() <= 128, "{}", size_of::<Container>());
+        assert!(size_of::<Used>() <= 32, "{}", size_of::<Used>());
         assert!(idle.is_live(OffsetDateTime::UNIX_EPOCH));
         assert!(idle.used.get().is_none());
         idle.owned(|| 1_u32);
         assert!(idle.used.get().is_some());
+    }
+
+    #[test]
+    fn who_is_told_of_an_end_finds_the_lease_ended() {
+        for _ in 0..100 {
+            let ending = container();
+            ending.ended();
+            std::thread::scope(|scope| {
+                scope.spawn(|| ending.end());
+                while !ending.ended().is_cancelled() {
+                    std::hint::spin_loop();
+                }
+                assert!(ending.has_ended());
+            });
+        }
     }
 }

@@ -209,7 +209,7 @@ impl Rejected {
     fn forget_ended(&self) {
         self.series.lock().retain(|(id, _, upstream), lease| {
             let lease = lease.upgrade();
-            let lives = lease.is_some_and(|lease| !lease.ended().is_cancelled());
+            let lives = lease.is_some_and(|lease| !lease.has_ended());
             if !lives {
                 let labels = [id.as_str(), upstream];
                 let _ = self.counters.remove_label_values(&labels);

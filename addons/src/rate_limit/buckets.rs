@@ -60,9 +60,9 @@ impl RateBuckets {
         bucket: &str,
         rate: Rate,
     ) -> Result<(), Duration> {
-        let lease = container.owned(|| Buckets::new(container));
+        let lease = container.owned(|| Arc::new(Buckets::new(container)));
         if !lease.known.load(Ordering::Relaxed) && !lease.known.swap(true, Ordering::Relaxed) {
-            self.leases.lock().push(Arc::downgrade(&lease));
+            self.leases.lock().push(Arc::downgrade(lease));
         }
         lease.take(flow, bucket, rate)
     }

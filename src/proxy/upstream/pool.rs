@@ -195,7 +195,7 @@ impl LeasePool {
     /// Takes a connection back that nobody uses any more.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
-        let gone = connection.sender.is_closed() || container.ended().is_cancelled();
+        let gone = connection.sender.is_closed() || container.has_ended();
         if gone || self.epoch != connection.epoch {
             return;
         }

@@ -85,6 +85,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
             redeemed = true;
         }
     }
+    drop(tokens);
     if redeemed {
         flow.record.credential = Some(NAME.into());
     }
