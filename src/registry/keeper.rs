@@ -115,7 +115,7 @@ impl Registry {
                 if was_read {
                     draft.follow();
                 }
-                if let Some(problem) = self.problem.swap(None) {
+                if let Some(problem) = self.problem.replace(None) {
                     tracing::info!(was = %problem, "the registry can be read");
                 }
                 Ok(())
@@ -134,7 +134,7 @@ impl Registry {
 
     /// Logged when it changes, not every second.
     fn set_problem(&self, problem: &str) {
-        let before = self.problem.swap(Some(Arc::new(problem.to_owned())));
+        let before = self.problem.replace(Some(problem));
         if before.is_none_or(|before| *before != problem) {
             tracing::error!(
                 problem,

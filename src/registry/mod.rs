@@ -3,6 +3,7 @@
 mod index;
 mod keeper;
 pub mod offline;
+mod problem;
 mod row;
 mod store;
 mod view;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use addons::contract::{
     AuthMode, Container, ContainerId, Containers, HostPattern, Repo, Source, Unavailable,
 };
-use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::sync::watch;
@@ -22,6 +22,7 @@ pub use row::RepoEntry;
 pub use store::StoreError;
 pub use view::{OwnListener, OwnListeners};
 
+use problem::Problem;
 use store::Store;
 use view::View;
 
@@ -56,8 +57,7 @@ pub struct Registry {
     /// SQLite runs on blocking threads, one operation at a time; the view changes under the same
     /// lock, so that it never differs from the file by more than what others do to it.
     store: Mutex<Store>,
-    /// Why the file cannot be read.
-    problem: ArcSwapOption<String>,
+    problem: Problem,
     /// Leases that a flow found to be over, to be deleted from the file.
     over: Mutex<Vec<u64>>,
 }
@@ -71,7 +71,7 @@ impl Registry {
         let registry = Arc::new(Self {
             view: View::new(socket_dir),
             store: Mutex::new(Store::new(path)),
-            problem: ArcSwapOption::from_pointee("not read yet".to_owned()),
+            problem: Problem::new("not read yet"),
             over: Mutex::default(),
         });
         registry.start();
@@ -80,7 +80,7 @@ impl Registry {
 
     /// Why the registry is unavailable; `None` while it is in order.
     pub fn problem(&self) -> Option<Arc<String>> {
-        self.problem.load_full()
+        self.problem.get()
     }
 
     /// Registers a container. On disk before it is answered.
@@ -199,7 +199,7 @@ impl Containers for Registry {
     }
 
     fn available(&self) -> bool {
-        self.problem.load().is_none()
+        !self.problem.is_there()
     }
 
     fn expire(&self, container: &Arc<Container>) {

@@ -1,0 +1,53 @@
+//! Why the registry cannot be read, while it cannot.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// Every flow asks whether there is one, and hardly anybody what it is: so the first is answered
+/// without a lock.
+pub(super) struct Problem {
+    is_there: AtomicBool,
+    why: Mutex<Option<Arc<String>>>,
+}
+
+impl Problem {
+    pub(super) fn new(why: &str) -> Self {
+        Self {
+            is_there: AtomicBool::new(true),
+            why: Mutex::new(Some(Arc::new(why.to_owned()))),
+        }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Acquire)
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<String>> {
+        self.why.lock().clone()
+    }
+
+    /// Answers the one that there was before.
+    pub(super) fn replace(&self, why: Option<&str>) -> Option<Arc<String>> {
+        let mut present = self.why.lock();
+        self.is_there.store(why.is_some(), Ordering::Release);
+        std::mem::replace(&mut *present, why.map(|why| Arc::new(why.to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_there_until_it_is_taken_away_and_again_when_there_is_another() {
+        let problem = Problem::new("not read yet");
+        assert!(problem.is_there());
+        assert_eq!(**problem.replace(None).unwrap(), *"not read yet");
+        assert!(!problem.is_there() && problem.get().is_none());
+        assert!(problem.replace(Some("gone")).is_none());
+        assert!(problem.is_there());
+        assert_eq!(**problem.get().unwrap(), *"gone");
+    }
+}
