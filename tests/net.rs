@@ -72,6 +72,7 @@ async fn cleared(chain: &Chain, host: &str) -> (Flow, Cleared) {
             file: "allowlist.yaml".into(),
             line: 1,
         },
+        owned: Owned::default(),
     };
     let entry = Some(Arc::new(entry));
     let mut flow = Flow::new(

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::container::Level;
 use super::host::{AuthorityError, Host};
+use super::owned::Owned;
 
 /// Where in the configuration something was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +100,8 @@ pub struct Entry {
     pub max_level: Level,
     /// Where it was written.
     pub origin: Origin,
+    /// What addons keep for it, as long as the configuration that it is of.
+    pub owned: Owned,
 }
 
 /// Hosts of the configuration, with a value for each. A quick hash does, since clients only look

@@ -1,6 +1,7 @@
 //! What something that lives long owns for others, by type.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::OnceLock;
 
 /// One value of each type, made when it is first asked for and kept until the owner is gone.
@@ -31,6 +32,19 @@ impl Owned {
             }
             link = &place.next;
         }
+    }
+}
+
+/// Of another owner: it begins with nothing.
+impl Clone for Owned {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owned")
     }
 }
 

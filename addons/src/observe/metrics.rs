@@ -9,6 +9,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
+use super::usual::OfEntry;
 use crate::contract::{
     Addon, Code, Container, ContainerId, Flow, GitOperation, Kind, Order, Outcome,
 };
@@ -36,6 +37,7 @@ pub struct Metrics {
     git_operations: IntCounterVec,
     pushes_blocked: IntCounterVec,
     rejected: Rejected,
+    no_entry: OfEntry,
 }
 
 impl Metrics {
@@ -90,28 +92,31 @@ impl Metrics {
                 &["reason"],
             )?,
             rejected,
+            no_entry: OfEntry::default(),
         })
     }
 
     fn count_request(&self, flow: &Flow, outcome: &Outcome) {
-        let method = known(&METHODS, flow.record.method.as_deref());
-        let upstream = flow.upstream();
-        // An upstream chooses the status, so only those that mean something get a series.
-        let status = StatusCode::from_u16(outcome.status).ok();
-        let status = match &status {
-            Some(status) if status.canonical_reason().is_some() => status.as_str(),
-            Some(_) => "other",
-            None => "none",
+        let usual = match &flow.entry {
+            Some(entry) => entry.owned.get(OfEntry::default),
+            None => &self.no_entry,
         };
-        increment(&self.requests, &[method, upstream, status, outcome.label()]);
+        let method = known(&METHODS, flow.record.method.as_deref());
+        let (upstream, label) = (flow.upstream(), outcome.label());
+        usual.requests.count(&(outcome.status, label, method), || {
+            let status = StatusCode::from_u16(outcome.status).ok();
+            let labels = [method, upstream, status_label(status.as_ref()), label];
+            self.requests.with_label_values(&labels)
+        });
         // How long a tunnel or a WebSocket stood says nothing about an upstream.
-        if flow.kind == Kind::Http
-            && let Ok(durations) = self.durations.get_metric_with_label_values(&[upstream])
-        {
+        if flow.kind == Kind::Http {
+            let durations = || self.durations.with_label_values(&[upstream]);
+            let durations = usual.durations.get_or_init(durations);
             durations.observe(outcome.duration.as_secs_f64());
         }
         if let Some(credential) = &flow.record.credential {
-            increment(&self.injected, &[&**credential]);
+            let injected = || self.injected.with_label_values(&[credential]);
+            usual.injected.count(credential, injected);
         }
     }
 
@@ -167,6 +172,15 @@ impl Addon for Metrics {
 fn known<'a>(labels: &[&'a str], text: Option<&str>) -> &'a str {
     let found = labels.iter().find(|label| Some(**label) == text);
     found.copied().unwrap_or("other")
+}
+
+/// An upstream chooses the status, so only those that mean something get a series.
+fn status_label(status: Option<&StatusCode>) -> &str {
+    match status {
+        Some(status) if status.canonical_reason().is_some() => status.as_str(),
+        Some(_) => "other",
+        None => "none",
+    }
 }
 
 /// Finds the counter without an allocation once it exists.
@@ -238,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::contract::Denial;
-    use crate::fixtures::{container, flow, flow_of};
+    use crate::fixtures::{container, entry, flow, flow_of};
 
     fn metrics() -> (Metrics, Registry) {
         let registry = Registry::new();
@@ -290,6 +304,57 @@ mod tests {
             r#"proxy_credentials_injected_total{credential="anthropic"} 1"#,
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn entries_of_one_label_count_in_the_same_series() {
+        let (metrics, registry) = metrics();
+        for _before_and_after_a_reload in 0..2 {
+            let entry = entry("api.example.com");
+            for _ in 0..3 {
+                let mut lending = flow(Kind::Http, "api.example.com");
+                lending.record.method = Some("GET".into());
+                lending.record.credential = Some("anthropic".into());
+                lending.entry = Some(Arc::clone(&entry));
+                metrics.finished(&lending, &outcome(200, None));
+            }
+        }
+        let text = text(&registry);
+        for line in [
+            r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 6"#,
+            r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 6"#,
+            r#"proxy_credentials_injected_total{credential="anthropic"} 6"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_unusual_for_an_entry_is_counted_as_well() {
+        let (metrics, registry) = metrics();
+        let entry = entry("api.example.com");
+        let has_name = |n: &u16| {
+            StatusCode::from_u16(*n)
+                .unwrap()
+                .canonical_reason()
+                .is_some()
+        };
+        let statuses = || (200..600).filter(has_name);
+        for status in statuses().chain(statuses()) {
+            let mut flow = flow(Kind::Http, "api.example.com");
+            flow.entry = Some(Arc::clone(&entry));
+            flow.record.credential = Some(format!("key-{status}").into());
+            metrics.finished(&flow, &outcome(status, None));
+        }
+        let text = text(&registry);
+        for status in statuses() {
+            let requests = format!(r#"status="{status}",upstream="api.example.com"}} 2"#);
+            let injected = format!(r#"{{credential="key-{status}"}} 2"#);
+            assert!(
+                text.contains(&requests) && text.contains(&injected),
+                "{status}: {text}"
+            );
         }
     }
 

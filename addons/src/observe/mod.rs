@@ -7,6 +7,7 @@ mod json;
 mod line;
 mod metrics;
 mod trace;
+mod usual;
 mod written;
 
 pub use audit::{Audit, AuditSettings, AuditSink};

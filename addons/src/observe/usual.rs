@@ -1,0 +1,74 @@
+//! Counters that are asked for again and again, found without a lock and without hashing labels.
+
+use std::array;
+use std::sync::{Arc, OnceLock};
+
+use prometheus::{Histogram, IntCounter};
+
+/// The series of one entry of the allowlist. They are handles: another entry of the same label,
+/// as a reload makes one, counts in the same series.
+#[derive(Default)]
+pub(super) struct OfEntry {
+    /// By status, outcome and method.
+    pub(super) requests: Usual<(u16, &'static str, &'static str), 16>,
+    pub(super) durations: OnceLock<Histogram>,
+    /// By the credential's name.
+    pub(super) injected: Usual<Arc<str>, 4>,
+}
+
+/// The first counters that were asked for, with what they count. There are places for the usual
+/// ones; all others are looked up each time.
+pub(super) struct Usual<K, const PLACES: usize>([OnceLock<(K, IntCounter)>; PLACES]);
+
+impl<K, const PLACES: usize> Default for Usual<K, PLACES> {
+    fn default() -> Self {
+        Self(array::from_fn(|_| OnceLock::new()))
+    }
+}
+
+impl<K: Clone + PartialEq, const PLACES: usize> Usual<K, PLACES> {
+    /// Counts one of these; `look_up` answers their counter.
+    pub(super) fn count(&self, these: &K, look_up: impl Fn() -> IntCounter) {
+        for place in &self.0 {
+            let (counted, counter) = place.get_or_init(|| (these.clone(), look_up()));
+            if counted == these {
+                return counter.inc();
+            }
+        }
+        look_up().inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use prometheus::{IntCounterVec, Opts};
+
+    use super::*;
+
+    #[test]
+    fn many_who_count_at_once_miss_nothing_and_the_usual_is_looked_up_once() {
+        const THREADS: u64 = 4;
+        const TIMES: u64 = 100;
+        let counters = IntCounterVec::new(Opts::new("n", "n"), &["n"]).unwrap();
+        let of = |n: u16| counters.with_label_values(&[n.to_string()]);
+        let usual = Usual::<u16, 3>::default();
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for n in (0..TIMES).flat_map(|_| 0..6) {
+                        usual.count(&n, || of(n));
+                    }
+                });
+            }
+        });
+        for n in 0..6 {
+            assert_eq!(of(n).get(), THREADS * TIMES, "{n}");
+        }
+        let known = usual.0.each_ref().map(|place| place.get().unwrap().0);
+        for n in known {
+            usual.count(&n, || panic!("{n} is known"));
+        }
+    }
+}
