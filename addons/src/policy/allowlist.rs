@@ -17,13 +17,10 @@ const METHODS: [Method; 7] = [
     Method::OPTIONS,
 ];
 
-/// The entry that lets this container speak of the host at all.
-pub(super) fn permit(flow: &mut Flow) -> Result<Arc<Entry>, Denial> {
-    let Some(entry) = flow.entry.clone() else {
-        return Err(not_listed(&flow.host));
-    };
-    flow.record.rule = Some(Arc::clone(&entry.label));
-    let container = flow.container()?;
+/// Whether this container may speak of the host at all.
+pub(super) fn permit(flow: &mut Flow) -> Verdict {
+    flow.record.rule = Some(Arc::clone(&listed(flow)?.label));
+    let (entry, container) = (listed(flow)?, flow.container()?);
     if !container.allows(&flow.host) {
         let id = &container.id;
         return Err(not_allowed(&flow.host)
@@ -44,11 +41,20 @@ pub(super) fn permit(flow: &mut Flow) -> Result<Arc<Entry>, Denial> {
             .rule(entry.label.as_ref())
             .hint(format!("set max_level: {has} at {}", entry.origin)));
     }
-    flow.note(|| format!("allowed by {} at {}", entry.label, entry.origin));
-    Ok(entry)
+    if flow.is_rehearsal() {
+        let why = format!("allowed by {} at {}", entry.label, entry.origin);
+        flow.note(|| why);
+    }
+    Ok(())
 }
 
-pub(super) fn permit_port(entry: &Entry, flow: &Flow) -> Verdict {
+fn listed(flow: &Flow) -> Result<&Entry, Denial> {
+    let entry = flow.entry.as_deref();
+    entry.ok_or_else(|| not_listed(&flow.host))
+}
+
+pub(super) fn permit_port(flow: &Flow) -> Verdict {
+    let entry = listed(flow)?;
     if entry.ports.contains(&flow.port) {
         return Ok(());
     }
@@ -61,18 +67,19 @@ pub(super) fn permit_port(entry: &Entry, flow: &Flow) -> Verdict {
         )))
 }
 
-pub(super) fn permit_method(entry: &Entry, flow: &Flow, request: &Request) -> Verdict {
+pub(super) fn permit_method(flow: &Flow, request: &Request) -> Verdict {
     if !METHODS.contains(&request.method) {
         let sentence = format!("Method not allowed: {}", request.method);
         return Err(Denial::new(Code::MethodNotAllowed, sentence).rule("known methods"));
     }
     if request.websocket {
-        permit_websocket(entry, flow)?;
+        permit_websocket(flow)?;
     }
     Ok(())
 }
 
-pub(super) fn permit_websocket(entry: &Entry, flow: &Flow) -> Verdict {
+pub(super) fn permit_websocket(flow: &Flow) -> Verdict {
+    let entry = listed(flow)?;
     if entry.websocket {
         return Ok(());
     }

@@ -52,18 +52,18 @@ impl Policy {
     }
 
     fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
-        let entry = allowlist::permit(flow)?;
-        allowlist::permit_port(&entry, flow)?;
+        allowlist::permit(flow)?;
+        allowlist::permit_port(flow)?;
         if flow.kind == Kind::Websocket {
-            allowlist::permit_websocket(&entry, flow)?;
+            allowlist::permit_websocket(flow)?;
         }
         self.rules.judge_tunnel(flow)
     }
 
     fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
-        let entry = allowlist::permit(flow)?;
-        allowlist::permit_port(&entry, flow)?;
-        allowlist::permit_method(&entry, flow, request)?;
+        allowlist::permit(flow)?;
+        allowlist::permit_port(flow)?;
+        allowlist::permit_method(flow, request)?;
         let guarded = self.guarded_hosts.contains(&flow.host);
         if guarded || self.rules.judge_paths_of(&flow.host) {
             if let Some(why) = request.path.ambiguity() {
@@ -155,7 +155,7 @@ impl Addon for Policy {
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
         // A name has no port yet: the tunnel or request that follows is judged for it.
-        allowlist::permit(flow).map(drop).into()
+        allowlist::permit(flow).into()
     }
 
     fn dns_answer<'a>(&'a self, flow: &'a mut Flow, answer: &'a mut DnsAnswer) -> Step<'a> {
