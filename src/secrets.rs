@@ -1,9 +1,11 @@
 //! Where credentials get their values: from the configuration, or from files that may change.
 
+use std::fmt::Display;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use addons::contract::SecretSource;
@@ -21,10 +23,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 pub fn source(config: &SecretConfig) -> Arc<dyn SecretSource> {
     match config {
         SecretConfig::Value(value) => Arc::new(Fixed(Arc::new(value.clone()))),
-        SecretConfig::File(path) => Arc::new(InFile {
-            path: path.clone(),
-            seen: Mutex::new(None),
-        }),
+        SecretConfig::File(path) => Arc::new(InFile::new(path.clone())),
     }
 }
 
@@ -34,28 +33,38 @@ impl SecretSource for Fixed {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         Ok(Arc::clone(&self.0))
     }
+
+    fn version(&self) -> u64 {
+        0
+    }
 }
 
 struct InFile {
     path: PathBuf,
+    began: Instant,
+    /// Until when the file need not be looked at, in milliseconds since the beginning.
+    fresh_until: AtomicU64,
+    /// Counts what `seen` was.
+    version: AtomicU64,
+    /// What the file held, unless it could not be read.
     seen: Mutex<Option<Seen>>,
 }
 
+#[derive(Clone)]
 struct Seen {
-    looked: Instant,
-    version: Version,
+    stamp: Stamp,
     value: Arc<Zeroizing<String>>,
 }
 
 /// What changes when a file is written or replaced.
-#[derive(PartialEq, Eq)]
-struct Version {
+#[derive(Clone, PartialEq, Eq)]
+struct Stamp {
     inode: u64,
     changed: (i64, i64),
     length: u64,
 }
 
-impl From<&Metadata> for Version {
+impl From<&Metadata> for Stamp {
     fn from(metadata: &Metadata) -> Self {
         Self {
             inode: metadata.ino(),
@@ -65,23 +74,34 @@ impl From<&Metadata> for Version {
     }
 }
 
-impl SecretSource for InFile {
-    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
-        let mut seen = self.seen.lock();
-        if let Some(seen) = seen
-            .as_ref()
-            .filter(|seen| seen.looked.elapsed() < LOOK_AGAIN)
-        {
-            return Ok(Arc::clone(&seen.value));
+impl InFile {
+    fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            began: Instant::now(),
+            fresh_until: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            seen: Mutex::new(None),
         }
-        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", self.path.display());
+    }
+
+    fn millis(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.millis() < self.fresh_until.load(Ordering::Acquire)
+    }
+
+    /// What the file holds, read only where it is not what was seen.
+    fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
+        let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
-        let version = Version::from(&metadata);
-        if let Some(seen) = seen.as_mut().filter(|seen| seen.version == version) {
-            seen.looked = Instant::now();
-            return Ok(Arc::clone(&seen.value));
+        let stamp = Stamp::from(&metadata);
+        if let Some(seen) = seen.filter(|seen| seen.stamp == stamp) {
+            return Ok(seen.clone());
         }
-        if version.length > MAX_BYTES {
+        if stamp.length > MAX_BYTES {
             return Err(failed(&"it is too large to be a secret"));
         }
         let text = Zeroizing::new(fs::read_to_string(&self.path).map_err(|error| failed(&error))?);
@@ -89,12 +109,34 @@ impl SecretSource for InFile {
         if value.is_empty() {
             return Err(failed(&"it is empty"));
         }
-        *seen = Some(Seen {
-            looked: Instant::now(),
-            version,
-            value: Arc::clone(&value),
-        });
-        Ok(value)
+        Ok(Seen { stamp, value })
+    }
+}
+
+impl SecretSource for InFile {
+    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
+        let mut seen = self.seen.lock();
+        if let Some(seen) = seen.as_ref().filter(|_| self.is_fresh()) {
+            return Ok(Arc::clone(&seen.value));
+        }
+        let until = self.millis() + LOOK_AGAIN.as_millis() as u64;
+        let found = self.look(seen.as_ref());
+        let now = found.as_ref().ok().map(|found| &found.stamp);
+        if now != seen.as_ref().map(|seen| &seen.stamp) {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        // What cannot be read is looked at each time, so that it is back at once.
+        let until = if found.is_ok() { until } else { 0 };
+        *seen = found.clone().ok();
+        self.fresh_until.store(until, Ordering::Release);
+        found.map(|seen| seen.value)
+    }
+
+    fn version(&self) -> u64 {
+        if !self.is_fresh() {
+            let _readable = self.read();
+        }
+        self.version.load(Ordering::Acquire)
     }
 }
 
@@ -116,5 +158,52 @@ mod tests {
         fs::remove_file(&path).unwrap();
         std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
         assert!(source.read().is_err_and(|why| !why.contains("second")));
+    }
+
+    #[test]
+    fn a_version_is_another_one_exactly_when_the_file_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let source = source(&SecretConfig::File(path.clone()));
+        let next_second = || std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
+        let missing = source.version();
+        assert_eq!(source.version(), missing);
+        fs::write(&path, "first").unwrap();
+        let first = source.version();
+        assert_ne!(first, missing);
+        assert!(source.read().is_ok_and(|value| **value == "first"));
+        next_second();
+        assert_eq!(source.version(), first);
+        fs::write(&path, "other").unwrap();
+        next_second();
+        let other = source.version();
+        assert_ne!(other, first);
+        assert!(source.read().is_ok_and(|value| **value == "other"));
+        let aside = dir.path().join("aside");
+        fs::rename(&path, &aside).unwrap();
+        next_second();
+        let gone = source.version();
+        assert_ne!(gone, other);
+        assert!(source.read().is_err());
+        assert_eq!(source.version(), gone);
+        fs::rename(&aside, &path).unwrap();
+        assert_ne!(source.version(), gone);
+        assert!(source.read().is_ok_and(|value| **value == "other"));
+    }
+
+    #[test]
+    fn a_change_is_seen_within_a_second_by_whoever_asks_for_the_version_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let source = source(&SecretConfig::File(path.clone()));
+        fs::write(&path, "first").unwrap();
+        let first = source.version();
+        fs::write(&path, "the second").unwrap();
+        let changed = Instant::now();
+        while source.version() == first {
+            assert!(changed.elapsed() < LOOK_AGAIN + Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(source.read().is_ok_and(|value| **value == "the second"));
     }
 }

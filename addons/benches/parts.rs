@@ -112,6 +112,10 @@ impl SecretSource for Fixed {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
     }
+
+    fn version(&self) -> u64 {
+        0
+    }
 }
 
 fn scrubber(criterion: &mut Criterion) {

@@ -22,6 +22,10 @@ impl SecretSource for Fixed {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
     }
+
+    fn version(&self) -> u64 {
+        0
+    }
 }
 
 /// The body as a sandbox gets it; `None` where it is refused.

@@ -36,4 +36,8 @@ pub trait OwnAddresses: Send + Sync {
 pub trait SecretSource: Send + Sync {
     /// The value now; an error says what is wrong with the source, never the value.
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String>;
+
+    /// Another number than before where [`SecretSource::read`] may no longer answer what it did:
+    /// asked before each use of what was made of the value.
+    fn version(&self) -> u64;
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, Entry};
 use http::{HeaderName, HeaderValue, Method};
-use parking_lot::RwLock;
+use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use super::clean::Unwanted;
@@ -25,7 +25,7 @@ const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct HostCredentials {
     credentials: Vec<Arc<Credential>>,
     unwanted: Unwanted,
-    prepared: RwLock<Option<Arc<Prepared>>>,
+    prepared: RwLock<Option<Prepared>>,
 }
 
 /// The credentials that are for a request: seldom more than one.
@@ -50,23 +50,26 @@ impl HostCredentials {
     /// response must be scrubbed with. Waits only where a token has to be fetched first.
     pub(super) fn guard<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         let container = match flow.container() {
-            Ok(container) => Arc::clone(container),
+            Ok(container) => container,
             Err(denial) => return Err(denial).into(),
         };
-        let chosen = self.chosen(flow, request, &container);
+        let chosen = self.chosen(flow, request, container);
         let at_hand = |credential: &Credential| match &credential.kind {
             CredentialKind::Token { source, .. } if !flow.is_rehearsal() => {
-                source.at_hand(&container).map(Some)
+                source.at_hand(container).map(Some)
             }
             _ => Some(None),
         };
         let ready: Option<Tokens> = chosen.iter().map(|c| at_hand(c)).collect();
         match ready {
             Some(tokens) => self.apply(flow, request, &chosen, &tokens).into(),
-            None => Step::wait_up_to(TOKEN_LIMIT, async move {
-                let tokens = fetch(&chosen, &container).await?;
-                self.apply(flow, request, &chosen, &tokens)
-            }),
+            None => {
+                let container = Arc::clone(container);
+                Step::wait_up_to(TOKEN_LIMIT, async move {
+                    let tokens = fetch(&chosen, &container).await?;
+                    self.apply(flow, request, &chosen, &tokens)
+                })
+            }
         }
     }
 
@@ -144,18 +147,20 @@ impl HostCredentials {
         Ok(fields.iter().map(|(name, value)| (name, value)))
     }
 
-    fn prepared(&self) -> Result<Arc<Prepared>, Denial> {
-        if let Some(prepared) = &*self.prepared.read()
-            && prepared.is_current(&self.credentials)
-        {
-            return Ok(Arc::clone(prepared));
+    /// Lent under a lock that many may hold at once, and that nobody holds while waiting.
+    fn prepared(&self) -> Result<MappedRwLockReadGuard<'_, Prepared>, Denial> {
+        if let Ok(current) = RwLockReadGuard::try_map(self.prepared.read(), |prepared| {
+            let prepared = prepared.as_ref();
+            prepared.filter(|prepared| prepared.is_current(&self.credentials))
+        }) {
+            return Ok(current);
         }
         let names = || self.credentials.first().map_or("", |first| &first.name);
-        let prepared =
-            Prepared::read(&self.credentials).map_err(|why| unavailable(names(), &why))?;
-        let prepared = Arc::new(prepared);
-        *self.prepared.write() = Some(Arc::clone(&prepared));
-        Ok(prepared)
+        let read = Prepared::read(&self.credentials).map_err(|why| unavailable(names(), &why))?;
+        let mut place = self.prepared.write();
+        *place = Some(read);
+        RwLockReadGuard::try_map(RwLockWriteGuard::downgrade(place), Option::as_ref)
+            .map_err(|_missing| Denial::internal())
     }
 }
 

@@ -19,11 +19,10 @@ use crate::contract::SecretSource;
 /// Longer than any key or token, and short enough for what is held back of a body.
 const MAX_SECRET: usize = 16 * 1024;
 
-type Reading = Result<Arc<Zeroizing<String>>, String>;
-
 /// What the credentials of one host are at the moment. It has no `Debug` on purpose.
 pub(super) struct Prepared {
-    readings: Vec<Reading>,
+    /// Of each source, from before it was read: what changes meanwhile is read again.
+    versions: Vec<u64>,
     /// For each credential, what it adds to a request; an error says what is wrong with it.
     pub(super) headers: Vec<Result<Vec<(HeaderName, HeaderValue)>, String>>,
     /// Knows every secret that could be read.
@@ -33,14 +32,14 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Reads every secret. What cannot be read spoils its own credential only.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
-        let mut readings = Vec::new();
+        let mut versions = Vec::new();
         let mut headers = Vec::new();
         let mut forms = Forms::default();
         for credential in credentials {
             let mut made = Ok(Vec::new());
             for (name, source) in credential.kind.sources() {
-                let reading = source.read();
-                let header = reading.clone().and_then(|secret| {
+                versions.push(source.version());
+                let header = source.read().and_then(|secret| {
                     let secret = checked(&secret)?;
                     credential
                         .kind
@@ -52,12 +51,11 @@ impl Prepared {
                     (Err(why), Ok(_)) => made = Err(why),
                     (_, Err(_)) => {}
                 }
-                readings.push(reading);
             }
             headers.push(made);
         }
         Ok(Self {
-            readings,
+            versions,
             headers,
             scrubber: Arc::new(Scrubber::new(forms)?),
         })
@@ -71,13 +69,8 @@ impl Prepared {
     /// Whether the sources still say the same.
     pub(super) fn is_current(&self, credentials: &[Arc<Credential>]) -> bool {
         let sources = credentials.iter().flat_map(|c| c.kind.sources());
-        sources
-            .zip(&self.readings)
-            .all(|((_, source), seen)| match (source.read(), seen) {
-                (Ok(now), Ok(seen)) => Arc::ptr_eq(&now, seen) || now == *seen,
-                (Err(_), Err(_)) => true,
-                _ => false,
-            })
+        let mut versions = sources.zip(&self.versions);
+        versions.all(|((_, source), version)| source.version() == *version)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What leaves with a request.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -190,6 +192,48 @@ fn a_secret_that_changes_is_sent_and_scrubbed_as_it_is_now() {
         assert_eq!(sent.to_str().unwrap(), format!("Bearer {secret}"));
         let back = respond(&addon, &mut flow, &[], &[secret.as_bytes()]).unwrap();
         assert_eq!(back, b"[REDACTED:k]");
+    }
+}
+
+/// Says how often it was read.
+struct Counted {
+    secret: Arc<Source>,
+    reads: AtomicUsize,
+}
+
+impl SecretSource for Counted {
+    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.secret.read()
+    }
+
+    fn version(&self) -> u64 {
+        self.secret.version()
+    }
+}
+
+#[test]
+fn a_secret_is_read_once_for_as_long_as_it_stays_the_same() {
+    let counted = Arc::new(Counted {
+        secret: source("first-secret"),
+        reads: AtomicUsize::new(0),
+    });
+    let kind = CredentialKind::Bearer(Arc::clone(&counted) as Arc<dyn SecretSource>);
+    let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
+    let ask = || code(addon.request(&mut flow(), &mut request("/", &[])));
+    let reads = || counted.reads.load(Ordering::Relaxed);
+    let unavailable = Some(Code::CredentialUnavailable);
+    for (secret, verdict, reads_in_all) in [
+        (Ok("first-secret"), None, 1),
+        (Ok("second-secret"), None, 2),
+        (Err("gone"), unavailable, 3),
+        (Ok("second-secret"), None, 4),
+    ] {
+        *counted.secret.0.lock() = secret.map(str::to_owned).map_err(str::to_owned);
+        for _ in 0..5 {
+            assert_eq!(ask(), verdict);
+        }
+        assert_eq!(reads(), reads_in_all);
     }
 }
 

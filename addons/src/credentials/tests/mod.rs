@@ -3,6 +3,8 @@
 mod coming_back;
 mod leaving;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
@@ -20,6 +22,12 @@ impl SecretSource for Source {
     fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
         let secret = self.0.lock().clone();
         secret.map(|secret| Arc::new(Zeroizing::new(secret)))
+    }
+
+    fn version(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.lock().hash(&mut hasher);
+        hasher.finish()
     }
 }
 
