@@ -2,6 +2,8 @@
 
 use std::any::{Any, TypeId, type_name};
 
+use smallvec::SmallVec;
+
 use super::denial::Denial;
 
 /// Names a type that one addon provides and another needs; the chain checks the pair at start.
@@ -27,9 +29,10 @@ impl Slot {
     }
 }
 
-/// The values that addons left for each other on one flow. A handful at most, so a list.
+/// The values that addons left for each other on one flow. A handful at most, so a list; and
+/// often one, which needs no room of its own for that.
 #[derive(Default)]
-pub struct Slots(Vec<Box<dyn Any + Send + Sync>>);
+pub struct Slots(SmallVec<[Box<dyn Any + Send + Sync>; 1]>);
 
 impl Slots {
     /// Leaves a value; a second one of the same type replaces the first.
