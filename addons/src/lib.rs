@@ -17,6 +17,7 @@ pub mod identity;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;
+pub mod shards;
 pub mod strict_json;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The threads that connections are served on, each connection by one of them. See ADR 008.
 
 use std::io;
-use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use addons::contract::Container;
+use addons::shards;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -40,10 +40,11 @@ impl Workers {
     pub fn start() -> io::Result<Self> {
         let ended = CancellationToken::new();
         let start = |number| Worker::start(number, ended.clone());
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Ok(Self {
             first: start(0)?,
-            others: (1..cores).map(start).collect::<io::Result<_>>()?,
+            others: (1..shards::threads())
+                .map(start)
+                .collect::<io::Result<_>>()?,
             next: AtomicUsize::new(0),
             strangers: Arc::default(),
             _ends: ended.drop_guard(),
@@ -97,6 +98,7 @@ impl Worker {
         let worker = Self(runtime.handle().clone());
         let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
         thread.spawn(move || {
+            shards::claim(number);
             runtime.block_on(ended.cancelled());
             // Nobody waits for a look-up that hangs.
             runtime.shutdown_background();
