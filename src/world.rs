@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{Chain, Client, Containers, Entry, Flow, Host, Kind, Scheme};
+use addons::shards::Shards;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
@@ -12,6 +13,7 @@ use crate::tls::UpstreamTls;
 
 /// The configuration in force and all that was built from it. A reload makes another one; a
 /// flow keeps the one it began with.
+#[derive(Clone)]
 pub struct World {
     /// Told apart from the worlds before it.
     pub epoch: u64,
@@ -32,7 +34,8 @@ impl World {
 
 /// The world in force, and news of the next one.
 pub struct Worlds {
-    current: ArcSwap<World>,
+    /// Each thread has a handle of its own: all flows hold it, and are counted there.
+    current: Shards<ArcSwap<World>>,
     epoch: watch::Sender<u64>,
 }
 
@@ -41,19 +44,21 @@ impl Worlds {
     pub fn new(world: World) -> Self {
         Self {
             epoch: watch::Sender::new(world.epoch),
-            current: ArcSwap::from_pointee(world),
+            current: Shards::each(|| ArcSwap::from_pointee(world.clone())),
         }
     }
 
     /// The world in force.
     pub fn current(&self) -> Arc<World> {
-        self.current.load_full()
+        self.current.mine().load_full()
     }
 
     /// Puts another one in force, and tells everybody who waits for it.
     pub fn replace(&self, world: World) {
         let epoch = world.epoch;
-        self.current.store(Arc::new(world));
+        for current in self.current.all() {
+            current.store(Arc::new(world.clone()));
+        }
         self.epoch.send_replace(epoch);
     }
 

@@ -31,7 +31,7 @@ impl Identity {
             Some(Principal::Container(_)) if self.containers.available() => {}
             Some(Principal::Container(_)) => return Err(registry_unavailable()),
             // Named before it is judged, so that the audit can say whose flow was denied.
-            None => flow.principal = Some(Principal::Container(self.find(flow)?)),
+            None => flow.principal = Some(self.find(flow)?.into()),
         }
         let container = flow.container()?;
         if container.expired(flow.at.into()) {

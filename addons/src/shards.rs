@@ -37,14 +37,20 @@ pub struct Shards<T> {
 
 impl<T: Default> Default for Shards<T> {
     fn default() -> Self {
-        Self {
-            others: CachePadded::default(),
-            threads: (0..threads()).map(|_| CachePadded::default()).collect(),
-        }
+        Self::each(T::default)
     }
 }
 
 impl<T> Shards<T> {
+    /// Makes each of them.
+    pub fn each(make: impl Fn() -> T) -> Self {
+        let make = || CachePadded::new(make());
+        Self {
+            others: make(),
+            threads: (0..threads()).map(|_| make()).collect(),
+        }
+    }
+
     /// The calling thread's own.
     pub fn mine(&self) -> &T {
         let own = SHARD.get().and_then(|at| self.threads.get(at));

@@ -67,7 +67,7 @@ impl Addon for Actor {
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
         if self.name == "identity" {
-            flow.principal = Some(Principal::Container(container("web")));
+            flow.principal = Some(container("web").into());
         }
         self.act(0)
     }

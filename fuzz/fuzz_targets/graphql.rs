@@ -90,7 +90,7 @@ fn container() -> Container {
 async fn judge(body: Vec<u8>) -> Result<Bytes, Denial> {
     let host = host("api.github.com");
     let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
-    flow.principal = Some(Principal::Container(Arc::new(container())));
+    flow.principal = Some(Arc::new(container()).into());
     let path = Path::parse("/graphql");
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
     let chain = chain();

@@ -47,7 +47,7 @@ fn filters() -> Vec<Box<dyn BodyFilter>> {
         level: Level::Public,
     });
     let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
-    flow.principal = Some(Principal::Container(Arc::new(container)));
+    flow.principal = Some(Arc::new(container).into());
     let path = Path::parse("/acme/web/git-receive-pack");
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
     git.request(&mut flow, &mut request).ready().unwrap().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     Addon, AuthMode, BodyOut, Client, Container, ContainerId, Flow, Host, Kind, Level, Path,
-    Principal, Registration, Request, Response, Scheme, SecretSource, Source,
+    Registration, Request, Response, Scheme, SecretSource, Source,
 };
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use bytes::Bytes;
@@ -82,7 +82,7 @@ fn flow(host: Host) -> Option<Flow> {
         peer: None,
     };
     let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, None);
-    flow.principal = Some(Principal::Container(Arc::new(container)));
+    flow.principal = Some(Arc::new(container).into());
     Some(flow)
 }
 

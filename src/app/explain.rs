@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{
-    Authority, Client, ContainerId, Denial, Flow, Kind, Path, Principal, Request, Scheme,
-};
+use addons::contract::{Authority, Client, ContainerId, Denial, Flow, Kind, Path, Request, Scheme};
 use http::{HeaderMap, Method, Uri};
 
 use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
@@ -39,7 +37,7 @@ pub async fn explain(
             authority.port,
         )
         .rehearse();
-    flow.principal = Some(Principal::Container(Arc::clone(&container)));
+    flow.principal = Some(Arc::clone(&container).into());
     let mut request = Request::new(
         method,
         Path::parse(uri.path()),

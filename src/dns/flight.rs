@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use addons::contract::{
-    Chain, Client, Code, Container, Denial, DnsQuery, Fault, Flow, Host, Kind, Outcome, Principal,
-    Scheme, Source, fold_address,
+    Chain, Client, Code, Container, Denial, DnsQuery, Fault, Flow, Host, Kind, Outcome, Scheme,
+    Source, fold_address,
 };
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
@@ -73,7 +73,7 @@ impl<'w> Flight<'w> {
 
     /// Whose it is, where it ends before the chain could find out.
     pub fn of(mut self, container: &Arc<Container>) -> Self {
-        self.flow.principal = Some(Principal::Container(Arc::clone(container)));
+        self.flow.principal = Some(Arc::clone(container).into());
         self
     }
 

@@ -34,6 +34,8 @@ pub struct Connection {
     /// Who was registered at the address when the connection was made. Re-checked for every
     /// flow; the lease's end ends the connection.
     pub container: Option<Arc<Container>>,
+    /// The principal of every flow on this connection.
+    pub principal: Option<Principal>,
     /// Why nothing may begin on it, if so.
     pub refusal: Option<Denial>,
     /// Where it is served, with all that comes of it.
@@ -79,6 +81,7 @@ impl Connection {
         let place = engine.workers.place(container.as_deref());
         Some(Self {
             client,
+            principal: container.clone().map(Principal::from),
             container,
             refusal,
             place,
@@ -109,11 +112,6 @@ impl Connection {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The principal of every flow on this connection.
-    pub fn principal(&self) -> Option<Principal> {
-        self.container.clone().map(Principal::Container)
     }
 
     /// Takes the upstream connection that was kept for where a flow goes.

@@ -75,7 +75,7 @@ fn begin(
     };
     let client = connection.client.clone();
     let mut flow = world.flow(Kind::Http, client, scheme, authority.host, authority.port);
-    flow.principal = connection.principal();
+    flow.principal = connection.principal.clone();
     flow.record.method = Some(name_of(request.method()));
     let refusal = connection.refusal.clone().or(malformed);
     let mut exchange = Exchange::begin(connection, flow, world);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_under_way_takes_less_than_a_kilobyte() {
+    fn the_future_of_a_request_takes_less_than_a_kilobyte() {
         let size = size_of_answer(handle);
         assert!(size < 1024, "{size} bytes");
     }

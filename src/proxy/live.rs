@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use addons::contract::{Chain, Denial, Flow, Outcome};
+use addons::contract::{Denial, Flow, Outcome};
 
 use super::connection::Connection;
 use crate::world::World;
@@ -12,7 +12,7 @@ use crate::world::World;
 /// ends unrecorded; until [`LiveFlow::complete`] was called it counts as aborted.
 pub struct LiveFlow {
     pub flow: Flow,
-    /// What the flow began with and keeps.
+    /// What the flow began with and keeps until it ends, whatever is reloaded meanwhile.
     pub world: Arc<World>,
     status: u16,
     denial: Option<Denial>,
@@ -31,11 +31,6 @@ impl LiveFlow {
             completed: false,
             ended: None,
         }
-    }
-
-    /// The chain that it goes through.
-    pub fn chain(&self) -> Arc<Chain> {
-        Arc::clone(&self.world.chain)
     }
 
     /// The status that the client gets.

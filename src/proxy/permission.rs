@@ -74,7 +74,7 @@ impl Connection {
         let host = permitted.host.clone();
         let flow = world.flow(kind, self.client.clone(), scheme, host, port);
         let mut flow = flow.rehearse();
-        flow.principal = self.principal();
+        flow.principal = self.principal.clone();
         match world.chain.tunnel(&mut flow).await {
             Ok(_) => true,
             Err(denial) => denial.code().fault() != Fault::Policy,

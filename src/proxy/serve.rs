@@ -191,7 +191,7 @@ fn note_failure(connection: &Connection, door: &Door, error: &hyper::Error) {
     let (scheme, Authority { host, port }) = door.destination();
     let client = connection.client.clone();
     let mut flow = world.flow(Kind::Http, client, scheme, host, port);
-    flow.principal = connection.principal();
+    flow.principal = connection.principal.clone();
     let denial = Denial::malformed("the head cannot be read").by("proxy");
     let mut live = LiveFlow::new(flow, world);
     live.denied(&denial);

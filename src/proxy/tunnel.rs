@@ -78,7 +78,7 @@ async fn answer<S: Socket>(
         host,
         port,
     );
-    flow.principal = connection.principal();
+    flow.principal = connection.principal.clone();
     flow.record.method = Some("CONNECT".into());
     connection.activity.begin(flow.started.into());
     let mut live = LiveFlow::new(flow, world);

@@ -59,8 +59,9 @@ impl Opening {
         })
     }
 
-    /// Checks that the upstream agreed to what was asked; answers what the client is told. One that only repeats a status or
-    /// a field that the client chose would make a tunnel of what is none.
+    /// Checks that the upstream agreed to what was asked, and answers with the header fields for
+    /// the client. An upstream that only repeats a status or a field that the client chose would
+    /// make a tunnel of what is none.
     pub fn accept(
         self,
         response: &mut Response<Incoming>,

@@ -81,7 +81,7 @@ impl SystemClient {
         container: &Arc<Container>,
         request: Request<Bytes>,
     ) -> Result<Response<Bytes>, SystemError> {
-        let principal = Principal::Container(Arc::clone(container));
+        let principal = Principal::from(Arc::clone(container));
         self.ask(principal, LOOK_UP_LIMIT, request).await
     }
 
@@ -151,7 +151,7 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, Denial> {
-    let chain = live.chain();
+    let chain = Arc::clone(&live.world.chain);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broke_off(live, &error))?;

@@ -231,7 +231,7 @@ impl Addon for Identity {
         let found = flow.client.source.as_ref().map(|s| self.0.find(s));
         match found {
             Some(Ok(Some(container))) => {
-                flow.principal = Some(Principal::Container(container));
+                flow.principal = Some(container.into());
                 Step::PASS
             }
             _ => Step::from(Err(Denial::new(Code::UnknownSource, "Unknown source IP"))),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -112,13 +112,32 @@ pub struct Client {
     pub peer: Option<SocketAddr>,
 }
 
+/// A container as those hold it who hold it together, such as the flows of a connection: they
+/// are counted here, where only they look. The container's own count moves from core to core.
+#[derive(Debug)]
+pub struct Holder(Arc<Container>);
+
+impl Deref for Holder {
+    type Target = Arc<Container>;
+
+    fn deref(&self) -> &Arc<Container> {
+        &self.0
+    }
+}
+
 /// On whose behalf a flow runs.
 #[derive(Clone, Debug)]
 pub enum Principal {
     /// A container, under one lease.
-    Container(Arc<Container>),
+    Container(Arc<Holder>),
     /// A named part of the appliance itself.
     System(Arc<System>),
+}
+
+impl From<Arc<Container>> for Principal {
+    fn from(container: Arc<Container>) -> Self {
+        Self::Container(Arc::new(Holder(container)))
+    }
 }
 
 /// A part of the appliance that speaks for itself, and where it may go: no allowlist holds for

@@ -29,7 +29,7 @@ pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use flow::{
-    Client, Counters, Flow, FlowId, Kind, Note, Outcome, Principal, Record, Scheme, System,
+    Client, Counters, Flow, FlowId, Holder, Kind, Note, Outcome, Principal, Record, Scheme, System,
 };
 pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};

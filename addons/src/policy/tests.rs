@@ -119,7 +119,7 @@ fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
     let nobody = Some(Code::InternalError);
     assert_eq!(asks(|flow| flow.principal = None), nobody);
     let container = |flow: &mut Flow| {
-        flow.principal = Some(Principal::Container(container("web")));
+        flow.principal = Some(container("web").into());
     };
     assert_eq!(asks(container), nobody);
 }
