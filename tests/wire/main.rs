@@ -24,6 +24,7 @@ mod git;
 mod git_limits;
 mod github;
 mod github_nodes;
+mod giving_up;
 mod guarded;
 mod house;
 mod identity;
