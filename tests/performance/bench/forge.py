@@ -4,6 +4,7 @@ import os
 import ssl
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,8 +32,10 @@ class Forge:
         took = []
         for number in range(times):
             began = time.monotonic()
-            subprocess.run(["git", "-c", proxy, "-c", ca, "clone", "--quiet", f"https://{HOST}/{REPOSITORY}",
-                            work / f"clone-{number}"], check=True, env=plain_environment())
+            ran = subprocess.run(["git", "-c", proxy, "-c", ca, "clone", "--quiet", f"https://{HOST}/{REPOSITORY}",
+                                  work / f"clone-{number}"], stderr=subprocess.PIPE, text=True, env=plain_environment())
+            if ran.returncode:
+                sys.exit(f"product: git clone: {ran.stderr.strip()}")
             took.append(time.monotonic() - began)
         return statistics.median(took)
 

@@ -61,7 +61,7 @@ ssl_bump bump all
 http_access allow all
 cache deny all
 access_log none
-cache_log stdio:/dev/null
+cache_log {work}/squid-cache.log
 pid_filename none
 cache_store_log none
 coredump_dir {work}
@@ -168,7 +168,9 @@ class Peers:
         if os.geteuid() == 0:
             # Started by root, it goes on as a user of its own.
             self.work.chmod(0o711)
-            for path in (store, *store.rglob("*")):
+            log = self.work / "squid-cache.log"
+            log.touch()
+            for path in (log, store, *store.rglob("*")):
                 shutil.chown(path, "proxy")
         config, port = self.work / "squid.conf", free_port()
         config.write_text(self.fill(SQUID, port=port, sslcrtd=sslcrtd))
