@@ -1,15 +1,20 @@
 //! Arguments, exit codes, and the runtime that everything runs on.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use addons::shards;
 use unified_proxy::app::{self, DevOptions};
 use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code, load};
 use unified_proxy::telemetry::verify_audit;
 use unified_proxy::tls::CaFiles;
 
 fn main() -> ExitCode {
+    // Those that serve DNS come first; what starts later only waits for disks and look-ups.
+    let started = AtomicUsize::new(0);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .on_thread_start(move || shards::claim(started.fetch_add(1, Ordering::Relaxed)))
         .build()
     {
         Ok(runtime) => runtime,

@@ -22,8 +22,8 @@ pub fn threads() -> usize {
     *THREADS.get_or_init(|| available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Gives the calling thread the shards of this number, from 0 to below [`threads`]. All threads
-/// that never call this share one.
+/// Gives the calling thread the shards of this number, from 0 to below [`threads`]; others may
+/// have the same. All threads of higher numbers, and those that never call this, share one.
 pub fn claim(number: usize) {
     SHARD.set(Some(number));
 }
