@@ -1,18 +1,13 @@
 //! Counting flows as they end.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
-
 use http::StatusCode;
-use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::core::{Atomic, Collector, GenericCounterVec};
+use prometheus::{IntCounterVec, Opts, Registry};
 
+use super::rejected::Rejected;
+use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
 use super::usual::OfEntry;
-use crate::contract::{
-    Addon, Code, Container, ContainerId, Flow, GitOperation, Kind, Order, Outcome,
-};
+use crate::contract::{Addon, Code, Flow, GitOperation, Kind, Order, Outcome};
 
 const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
@@ -22,18 +17,13 @@ const RECORD_TYPES: [&str; 13] = [
     "A", "AAAA", "CNAME", "HTTPS", "SVCB", "MX", "TXT", "NS", "SOA", "PTR", "SRV", "CAA", "ANY",
 ];
 
-/// From a cached answer to a long completion, in seconds.
-const BUCKETS: [f64; 12] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0,
-];
-
 /// Counts flows. Made once: a reload keeps it.
 pub struct Metrics {
-    requests: IntCounterVec,
-    durations: HistogramVec,
+    requests: ShardedCounterVec,
+    durations: DurationsVec,
     dns_queries: IntCounterVec,
     denials: IntCounterVec,
-    injected: IntCounterVec,
+    injected: ShardedCounterVec,
     git_operations: IntCounterVec,
     pushes_blocked: IntCounterVec,
     rejected: Rejected,
@@ -43,55 +33,49 @@ pub struct Metrics {
 impl Metrics {
     /// Registers the metrics.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let durations = HistogramVec::new(
-            HistogramOpts::new(
-                "proxy_request_duration_seconds",
-                "How long requests took, by allowlist entry",
-            )
-            .buckets(BUCKETS.to_vec()),
-            &["upstream"],
-        )?;
-        registry.register(Box::new(durations.clone()))?;
-        let rejected = Rejected::new()?;
-        registry.register(Box::new(rejected.clone()))?;
+        let durations = Opts::new(
+            "proxy_request_duration_seconds",
+            "How long requests took, by allowlist entry",
+        );
         Ok(Self {
-            requests: counter(
+            requests: counters(
+                registry,
                 "proxy_requests_total",
                 "Requests, tunnels and WebSockets that ended, by allowlist entry",
                 &["method", "upstream", "status", "outcome"],
             )?,
-            durations,
-            dns_queries: counter(
+            durations: registered(registry, DurationsBuilder::vec(durations, &["upstream"])?)?,
+            dns_queries: counters(
+                registry,
                 "proxy_dns_queries_total",
                 "DNS questions",
                 &["type", "outcome"],
             )?,
-            denials: counter(
+            denials: counters(
+                registry,
                 "proxy_denials_total",
                 "Flows that were denied or failed, by code",
                 &["code"],
             )?,
-            injected: counter(
+            injected: counters(
+                registry,
                 "proxy_credentials_injected_total",
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
-            git_operations: counter(
+            git_operations: counters(
+                registry,
                 "proxy_git_operations_total",
                 "Requests to repositories on git hosts",
                 &["operation", "outcome"],
             )?,
-            pushes_blocked: counter(
+            pushes_blocked: counters(
+                registry,
                 "proxy_git_push_blocked_total",
                 "Pushes that were denied, by the code of the denial",
                 &["reason"],
             )?,
-            rejected,
+            rejected: registered(registry, Rejected::new()?)?,
             no_entry: OfEntry::default(),
         })
     }
@@ -112,7 +96,7 @@ impl Metrics {
         if flow.kind == Kind::Http {
             let durations = || self.durations.with_label_values(&[upstream]);
             let durations = usual.durations.get_or_init(durations);
-            durations.observe(outcome.duration.as_secs_f64());
+            durations.observe(outcome.duration);
         }
         if let Some(credential) = &flow.record.credential {
             let injected = || self.injected.with_label_values(&[credential]);
@@ -168,6 +152,26 @@ impl Addon for Metrics {
     }
 }
 
+fn counters<P: Atomic + 'static>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> prometheus::Result<GenericCounterVec<P>> {
+    registered(
+        registry,
+        GenericCounterVec::new(Opts::new(name, help), labels)?,
+    )
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> prometheus::Result<C> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
 /// A label that no client can make up.
 fn known<'a>(labels: &[&'a str], text: Option<&str>) -> &'a str {
     let found = labels.iter().find(|label| Some(**label) == text);
@@ -190,62 +194,9 @@ fn increment(counters: &IntCounterVec, labels: &[&str]) {
     }
 }
 
-/// What the rate limits turned away. Its series bear a container's name, and go with its lease.
-#[derive(Clone)]
-struct Rejected {
-    counters: IntCounterVec,
-    series: Arc<Mutex<HashMap<Series, Weak<Container>>>>,
-}
-
-/// A container, its lease and an upstream.
-type Series = (ContainerId, u64, Box<str>);
-
-impl Rejected {
-    fn new() -> prometheus::Result<Self> {
-        let opts = Opts::new(
-            "proxy_rate_limit_rejected_total",
-            "Flows that were over a limit, by container and allowlist entry",
-        );
-        Ok(Self {
-            counters: IntCounterVec::new(opts, &["container", "upstream"])?,
-            series: Arc::default(),
-        })
-    }
-
-    fn count(&self, container: &Arc<Container>, upstream: &str) {
-        let mut series = self.series.lock();
-        series
-            .entry((container.id.clone(), container.lease, upstream.into()))
-            .or_insert_with(|| Arc::downgrade(container));
-        increment(&self.counters, &[container.id.as_str(), upstream]);
-    }
-
-    fn forget_ended(&self) {
-        self.series.lock().retain(|(id, _, upstream), lease| {
-            let lease = lease.upgrade();
-            let lives = lease.is_some_and(|lease| !lease.has_ended());
-            if !lives {
-                let labels = [id.as_str(), upstream];
-                let _ = self.counters.remove_label_values(&labels);
-            }
-            lives
-        });
-    }
-}
-
-impl Collector for Rejected {
-    fn desc(&self) -> Vec<&Desc> {
-        self.counters.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.forget_ended();
-        self.counters.collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use prometheus::TextEncoder;
@@ -409,18 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_series_go_when_its_lease_ends() {
+    fn what_a_container_was_turned_away_for_is_counted_by_its_name() {
         let (metrics, registry) = metrics();
-        let limited = outcome(429, Some(Code::RateLimited));
-        let (ended, dropped) = (container("web"), container("db"));
-        for container in [&ended, &dropped] {
-            metrics.finished(&flow_of(container, Kind::Dns, "api.example.com"), &limited);
-        }
+        let (limited, web) = (outcome(429, Some(Code::RateLimited)), container("web"));
+        metrics.finished(&flow_of(&web, Kind::Dns, "api.example.com"), &limited);
         let series =
             r#"proxy_rate_limit_rejected_total{container="web",upstream="api.example.com"} 1"#;
         assert!(text(&registry).contains(series));
-        ended.end();
-        drop(dropped);
-        assert!(!text(&registry).contains("proxy_rate_limit_rejected_total{"));
     }
 }

@@ -6,6 +6,8 @@ mod budget;
 mod json;
 mod line;
 mod metrics;
+mod rejected;
+mod sharded;
 mod trace;
 mod usual;
 mod written;

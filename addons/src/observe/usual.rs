@@ -3,7 +3,7 @@
 use std::array;
 use std::sync::{Arc, OnceLock};
 
-use prometheus::{Histogram, IntCounter};
+use super::sharded::{Durations, ShardedCounter};
 
 /// The series of one entry of the allowlist. They are handles: another entry of the same label,
 /// as a reload makes one, counts in the same series.
@@ -11,14 +11,14 @@ use prometheus::{Histogram, IntCounter};
 pub(super) struct OfEntry {
     /// By status, outcome and method.
     pub(super) requests: Usual<(u16, &'static str, &'static str), 16>,
-    pub(super) durations: OnceLock<Histogram>,
+    pub(super) durations: OnceLock<Durations>,
     /// By the credential's name.
     pub(super) injected: Usual<Arc<str>, 4>,
 }
 
 /// The first counters that were asked for, with what they count. There are places for the usual
 /// ones; all others are looked up each time.
-pub(super) struct Usual<K, const PLACES: usize>([OnceLock<(K, IntCounter)>; PLACES]);
+pub(super) struct Usual<K, const PLACES: usize>([OnceLock<(K, ShardedCounter)>; PLACES]);
 
 impl<K, const PLACES: usize> Default for Usual<K, PLACES> {
     fn default() -> Self {
@@ -28,7 +28,7 @@ impl<K, const PLACES: usize> Default for Usual<K, PLACES> {
 
 impl<K: Clone + PartialEq, const PLACES: usize> Usual<K, PLACES> {
     /// Counts one of these; `look_up` answers their counter.
-    pub(super) fn count(&self, these: &K, look_up: impl Fn() -> IntCounter) {
+    pub(super) fn count(&self, these: &K, look_up: impl Fn() -> ShardedCounter) {
         for place in &self.0 {
             let (counted, counter) = place.get_or_init(|| (these.clone(), look_up()));
             if counted == these {
@@ -43,15 +43,16 @@ impl<K: Clone + PartialEq, const PLACES: usize> Usual<K, PLACES> {
 mod tests {
     use std::thread;
 
-    use prometheus::{IntCounterVec, Opts};
+    use prometheus::Opts;
 
+    use super::super::sharded::ShardedCounterVec;
     use super::*;
 
     #[test]
     fn many_who_count_at_once_miss_nothing_and_the_usual_is_looked_up_once() {
         const THREADS: u64 = 4;
         const TIMES: u64 = 100;
-        let counters = IntCounterVec::new(Opts::new("n", "n"), &["n"]).unwrap();
+        let counters = ShardedCounterVec::new(Opts::new("n", "n"), &["n"]).unwrap();
         let of = |n: u16| counters.with_label_values(&[n.to_string()]);
         let usual = Usual::<u16, 3>::default();
         thread::scope(|scope| {
