@@ -1,7 +1,7 @@
 //! Every circuit there is: those that hold for all, and those of the leases.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -31,7 +31,6 @@ pub struct Breakers {
 pub(super) struct LeaseCircuits {
     pub(super) circuits: Arc<Circuits>,
     ended: CancellationToken,
-    known: AtomicBool,
 }
 
 impl Breakers {
@@ -91,17 +90,14 @@ impl Breakers {
 
     /// The circuits of a lease.
     pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<LeaseCircuits> {
-        let lease = container.owned(|| {
-            Arc::new(LeaseCircuits {
+        container.owned(|| {
+            let lease = Arc::new(LeaseCircuits {
                 circuits: Arc::new(Circuits::new(Arc::clone(&self.troubled))),
                 ended: container.ended().clone(),
-                known: AtomicBool::new(false),
-            })
-        });
-        if !lease.known.load(Ordering::Relaxed) && !lease.known.swap(true, Ordering::Relaxed) {
-            self.leases.lock().push(Arc::downgrade(lease));
-        }
-        lease
+            });
+            self.leases.lock().push(Arc::downgrade(&lease));
+            lease
+        })
     }
 
     /// The shared ones and those of leases that hold; the others are forgotten.
