@@ -1,16 +1,17 @@
 //! The buckets that requests draw from, which belong to the leases.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use governor::clock::{Clock, DefaultClock};
 use governor::middleware::StateInformationMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts, Registry};
@@ -60,10 +61,11 @@ impl RateBuckets {
         bucket: &str,
         rate: Rate,
     ) -> Result<(), Duration> {
-        let lease = container.owned(|| Arc::new(Buckets::new(container)));
-        if !lease.known.load(Ordering::Relaxed) && !lease.known.swap(true, Ordering::Relaxed) {
-            self.leases.lock().push(Arc::downgrade(lease));
-        }
+        let lease = container.owned(|| {
+            let lease = Arc::new(Buckets::new(container));
+            self.leases.lock().push(Arc::downgrade(&lease));
+            lease
+        });
         lease.take(flow, bucket, rate)
     }
 }
@@ -104,10 +106,12 @@ struct Buckets {
     container: ContainerId,
     ended: CancellationToken,
     began: Instant,
-    known: AtomicBool,
-    /// By names that the configuration made.
-    buckets: RwLock<HashMap<Box<str>, Bucket, RandomState>>,
+    /// Replaced whole where a bucket comes or goes, so that a request finds its own without a lock.
+    buckets: ArcSwap<ByName>,
 }
+
+/// By names that the configuration made.
+type ByName = HashMap<Arc<str>, Arc<Bucket>, RandomState>;
 
 struct Bucket {
     rate: Rate,
@@ -126,45 +130,58 @@ impl Buckets {
             container: container.id.clone(),
             ended: container.ended().clone(),
             began: Instant::now(),
-            known: AtomicBool::new(false),
-            buckets: RwLock::default(),
+            buckets: ArcSwap::default(),
         }
     }
 
-    /// Several requests at once share the lock; it is taken whole only for a bucket that is new,
-    /// or whose rate a reload changed.
     fn take(&self, flow: &Flow, name: &str, rate: Rate) -> Result<(), Duration> {
         let at = self.millis(flow.started);
-        if let Some(bucket) = self.buckets.read().get(name)
-            && bucket.rate == rate
-        {
-            return bucket.take(at);
-        }
-        let mut buckets = self.buckets.write();
-        match buckets.get(name) {
+        match self.buckets.load().get(name) {
             Some(bucket) if bucket.rate == rate => bucket.take(at),
-            _ => {
-                let bucket = Bucket::new(rate, flow.upstream());
-                let taken = bucket.take(at);
-                buckets.insert(name.into(), bucket);
-                taken
-            }
+            _ => self.add(name, Bucket::new(rate, flow.upstream())).take(at),
         }
     }
 
-    /// A bucket that is not full again stays, lest forgetting it fill it.
+    /// Puts a bucket that is new, or whose rate a reload changed, in its place. Of several who do
+    /// so at once, one's is there in the end, and all take from that.
+    fn add(&self, name: &str, bucket: Bucket) -> Arc<Bucket> {
+        let bucket = Arc::new(bucket);
+        let mut present = Arc::clone(&bucket);
+        self.buckets.rcu(|buckets| {
+            let before = buckets.get(name).filter(|one| one.rate == bucket.rate);
+            present = Arc::clone(before.unwrap_or(&bucket));
+            if before.is_some() {
+                return Arc::clone(buckets);
+            }
+            let mut buckets = ByName::clone(buckets);
+            buckets.insert(name.into(), Arc::clone(&bucket));
+            Arc::new(buckets)
+        });
+        present
+    }
+
+    /// A bucket that is not full again stays, lest forgetting it fill it. Who found one just before
+    /// it goes takes the one request from it all the same.
     fn free_idle(&self, now: Instant) {
         let now = self.millis(now);
-        self.buckets.write().retain(|_, bucket| {
+        let stays = |bucket: &Bucket| {
             let idle = now.saturating_sub(bucket.last.load(Ordering::Relaxed));
             Duration::from_millis(idle) < IDLE.max(bucket.rate.refill())
+        };
+        if self.buckets.load().values().all(|bucket| stays(bucket)) {
+            return;
+        }
+        self.buckets.rcu(|buckets| {
+            let mut buckets = ByName::clone(buckets);
+            buckets.retain(|_, bucket| stays(bucket));
+            buckets
         });
     }
 
     /// By entry; the lowest, where hosts below one entry have limits of their own.
     fn tokens(&self) -> HashMap<Box<str>, u32> {
         let mut lowest = HashMap::new();
-        for bucket in self.buckets.read().values() {
+        for bucket in self.buckets.load().values() {
             let tokens = bucket.tokens.load(Ordering::Relaxed);
             let least = lowest.entry(bucket.upstream.clone()).or_insert(tokens);
             *least = tokens.min(*least);
@@ -203,5 +220,47 @@ impl Bucket {
             Ok(_) => Ok(()),
             Err(not_until) => Err(not_until.wait_time_from(DefaultClock::default().now())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use super::*;
+    use crate::contract::Kind;
+    use crate::fixtures::{container, flow_of};
+
+    #[test]
+    fn many_who_take_at_once_from_new_buckets_get_no_more_than_the_burst_of_each() {
+        const BURST: usize = 5;
+        let [per_second, burst] = [1, BURST as u32].map(|n| NonZeroU32::new(n).unwrap());
+        let rate = Rate { per_second, burst };
+        let buckets = RateBuckets::new(&Registry::new()).unwrap();
+        let web = container("web");
+        let flow = flow_of(&web, Kind::Http, "api.example.com");
+        let taken: [AtomicUsize; 100] = std::array::from_fn(|_| AtomicUsize::new(0));
+        let start = Barrier::new(4);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for (number, taken) in taken.iter().enumerate() {
+                        start.wait();
+                        let name = number.to_string();
+                        let got =
+                            (0..BURST).filter(|_| buckets.count(&web, &flow, &name, rate).is_ok());
+                        taken.fetch_add(got.count(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        for taken in taken {
+            // A second may pass meanwhile.
+            assert!((BURST..=BURST + 1).contains(&taken.into_inner()));
+        }
+        assert_eq!(buckets.leases.lock().len(), 1);
     }
 }
