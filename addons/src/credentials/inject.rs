@@ -9,12 +9,13 @@ use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard, RwLockWriteGua
 use smallvec::SmallVec;
 
 use super::clean::Unwanted;
-use super::secret::Prepared;
+use super::secret::{Prepared, Ready};
 use super::token::{Token, TokenForm, TokenSource};
 use super::{Credential, CredentialKind, Guarded, placeholder};
 use crate::contract::{
     Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme, Step, Verdict,
 };
+use crate::shards::Shards;
 
 /// What a request may wait for a token: longer than the engine's own limit for getting one, so
 /// that the reason is told.
@@ -25,7 +26,7 @@ const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 pub(super) struct HostCredentials {
     credentials: Vec<Arc<Credential>>,
     unwanted: Unwanted,
-    prepared: RwLock<Option<Prepared>>,
+    prepared: Shards<RwLock<Option<Prepared>>>,
 }
 
 /// The credentials that are for a request: seldom more than one.
@@ -117,39 +118,39 @@ impl HostCredentials {
             guarded.scrubbers.push(Arc::clone(&prepared.scrubber));
         }
         for (credential, token) in chosen.iter().zip(tokens) {
-            flow.note(|| format!("credential {} would be added", credential.name));
+            let ready = self.ready(credential, &prepared)?;
+            flow.note(|| format!("credential {} would be added", ready.name));
             let added = match (&credential.kind, token) {
                 (CredentialKind::Token { form, source, .. }, Some(token)) => {
                     guarded.lend(source, token);
                     add(flow, request, token.fields(*form))
                 }
                 (CredentialKind::Token { .. }, None) => false,
-                _ => add(flow, request, self.fields_of(credential, &prepared)?),
+                _ => add(flow, request, ready.fields()?),
             };
             if added {
-                record(flow, &credential.name);
+                record(flow, &ready.name);
             }
         }
         flow.slots.put(guarded);
         Ok(())
     }
 
-    fn fields_of<'p>(
+    fn ready<'p>(
         &self,
         credential: &Arc<Credential>,
         prepared: &'p Prepared,
-    ) -> Result<impl Iterator<Item = (&'p HeaderName, &'p HeaderValue)>, Denial> {
-        let mut of_all = self.credentials.iter().zip(&prepared.headers);
+    ) -> Result<&'p Ready, Denial> {
+        let mut of_all = self.credentials.iter().zip(&prepared.credentials);
         let found = of_all.find(|(other, _)| Arc::ptr_eq(other, credential));
-        let (_, fields) = found.ok_or_else(Denial::internal)?;
-        let fields = fields.as_ref();
-        let fields = fields.map_err(|why| unavailable(&credential.name, why))?;
-        Ok(fields.iter().map(|(name, value)| (name, value)))
+        found.map(|(_, ready)| ready).ok_or_else(Denial::internal)
     }
 
-    /// Lent under a lock that many may hold at once, and that nobody holds while waiting.
+    /// The calling thread's, under a lock that many may hold at once, and that nobody holds while
+    /// waiting.
     fn prepared(&self) -> Result<MappedRwLockReadGuard<'_, Prepared>, Denial> {
-        if let Ok(current) = RwLockReadGuard::try_map(self.prepared.read(), |prepared| {
+        let place = self.prepared.mine();
+        if let Ok(current) = RwLockReadGuard::try_map(place.read(), |prepared| {
             let prepared = prepared.as_ref();
             prepared.filter(|prepared| prepared.is_current(&self.credentials))
         }) {
@@ -157,7 +158,7 @@ impl HostCredentials {
         }
         let names = || self.credentials.first().map_or("", |first| &first.name);
         let read = Prepared::read(&self.credentials).map_err(|why| unavailable(names(), &why))?;
-        let mut place = self.prepared.write();
+        let mut place = place.write();
         *place = Some(read);
         RwLockReadGuard::try_map(RwLockWriteGuard::downgrade(place), Option::as_ref)
             .map_err(|_missing| Denial::internal())
@@ -195,6 +196,14 @@ fn add<'f>(
         added = true;
     }
     added
+}
+
+impl Ready {
+    fn fields(&self) -> Result<impl Iterator<Item = (&HeaderName, &HeaderValue)>, Denial> {
+        let fields = self.fields.as_ref();
+        let fields = fields.map_err(|why| unavailable(&self.name, why))?;
+        Ok(fields.iter().map(|(name, value)| (name, value)))
+    }
 }
 
 impl Guarded {

@@ -23,17 +23,25 @@ const MAX_SECRET: usize = 16 * 1024;
 pub(super) struct Prepared {
     /// Of each source, from before it was read: what changes meanwhile is read again.
     versions: Vec<u64>,
-    /// For each credential, what it adds to a request; an error says what is wrong with it.
-    pub(super) headers: Vec<Result<Vec<(HeaderName, HeaderValue)>, String>>,
+    /// Each credential, in order.
+    pub(super) credentials: Vec<Ready>,
     /// Knows every secret that could be read.
     pub(super) scrubber: Arc<Scrubber>,
+}
+
+/// One credential. All of it is allocated anew: each thread has its own, and counts its references
+/// where no other thread does.
+pub(super) struct Ready {
+    pub(super) name: Arc<str>,
+    /// What it adds to a request; an error says what is wrong with it.
+    pub(super) fields: Result<Vec<(HeaderName, HeaderValue)>, String>,
 }
 
 impl Prepared {
     /// Reads every secret. What cannot be read spoils its own credential only.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
-        let mut headers = Vec::new();
+        let mut ready = Vec::new();
         let mut forms = Forms::default();
         for credential in credentials {
             let mut made = Ok(Vec::new());
@@ -52,11 +60,14 @@ impl Prepared {
                     (_, Err(_)) => {}
                 }
             }
-            headers.push(made);
+            ready.push(Ready {
+                name: Arc::from(&*credential.name),
+                fields: made,
+            });
         }
         Ok(Self {
             versions,
-            headers,
+            credentials: ready,
             scrubber: Arc::new(Scrubber::new(forms)?),
         })
     }

@@ -1,12 +1,14 @@
 //! What leaves with a request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::*;
 use crate::contract::Scheme;
+use crate::shards;
 
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
@@ -195,6 +197,39 @@ fn a_secret_that_changes_is_sent_and_scrubbed_as_it_is_now() {
     }
 }
 
+#[test]
+fn each_thread_lends_a_secret_of_its_own_and_all_see_it_change() {
+    let changing = source("first-secret");
+    let kind = CredentialKind::Bearer(Arc::clone(&changing) as Arc<dyn SecretSource>);
+    let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
+    let sent = || {
+        let (mut flow, mut request) = (flow(), request("/", &[]));
+        assert_eq!(code(addon.request(&mut flow, &mut request)), None);
+        let value = request.headers.remove("authorization").unwrap();
+        (value, flow.record.credential.take().unwrap())
+    };
+    let own = |number: Option<usize>| {
+        thread::scope(|scope| {
+            let sending = scope.spawn(move || {
+                number.into_iter().for_each(shards::claim);
+                sent()
+            });
+            sending.join().unwrap()
+        })
+    };
+    for secret in ["first-secret", "second-secret"] {
+        *changing.0.lock() = Ok(secret.to_owned());
+        let [(first, name), (again, same_name), (other, other_name)] =
+            [Some(0), Some(0), None].map(own);
+        for value in [&first, &again, &other] {
+            assert_eq!(value, &format!("Bearer {secret}"));
+        }
+        assert_eq!(first.as_bytes().as_ptr(), again.as_bytes().as_ptr());
+        assert_ne!(first.as_bytes().as_ptr(), other.as_bytes().as_ptr());
+        assert!(Arc::ptr_eq(&name, &same_name) && !Arc::ptr_eq(&name, &other_name));
+    }
+}
+
 /// Says how often it was read.
 struct Counted {
     secret: Arc<Source>,
@@ -213,7 +248,7 @@ impl SecretSource for Counted {
 }
 
 #[test]
-fn a_secret_is_read_once_for_as_long_as_it_stays_the_same() {
+fn a_thread_reads_a_secret_once_for_as_long_as_it_stays_the_same() {
     let counted = Arc::new(Counted {
         secret: source("first-secret"),
         reads: AtomicUsize::new(0),
