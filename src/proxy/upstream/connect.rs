@@ -150,7 +150,7 @@ fn tls_failure(host: &Host, error: &std::io::Error) -> Dialled {
         .into()
 }
 
-async fn speak_http1<T>(
+pub(super) async fn speak_http1<T>(
     stream: T,
     address: SocketAddr,
     ended: CancellationToken,

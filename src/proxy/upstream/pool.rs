@@ -195,22 +195,18 @@ impl LeasePool {
     /// Takes a connection back that nobody uses any more.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
-        let gone = connection.sender.is_closed() || container.has_ended();
-        if gone || self.epoch != connection.epoch {
+        if connection.sender.is_closed() || self.epoch != connection.epoch {
             return;
         }
         connection.idle_since = Instant::now();
         // Both would hold on to the task that used it last.
         connection.driver.release();
         connection.timer = None;
-        let mut connections = self.connections.lock();
-        let target = connection.target.clone();
-        let idle = connections.idle.entry(target).or_default();
-        if idle.len() < MAX_IDLE {
-            idle.push(connection);
+        // What is refused is closed below, where nobody waits for the lock.
+        let refused = self.connections.lock().keep(container, connection);
+        if refused.is_none() {
+            self.prune_in_time(container.ended());
         }
-        drop(connections);
-        self.prune_in_time(container.ended());
     }
 
     fn prune_in_time(self: &Arc<Self>, ended: &CancellationToken) {
@@ -240,6 +236,20 @@ impl LeasePool {
 }
 
 impl Connections {
+    /// Keeps a connection, or gives it back: where there are enough, or where the lease ended,
+    /// which closes all that are kept, once. So it is asked for here and not before.
+    fn keep(&mut self, container: &Container, connection: Box<Http1>) -> Option<Box<Http1>> {
+        if container.has_ended() {
+            return Some(connection);
+        }
+        let idle = self.idle.entry(connection.target.clone()).or_default();
+        if idle.len() >= MAX_IDLE {
+            return Some(connection);
+        }
+        idle.push(connection);
+        None
+    }
+
     fn prune(&mut self) {
         self.idle.retain(|_, idle| {
             idle.retain_mut(|one| {
@@ -265,4 +275,59 @@ pub async fn ready(connection: &mut Http1) -> bool {
     }
     let ready = poll_fn(|context| driver.poll(context, |context| sender.poll_ready(context)));
     matches!(timeout(READY, ready).await, Ok(Ok(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use addons::contract::{AuthMode, ContainerId, Host, Level, Registration, Scheme, Source};
+    use time::OffsetDateTime;
+
+    use super::*;
+    use crate::proxy::upstream::connect::speak_http1;
+
+    fn container() -> Container {
+        let now = OffsetDateTime::now_utc();
+        Container::new(Registration {
+            id: ContainerId::parse("web").unwrap(),
+            lease: 1,
+            source: Source::Address(Ipv4Addr::LOCALHOST.into()),
+            repos: Vec::new(),
+            auth_mode: AuthMode::User,
+            created_at: now,
+            expires_at: now,
+            allowed_domains: None,
+            level: Level::Public,
+        })
+    }
+
+    async fn connection(container: &Container) -> Box<Http1> {
+        let target = Target {
+            scheme: Scheme::Http,
+            host: Host::parse("api.example.com").unwrap(),
+            port: 80,
+        };
+        let (stream, _other_end) = tokio::io::duplex(1);
+        let address = (Ipv4Addr::LOCALHOST, 80).into();
+        let ended = container.ended().clone();
+        let spoken = speak_http1(stream, address, ended, &target, 1).await;
+        Box::new(spoken.unwrap())
+    }
+
+    #[tokio::test]
+    async fn so_many_are_kept_and_none_once_the_lease_ended() {
+        let (container, mut connections) = (container(), Connections::default());
+        for _ in 0..MAX_IDLE {
+            let refused = connections.keep(&container, connection(&container).await);
+            assert!(refused.is_none());
+        }
+        let over = connections.keep(&container, connection(&container).await);
+        assert!(over.is_some());
+        container.end();
+        // What the end of a lease does, and nobody does again.
+        connections = Connections::default();
+        let late = connections.keep(&container, connection(&container).await);
+        assert!(late.is_some() && connections.idle.is_empty());
+    }
 }
