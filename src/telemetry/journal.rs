@@ -17,13 +17,13 @@ use super::flow_log::FlowLog;
 use super::line_buffer::LineBuffer;
 use super::shard::{ROOM, Shard, Waiting};
 
-/// Text that waits for the disk at most, in bytes: in the shards, each of which has its equal
-/// share, and as much again that was drained and not yet taken. What comes on top is dropped from
-/// the log and counted. While the disk hangs, the writer holds as much a third time; a buffer
-/// that grows has room for up to twice its text.
+/// Text that waits in the shards at most, in bytes; each has its equal share. What comes on top is
+/// dropped from the log and counted. As much again may be drained and not yet taken by the
+/// writer, as much be with a writer whose disk hangs, and, for the moment of a drain, as much be
+/// on its way. A buffer that grows has room for up to twice its text.
 const WAITING: usize = 16 * 1024 * 1024;
-/// Lines that wait for the disk at most, for each shard: they bound what is kept of each line
-/// beside its text.
+/// Lines for the log that wait in one shard at most: a bound on what is kept of each beside its
+/// text.
 const LINES: usize = 16 * 1024;
 
 /// Where flows leave their lines.
