@@ -9,12 +9,13 @@ mod whole_chain;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use addons::contract::{
     AuthMode, Chain, Client, ContainerId, Containers, Entry, EntryMap, Flow, Host, HostPattern,
     Kind, Scheme, Source,
 };
-use addons::observe::AuditSink;
+use addons::observe::{AuditSink, Destination};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fixtures::entry;
 use time::{Duration, OffsetDateTime};
@@ -25,7 +26,7 @@ use whole_chain::exchange_of;
 struct Gone;
 
 impl AuditSink for Gone {
-    fn write(&self, _line: &[u8]) {}
+    fn write(&self, _: &[u8], _: Instant, _: Destination) {}
 }
 
 /// A chain over so many containers, and an allowlist of so many patterns.

@@ -22,14 +22,15 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::admin::{self, AdminState, Check, Explanation, Health};
+use unified_proxy::config::AuditConfig;
 use unified_proxy::registry::{FILE_NAME, Registry};
-use unified_proxy::telemetry::flow_log::FlowLog;
+use unified_proxy::telemetry::{AuditLog, Light};
 
 /// A server on a socket in a directory of its own.
 struct Server {
     directory: TempDir,
     registry: Arc<Registry>,
-    flows: Arc<FlowLog>,
+    log: AuditLog,
     dns: Arc<AtomicBool>,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
@@ -39,8 +40,7 @@ impl Server {
     /// Ends a flow to a host, as the chain would tell of it.
     fn end_flow(&self, host: &str) {
         let settings = AuditSettings {
-            log: Arc::clone(&self.flows) as _,
-            live: Vec::new(),
+            sink: self.log.journal(),
             lines_per_minute_per_container: NonZeroU32::MAX,
         };
         let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
@@ -73,9 +73,15 @@ impl Server {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(directory.path().join(FILE_NAME), directory.path());
-        let flows = Arc::new(FlowLog::default());
         let dns = Arc::new(AtomicBool::new(true));
         let metrics = prometheus::Registry::new();
+        let audit = AuditConfig {
+            path: directory.path().join("audit.jsonl"),
+            max_bytes: 1 << 20,
+            keep: 0,
+            lines_per_minute_per_container: 6000,
+        };
+        let log = AuditLog::start(audit, Light::default(), &metrics).unwrap();
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();
         requests.inc();
         metrics.register(Box::new(requests)).unwrap();
@@ -84,7 +90,7 @@ impl Server {
             admin_uids: Vec::new(),
             health: health(&registry, &dns),
             metrics,
-            flows: Arc::clone(&flows),
+            flows: log.journal(),
             reload: Arc::new(|()| Box::pin(async { Err(vec!["policy.yaml:3:1: bad".into()]) })),
             explain: Arc::new(|question| {
                 Box::pin(async move {
@@ -104,7 +110,7 @@ impl Server {
         Self {
             directory,
             registry,
-            flows,
+            log,
             dns,
             shutdown,
             serving,

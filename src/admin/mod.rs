@@ -29,7 +29,7 @@ use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
 use crate::registry::Registry;
-use crate::telemetry::flow_log::FlowLog;
+use crate::telemetry::Journal;
 
 /// The most that a body may hold.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -46,7 +46,7 @@ pub struct AdminState {
     pub admin_uids: Vec<u32>,
     pub health: Arc<dyn Fn() -> Health + Send + Sync>,
     pub metrics: prometheus::Registry,
-    pub flows: Arc<FlowLog>,
+    pub flows: Arc<Journal>,
     /// Every error of the configuration, or none.
     pub reload: Ask<(), Result<(), Vec<String>>>,
     pub explain: Ask<ExplainRequest, Result<Explanation, String>>,

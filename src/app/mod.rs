@@ -31,7 +31,7 @@ use crate::net::OwnListeners;
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::system::{AskedForge, Lenders, SystemClient, Traces};
-use crate::telemetry::{AuditLog, FlowLog, Light, init_logging};
+use crate::telemetry::{AuditLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::Worlds;
 use build::{Builder, Lasting};
@@ -85,7 +85,6 @@ struct App {
     registry: Arc<Registry>,
     metrics: prometheus::Registry,
     checks: Checks,
-    flows: Arc<FlowLog>,
     audit: Arc<Audit>,
     buckets: RateBuckets,
     breakers: Breakers,
@@ -127,10 +126,9 @@ impl App {
         };
         let collector = HealthCollector::new(checks.clone()).map_err(ours)?;
         metrics.register(Box::new(collector)).map_err(ours)?;
-        let flows = Arc::new(FlowLog::default());
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let audit = audit(&proxy.audit, &log, &flows, &metrics).map_err(ours)?;
+        let audit = audit(&proxy.audit, &log, &metrics).map_err(ours)?;
         let lasting = Lasting {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
@@ -162,7 +160,6 @@ impl App {
             registry,
             metrics,
             checks,
-            flows,
             audit,
             buckets,
             breakers,
@@ -232,7 +229,7 @@ impl App {
             admin_uids: self.admin_uids.clone(),
             health: Arc::new(move || checks.health()),
             metrics: self.metrics.clone(),
-            flows: Arc::clone(&self.flows),
+            flows: self.log.journal(),
             reload: Arc::new(move |()| {
                 let reloader = Arc::clone(&reloader);
                 Box::pin(async move { reloader.reload() })
@@ -287,16 +284,14 @@ impl Running {
     }
 }
 
-/// The audit log, with those who follow flows as they end.
+/// What tells the audit log, and those who follow flows as they end.
 fn audit(
     config: &AuditConfig,
     log: &AuditLog,
-    flows: &Arc<FlowLog>,
     metrics: &prometheus::Registry,
 ) -> prometheus::Result<Arc<Audit>> {
     let settings = AuditSettings {
-        log: log.sink(),
-        live: vec![Arc::clone(flows) as _],
+        sink: log.journal(),
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
     };
     Audit::new(settings, metrics).map(Arc::new)

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::admin::{AdminState, Check, ExplainStep, Explanation, Health, StepVerdict};
 use crate::registry::{FILE_NAME, Registry};
-use crate::telemetry::flow_log::FlowLog;
+use crate::telemetry::Journal;
 
 fn read(line: &str) -> Result<Command, clap::Error> {
     let words = std::iter::once("unified-proxy").chain(line.split_whitespace());
@@ -94,7 +94,7 @@ fn serve(directory: &Path) -> CancellationToken {
             }])
         }),
         metrics: prometheus::Registry::new(),
-        flows: Arc::new(FlowLog::default()),
+        flows: Arc::new(Journal::new(&prometheus::Registry::new()).unwrap()),
         reload: Arc::new(|()| Box::pin(async { Ok(()) })),
         explain: Arc::new(|_| {
             Box::pin(async {

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use addons::observe::hex;
 use aws_lc_rs::digest::{SHA256, digest};
 use thiserror::Error;
 
@@ -194,17 +195,7 @@ fn claimed_previous(line: &[u8]) -> Option<String> {
 }
 
 fn hash(line: &[u8]) -> Digits {
-    let mut digits = [0; 64];
-    let (pairs, _) = digits.as_chunks_mut();
-    for (pair, byte) in pairs.iter_mut().zip(digest(&SHA256, line).as_ref()) {
-        *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
-    }
-    digits
-}
-
-fn hex_digit(nibble: u8) -> u8 {
-    let first = if nibble < 10 { b'0' } else { b'a' - 10 };
-    first + nibble
+    hex(digest(&SHA256, line).as_ref())
 }
 
 fn rotated(path: &Path, number: usize) -> PathBuf {

@@ -4,21 +4,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use addons::observe::AuditSink;
-use parking_lot::{Condvar, Mutex};
-use prometheus::IntCounter;
+use parking_lot::Mutex;
 
 use super::audit_file::AuditFile;
+use super::journal::Journal;
 use super::light::{Light, Lit};
 use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
-/// Lines that wait for the disk at most, 48 MiB of the longest; what comes on top is dropped and
-/// counted.
-const WAITING: usize = 16 * 1024;
-/// The room that is kept for them, in bytes: enough for what gathers under load. What a burst or
-/// a slow disk took on top of it is given back.
-const ROOM: usize = 1024 * 1024;
 /// Lines reach the system at the latest after this time.
 const FLUSH: Duration = Duration::from_millis(200);
 /// How long the writer lets lines gather, so that flows do not wake it one by one.
@@ -26,25 +19,10 @@ const GATHERING: Duration = Duration::from_millis(10);
 /// How long a disk that failed is left alone.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The thread that writes, and the way to it.
+/// The thread that writes what the journal has for the log.
 pub struct AuditLog {
-    lines: Arc<Lines>,
+    journal: Arc<Journal>,
     writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What waits to be written.
-struct Lines {
-    waiting: Mutex<Waiting>,
-    /// Told of the first line, and of the end.
-    arrived: Condvar,
-    dropped: IntCounter,
-}
-
-#[derive(Default)]
-struct Waiting {
-    lines: LineBuffer,
-    /// Nothing comes any more.
-    ended: bool,
 }
 
 impl AuditLog {
@@ -54,83 +32,35 @@ impl AuditLog {
         light: Light,
         metrics: &prometheus::Registry,
     ) -> std::io::Result<Self> {
-        let help = "Audit lines that were lost: the disk failed, or could not keep up.";
-        let dropped = IntCounter::new("proxy_audit_lines_dropped_total", help)
-            .map_err(std::io::Error::other)?;
-        metrics
-            .register(Box::new(dropped.clone()))
-            .map_err(std::io::Error::other)?;
-        let lines = Arc::new(Lines::new(dropped.clone()));
+        let journal = Journal::new(metrics).map_err(std::io::Error::other)?;
+        let journal = Arc::new(journal);
         let mut writer = Writer {
             config,
             light,
             file: None,
             failed_at: None,
-            dropped,
+            journal: Arc::clone(&journal),
         };
         writer.open();
         let thread = std::thread::Builder::new().name("audit".to_owned());
-        let waiting = Arc::clone(&lines);
-        let handle = thread.spawn(move || writer.run(&waiting))?;
+        let handle = thread.spawn(move || writer.run())?;
         Ok(Self {
-            lines,
+            journal,
             writer: Mutex::new(Some(handle)),
         })
     }
 
     /// Where flows leave their lines.
-    pub fn sink(&self) -> Arc<dyn AuditSink> {
-        Arc::clone(&self.lines) as Arc<dyn AuditSink>
+    pub fn journal(&self) -> Arc<Journal> {
+        Arc::clone(&self.journal)
     }
 
     /// Writes what waits and ends.
     pub fn finish(&self) {
-        self.lines.waiting.lock().ended = true;
-        self.lines.arrived.notify_one();
+        self.journal.end();
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();
         }
-    }
-}
-
-impl AuditSink for Lines {
-    fn write(&self, line: &[u8]) {
-        let mut waiting = self.waiting.lock();
-        let before = waiting.lines.len();
-        if before >= WAITING || waiting.ended {
-            drop(waiting);
-            self.dropped.inc();
-            return;
-        }
-        waiting.lines.push(line);
-        drop(waiting);
-        // The writer only sleeps for long where nothing waits.
-        if before == 0 {
-            self.arrived.notify_one();
-        }
-    }
-}
-
-impl Lines {
-    fn new(dropped: IntCounter) -> Self {
-        Self {
-            waiting: Mutex::default(),
-            arrived: Condvar::new(),
-            dropped,
-        }
-    }
-
-    /// Changes `done`, of which only the room is used again, for what waits; where nothing does,
-    /// waits for it with `patience`. Says whether more may come.
-    fn take(&self, done: &mut LineBuffer, patience: Duration) -> bool {
-        done.clear();
-        done.shrink_to(ROOM);
-        let mut waiting = self.waiting.lock();
-        if waiting.lines.is_empty() && !waiting.ended {
-            self.arrived.wait_for(&mut waiting, patience);
-        }
-        std::mem::swap(&mut waiting.lines, done);
-        !waiting.ended
     }
 }
 
@@ -139,21 +69,21 @@ struct Writer {
     light: Light,
     file: Option<(AuditFile, Lit)>,
     failed_at: Option<Instant>,
-    dropped: IntCounter,
+    journal: Arc<Journal>,
 }
 
 impl Writer {
-    fn run(mut self, lines: &Lines) {
+    fn run(mut self) {
         let mut batch = LineBuffer::default();
         let mut unflushed: Option<Instant> = None;
         let mut more = true;
         while more {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
-            more = lines.take(&mut batch, patience);
+            more = self.journal.wait(patience);
+            self.journal.take(&mut batch);
             if !batch.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);
-                batch.iter().for_each(|line| self.append(line));
-                std::thread::sleep(GATHERING);
+                batch.iter().for_each(|(_, line)| self.append(line));
             }
             if unflushed.is_some_and(|since| since.elapsed() >= FLUSH) {
                 self.flush();
@@ -162,13 +92,16 @@ impl Writer {
             if self.failed_at.is_some_and(|at| at.elapsed() >= RETRY) {
                 self.open();
             }
+            if more {
+                std::thread::sleep(GATHERING);
+            }
         }
         self.flush();
     }
 
     fn append(&mut self, line: &[u8]) {
         let Some((file, _)) = &mut self.file else {
-            self.dropped.inc();
+            self.journal.count_dropped(1);
             return;
         };
         if let Err(error) = file.append(line) {
@@ -198,7 +131,7 @@ impl Writer {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
         }
         if let Some((file, _)) = self.file.take() {
-            self.dropped.inc_by(file.unwritten() as u64);
+            self.journal.count_dropped(file.unwritten() as u64);
         }
         self.failed_at = Some(Instant::now());
     }
@@ -207,6 +140,12 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+
+    use addons::observe::{AuditSink, Destination};
+    use addons::shards;
+    use serde_json::Value;
 
     use super::*;
     use crate::telemetry::audit_file::verify;
@@ -227,48 +166,101 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());
-        end_flows(log.sink(), 2000);
+        end_flows(log.journal(), 2000);
         log.finish();
         assert_eq!(verify(&path).unwrap(), 2000);
-        assert_eq!(log.lines.dropped.get(), 0);
-        end_flows(log.sink(), 3);
-        assert_eq!(log.lines.dropped.get(), 3);
+        assert_eq!(log.journal.dropped(), 0);
+        end_flows(log.journal(), 3);
+        assert_eq!(log.journal.dropped(), 3);
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted() {
-        let lines = Arc::new(Lines::new(IntCounter::new("dropped", "dropped").unwrap()));
-        end_flows(Arc::clone(&lines) as _, WAITING + 5);
-        assert_eq!(lines.dropped.get(), 5);
-        let mut batch = LineBuffer::default();
-        assert!(lines.take(&mut batch, Duration::ZERO));
-        assert_eq!(batch.len(), WAITING);
-        end_flows(Arc::clone(&lines) as _, 1);
-        assert_eq!(lines.dropped.get(), 5);
-        assert!(lines.take(&mut batch, Duration::ZERO));
-        assert_eq!(batch.len(), 1);
-    }
-
-    #[test]
-    fn what_a_burst_took_is_given_back() {
-        let lines = Lines::new(IntCounter::new("dropped", "dropped").unwrap());
-        let mut batch = LineBuffer::default();
-        for _ in 0..3 {
-            (0..WAITING).for_each(|_| lines.write(&[b'x'; 1000]));
-            assert!(lines.take(&mut batch, Duration::ZERO));
-            assert_eq!(batch.len(), WAITING);
-            assert!(batch.room() > ROOM);
+    fn nothing_is_lost_or_doubled_while_a_reader_drains_what_is_for_the_log() {
+        const THREADS: usize = 3;
+        const LINES: u64 = 5000;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let log = start(path.clone());
+        let (journal, done) = (log.journal(), AtomicBool::new(false));
+        let write = |thread| {
+            shards::claim(thread);
+            for number in 0..LINES {
+                let line = format!(r#"{{"thread":{thread},"number":{number}}}"#);
+                journal.write(line.as_bytes(), Instant::now(), Destination::Both);
+            }
+        };
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    journal.newest();
+                }
+            });
+            let write = &write;
+            let writers = [0, 1, 2].map(|thread| scope.spawn(move || write(thread)));
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            done.store(true, Relaxed);
+            reader.join().unwrap();
+        });
+        log.finish();
+        assert_eq!(verify(&path).unwrap(), THREADS as u64 * LINES);
+        let key = |line: &Value| ["thread", "number"].map(|key| line[key].as_u64().unwrap());
+        let file = std::fs::read_to_string(&path).unwrap();
+        let file = file.lines().map(|line| serde_json::from_str(line).unwrap());
+        let file: Vec<_> = file.map(|line| key(&line)).collect();
+        for thread in 0..THREADS as u64 {
+            let numbers = file.iter().filter(|[of, _]| *of == thread);
+            assert!(numbers.map(|[_, number]| *number).eq(0..LINES));
         }
-        lines.take(&mut batch, Duration::ZERO);
-        lines.take(&mut batch, Duration::ZERO);
-        assert!(batch.room() <= ROOM && lines.waiting.lock().lines.room() <= ROOM);
+        let newest: Vec<Value> = serde_json::from_slice(&journal.newest()).unwrap();
+        assert!(
+            newest.len() == 1000 && newest.iter().map(key).eq(file.into_iter().rev().take(1000))
+        );
+        assert_eq!(journal.dropped(), 0);
+    }
+
+    #[test]
+    fn a_live_reader_sees_all_flows_in_the_order_in_which_they_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = start(dir.path().join("audit.jsonl"));
+        let journal = log.journal();
+        let mut reader = journal.subscribe();
+        for round in 0..5 {
+            let write = |number: usize, to| {
+                journal.write(number.to_string().as_bytes(), Instant::now(), to);
+            };
+            thread::scope(|scope| {
+                for thread in 0..2 {
+                    scope.spawn(move || {
+                        shards::claim(thread);
+                        for number in 0..200 {
+                            let number = 2 * (200 * round + number) + thread;
+                            write(
+                                number,
+                                [Destination::Both, Destination::Live][number % 3 / 2],
+                            );
+                        }
+                    });
+                }
+            });
+            let seen = (0..400).map(|_| reader.blocking_recv().unwrap().parse().unwrap());
+            let seen: Vec<usize> = seen.collect();
+            for thread in 0..2 {
+                let of_thread = seen.iter().filter(|number| *number % 2 == thread);
+                let written = (0..200).map(|number| 2 * (200 * round + number) + thread);
+                assert!(of_thread.copied().eq(written), "{seen:?}");
+            }
+        }
+        log.finish();
+        assert!(reader.try_recv().is_err());
     }
 
     #[test]
     fn all_lines_that_a_full_disk_lost_are_counted() {
         let log = start("/dev/full".into());
-        end_flows(log.sink(), 1000);
+        end_flows(log.journal(), 1000);
         log.finish();
-        assert_eq!(log.lines.dropped.get(), 1000);
+        assert_eq!(log.journal.dropped(), 1000);
     }
 }

@@ -10,8 +10,7 @@ use addons::observe::{Audit, AuditSettings, AuditSink};
 /// Ends as many flows, told apart by their ports.
 pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
     let settings = AuditSettings {
-        log: sink,
-        live: Vec::new(),
+        sink,
         lines_per_minute_per_container: NonZeroU32::new(1_000_000).unwrap(),
     };
     let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();

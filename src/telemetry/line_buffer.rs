@@ -2,18 +2,26 @@
 
 use std::ops::Range;
 
-/// Lines in the order in which they came: to add one is to copy it.
-#[derive(Clone, Default)]
-pub struct LineBuffer {
+/// Lines in the order in which they came, each with a mark: to add one is to copy it.
+pub struct LineBuffer<M = ()> {
     text: Vec<u8>,
-    spans: Vec<Range<usize>>,
+    spans: Vec<(M, Range<usize>)>,
 }
 
-impl LineBuffer {
-    pub fn push(&mut self, line: &[u8]) {
+impl<M> Default for LineBuffer<M> {
+    fn default() -> Self {
+        Self {
+            text: Vec::new(),
+            spans: Vec::new(),
+        }
+    }
+}
+
+impl<M: Copy> LineBuffer<M> {
+    pub fn push(&mut self, line: &[u8], mark: M) {
         let start = self.text.len();
         self.text.extend_from_slice(line);
-        self.spans.push(start..self.text.len());
+        self.spans.push((mark, start..self.text.len()));
     }
 
     pub fn len(&self) -> usize {
@@ -24,10 +32,17 @@ impl LineBuffer {
         self.spans.is_empty()
     }
 
-    /// The lines, the oldest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+    /// How many bytes the lines have.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The lines and their marks, the oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (M, &[u8])> {
         let line = |span: &Range<usize>| self.text.get(span.clone()).unwrap_or_default();
-        self.spans.iter().map(line)
+        self.spans
+            .iter()
+            .map(move |(mark, span)| (*mark, line(span)))
     }
 
     /// Forgets the lines, and keeps their room for others.
@@ -36,14 +51,16 @@ impl LineBuffer {
         self.spans.clear();
     }
 
-    /// Gives back what room there is over so many bytes of text.
+    /// Gives back what room there is over so many bytes of text, and over as much for their
+    /// bounds.
     pub fn shrink_to(&mut self, bytes: usize) {
         self.text.shrink_to(bytes);
+        self.spans.shrink_to(bytes / size_of::<(M, Range<usize>)>());
     }
 
-    /// For how many bytes of text there is room.
+    /// How many bytes of memory it has.
     #[cfg(test)]
     pub fn room(&self) -> usize {
-        self.text.capacity()
+        self.text.capacity() + self.spans.capacity() * size_of::<(M, Range<usize>)>()
     }
 }

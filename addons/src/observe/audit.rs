@@ -8,22 +8,33 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, Registry};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::Budget;
+use super::budget::{Budget, Terms};
 use super::line::AuditLine;
 use crate::contract::{Addon, Flow, Order, Outcome, Principal};
 
 /// Takes audit lines. It must not block: it is called where flows end.
 pub trait AuditSink: Send + Sync {
-    /// Takes a line: one JSON object with no newline in it or behind it.
-    fn write(&self, line: &[u8]);
+    /// Takes a line: one JSON object with no newline in it or behind it. `ended` is when the
+    /// flow did, or when what was folded into the line was written.
+    fn write(&self, line: &[u8], ended: Instant, to: Destination);
+}
+
+/// Where a line goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To those who watch flows as they end, and see every line by itself: what it says is over
+    /// the budget, and gets to the log in a folded line.
+    Live,
+    /// To the log: it was folded.
+    Log,
+    /// To both.
+    Both,
 }
 
 /// What the audit is made from.
 pub struct AuditSettings {
-    /// The log: what is over a container's budget is folded before it gets there.
-    pub log: Arc<dyn AuditSink>,
-    /// Those who watch flows as they end: they see every line by itself.
-    pub live: Vec<Arc<dyn AuditSink>>,
+    /// Takes the lines, for the log and for those who watch.
+    pub sink: Arc<dyn AuditSink>,
     /// What one container may write to the log; strangers share as much, and so do the errands of
     /// the appliance itself.
     pub lines_per_minute_per_container: NonZeroU32,
@@ -31,12 +42,11 @@ pub struct AuditSettings {
 
 /// Writes the audit log. Made once: a reload keeps it.
 pub struct Audit {
-    settings: AuditSettings,
+    terms: Arc<Terms>,
     strangers: Budget,
     /// Of the appliance itself: what it does may follow from what clients do.
     own: Budget,
     leases: Mutex<Vec<Weak<Budget>>>,
-    folded: IntCounter,
 }
 
 impl Audit {
@@ -45,20 +55,16 @@ impl Audit {
         let help = "Audit lines that were folded into an equal one";
         let folded = IntCounter::new("proxy_audit_lines_folded_total", help)?;
         registry.register(Box::new(folded.clone()))?;
-        let budget = || {
-            Budget::new(
-                settings.lines_per_minute_per_container,
-                Arc::clone(&settings.log),
-                folded.clone(),
-                CancellationToken::new(),
-            )
-        };
-        Ok(Self {
-            strangers: budget(),
-            own: budget(),
-            settings,
-            leases: Mutex::default(),
+        let terms = Arc::new(Terms {
+            lines_per_minute: settings.lines_per_minute_per_container,
+            sink: settings.sink,
             folded,
+        });
+        Ok(Self {
+            strangers: Budget::new(Arc::clone(&terms), CancellationToken::new()),
+            own: Budget::new(Arc::clone(&terms), CancellationToken::new()),
+            terms,
+            leases: Mutex::default(),
         })
     }
 
@@ -85,13 +91,20 @@ impl Audit {
         budgets.iter().for_each(|budget| act(budget));
     }
 
-    fn new_budget(&self, ended: &CancellationToken) -> Budget {
-        Budget::new(
-            self.settings.lines_per_minute_per_container,
-            Arc::clone(&self.settings.log),
-            self.folded.clone(),
-            ended.clone(),
-        )
+    fn budget_of<'a>(&'a self, flow: &'a Flow) -> &'a Budget {
+        match &flow.principal {
+            Some(Principal::Container(container)) => {
+                let owned = container.owned(|| {
+                    let budget = Budget::new(Arc::clone(&self.terms), container.ended().clone());
+                    let budget = Arc::new(budget);
+                    self.leases.lock().push(Arc::downgrade(&budget));
+                    LeaseBudget(budget)
+                });
+                &owned.0
+            }
+            Some(Principal::System(_)) => &self.own,
+            None => &self.strangers,
+        }
     }
 }
 
@@ -116,20 +129,15 @@ impl Addon for Audit {
         }
         let line = AuditLine::of(flow, outcome);
         let written = line.written();
-        for live in &self.settings.live {
-            live.write(written.json());
-        }
-        match &flow.principal {
-            Some(Principal::Container(container)) => {
-                let owned = container.owned(|| {
-                    let budget = Arc::new(self.new_budget(container.ended()));
-                    self.leases.lock().push(Arc::downgrade(&budget));
-                    LeaseBudget(budget)
-                });
-                owned.0.write(&line, written);
-            }
-            Some(Principal::System(_)) => self.own.write(&line, written),
-            None => self.strangers.write(&line, written),
+        let ended = flow.started.checked_add(outcome.duration);
+        let ended = ended.unwrap_or(flow.started);
+        let budget = self.budget_of(flow);
+        let write = |to| self.terms.sink.write(written.json(), ended, to);
+        if budget.admits() {
+            write(Destination::Both);
+        } else {
+            write(Destination::Live);
+            budget.fold(&line, written);
         }
     }
 }
@@ -148,10 +156,20 @@ mod tests {
     #[derive(Default)]
     struct Lines(Mutex<Vec<String>>);
 
-    impl AuditSink for Lines {
-        fn write(&self, line: &[u8]) {
+    struct Sink {
+        log: Arc<Lines>,
+        live: Arc<Lines>,
+    }
+
+    impl AuditSink for Sink {
+        fn write(&self, line: &[u8], _: Instant, to: Destination) {
             let line = str::from_utf8(line).unwrap();
-            self.0.lock().push(line.to_owned());
+            if to != Destination::Live {
+                self.log.0.lock().push(line.to_owned());
+            }
+            if to != Destination::Log {
+                self.live.0.lock().push(line.to_owned());
+            }
         }
     }
 
@@ -175,8 +193,10 @@ mod tests {
     fn audit(lines_per_minute: u32) -> (Audit, Arc<Lines>, Arc<Lines>) {
         let (log, live) = (Arc::new(Lines::default()), Arc::new(Lines::default()));
         let settings = AuditSettings {
-            log: Arc::clone(&log) as Arc<dyn AuditSink>,
-            live: vec![Arc::clone(&live) as Arc<dyn AuditSink>],
+            sink: Arc::new(Sink {
+                log: Arc::clone(&log),
+                live: Arc::clone(&live),
+            }),
             lines_per_minute_per_container: NonZeroU32::new(lines_per_minute).unwrap(),
         };
         let audit = Audit::new(settings, &Registry::new()).unwrap();
@@ -260,7 +280,7 @@ mod tests {
         assert_eq!(log.take().len(), 0);
         audit.tick(Instant::now() + Duration::from_secs(60));
         assert_eq!(counts(&log.take()), [None, Some(5)]);
-        assert_eq!(audit.folded.get(), 4);
+        assert_eq!(audit.terms.folded.get(), 4);
     }
 
     #[test]

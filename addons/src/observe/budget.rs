@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
-use super::audit::AuditSink;
+use super::audit::{AuditSink, Destination};
 use super::line::{AuditLine, Cost};
 use super::written::{Apart, Written};
 
@@ -21,13 +21,19 @@ const HELD_FOR: Duration = Duration::from_secs(60);
 /// Different lines that are held; what comes on top is told apart by its outcome alone.
 const MAX_HELD: usize = 512;
 
+/// What holds for all budgets.
+pub(super) struct Terms {
+    pub(super) lines_per_minute: NonZeroU32,
+    pub(super) sink: Arc<dyn AuditSink>,
+    pub(super) folded: IntCounter,
+}
+
 /// The budget of one lease, or of all strangers together. What it still holds is written when
 /// it is dropped: a lease owns its budget.
 pub(super) struct Budget {
     limiter: DefaultDirectRateLimiter,
     held: Mutex<Held>,
-    sink: Arc<dyn AuditSink>,
-    folded: IntCounter,
+    terms: Arc<Terms>,
     ended: CancellationToken,
 }
 
@@ -56,37 +62,28 @@ impl Fold {
 }
 
 impl Budget {
-    pub(super) fn new(
-        lines_per_minute: NonZeroU32,
-        sink: Arc<dyn AuditSink>,
-        folded: IntCounter,
-        ended: CancellationToken,
-    ) -> Self {
+    pub(super) fn new(terms: Arc<Terms>, ended: CancellationToken) -> Self {
         Self {
-            limiter: RateLimiter::direct(Quota::per_minute(lines_per_minute)),
+            limiter: RateLimiter::direct(Quota::per_minute(terms.lines_per_minute)),
             held: Mutex::default(),
-            sink,
-            folded,
+            terms,
             ended,
         }
     }
 
-    /// Writes the line, or folds it into those that say the same.
-    pub(super) fn write(&self, line: &AuditLine<'_>, written: Written) {
-        if self.limiter.check().is_ok() {
-            self.sink.write(written.json());
-        } else {
-            self.fold(line, written);
-        }
+    /// Whether one more line may be written by itself. What may not is to be folded.
+    pub(super) fn admits(&self) -> bool {
+        self.limiter.check().is_ok()
     }
 
-    fn fold(&self, line: &AuditLine<'_>, written: Written) {
+    /// Folds the line into those that say the same.
+    pub(super) fn fold(&self, line: &AuditLine<'_>, written: Written) {
         // Before the lock, so that a text that is not kept is freed outside of it.
         let mut apart = written.apart();
         let mut held = self.held.lock();
         if let Some(fold) = held.lines.get_mut(&apart.said) {
             fold.add(line.cost);
-            self.folded.inc();
+            self.terms.folded.inc();
             return;
         }
         held.since.get_or_insert_with(Instant::now);
@@ -96,7 +93,7 @@ impl Budget {
         match held.lines.entry(apart.said) {
             Entry::Occupied(mut fold) => {
                 fold.get_mut().add(line.cost);
-                self.folded.inc();
+                self.terms.folded.inc();
             }
             Entry::Vacant(new) => {
                 apart.head.shrink_to_fit();
@@ -130,7 +127,9 @@ impl Budget {
                 said,
                 cost_at,
             };
-            self.sink.write(&line.together(fold.cost, fold.count));
+            let line = line.together(fold.cost, fold.count);
+            let sink = &self.terms.sink;
+            sink.write(&line, Instant::now(), Destination::Log);
         }
     }
 }

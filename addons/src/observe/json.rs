@@ -114,14 +114,16 @@ fn display(out: &mut Vec<u8>, value: impl Display) {
 pub(super) fn beginning(at: SystemTime, flow: u64) -> [u8; 59] {
     let mut text = *b"{\"ts\":\"2000-01-01T00:00:00.000Z\",\"flow\":\"0123456789abcdef\",";
     text[7..31].copy_from_slice(&rfc_3339(at));
-    text[41..57].copy_from_slice(&hex(flow));
+    text[41..57].copy_from_slice(&hex::<16>(&flow.to_be_bytes()));
     text
 }
 
-fn hex(number: u64) -> [u8; 16] {
-    let mut digits = [0; 16];
+/// Bytes in lower-case hexadecimal digits, two for each: as many as there is room for.
+#[must_use]
+pub fn hex<const DIGITS: usize>(bytes: &[u8]) -> [u8; DIGITS] {
+    let mut digits = [b'0'; DIGITS];
     let (pairs, _) = digits.as_chunks_mut();
-    for (pair, byte) in pairs.iter_mut().zip(number.to_be_bytes()) {
+    for (pair, byte) in pairs.iter_mut().zip(bytes) {
         *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
     }
     digits

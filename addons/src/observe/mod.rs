@@ -12,6 +12,7 @@ mod trace;
 mod usual;
 mod written;
 
-pub use audit::{Audit, AuditSettings, AuditSink};
+pub use audit::{Audit, AuditSettings, AuditSink, Destination};
+pub use json::hex;
 pub use metrics::Metrics;
 pub use trace::{Span, SpanSink, Trace};

@@ -9,14 +9,14 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
 use addons::github::{Asker, Forge, GithubSettings, Mutations, Node, Patterns};
-use addons::observe::{Audit, AuditSettings, AuditSink, Metrics};
+use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
 use addons::{Parts, standard_chain};
@@ -73,19 +73,18 @@ impl PushWatch for Silent {
 pub struct Lines(pub Mutex<Vec<String>>);
 
 impl AuditSink for Lines {
-    fn write(&self, line: &[u8]) {
+    fn write(&self, line: &[u8], _: Instant, _: Destination) {
         let line = str::from_utf8(line).unwrap();
         self.0.lock().push(line.to_owned());
     }
 }
 
 /// The chain over a registry, with a secret for `api.example.com` and `github.com`.
-pub fn chain(log: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain {
+pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain {
     let registry = Registry::new();
     let number = |n| NonZeroU32::new(n).unwrap();
     let audit = AuditSettings {
-        log,
-        live: Vec::new(),
+        sink,
         lines_per_minute_per_container: number(1_000_000),
     };
     let credential = Credential {
