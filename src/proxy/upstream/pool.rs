@@ -109,8 +109,9 @@ impl LeasePool {
         want: Want,
     ) -> Result<Upstream, Denial> {
         if want == Want::Http2 {
-            let shared = self.shared(target);
-            self.prune_in_time(live.flow.container()?.ended());
+            let container = live.flow.container()?;
+            let shared = self.shared(container, target);
+            self.prune_in_time(container.ended());
             if !shared.speaks_http1.load(Ordering::Relaxed) {
                 return self.share(&shared, live, cleared, target).await;
             }
@@ -132,7 +133,9 @@ impl LeasePool {
         }
     }
 
-    fn shared(&self, target: &Target) -> Arc<Shared> {
+    /// The share of a target. After the lease's end, which closes all that are kept, once, none
+    /// is kept any more.
+    fn shared(&self, container: &Container, target: &Target) -> Arc<Shared> {
         let mut connections = self.connections.lock();
         if let Some(shared) = connections.shared.get(target) {
             *shared.used.lock() = Instant::now();
@@ -143,9 +146,10 @@ impl LeasePool {
             speaks_http1: AtomicBool::new(false),
             used: Mutex::new(Instant::now()),
         });
-        connections
-            .shared
-            .insert(target.clone(), Arc::clone(&shared));
+        if !container.has_ended() {
+            let kept = Arc::clone(&shared);
+            connections.shared.insert(target.clone(), kept);
+        }
         shared
     }
 
