@@ -24,6 +24,8 @@ mod tunnel;
 mod upstream;
 mod websocket;
 mod whole;
+#[cfg(test)]
+mod woken;
 mod workers;
 
 use std::sync::Arc;

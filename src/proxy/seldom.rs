@@ -90,6 +90,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::proxy::woken::Woken;
 
     #[tokio::test]
     async fn it_is_polled_when_it_asks_and_not_when_others_do() {
@@ -133,15 +134,6 @@ mod tests {
         assert_eq!(heard.unwrap().unwrap().unwrap(), 7);
     }
 
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
     #[test]
     fn a_call_does_not_take_away_whom_the_next_one_wakes() {
         let woken = Arc::new(Woken::default());
@@ -154,7 +146,7 @@ mod tests {
             // The second is late: it was made before the look, and wakes after it.
             call.wake_by_ref();
             call.wake_by_ref();
-            assert_eq!(woken.0.load(Ordering::SeqCst), 2 * round + 2);
+            assert_eq!(woken.times(), 2 * round + 2);
         }
     }
 }

@@ -137,12 +137,12 @@ impl Wake for Call {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::proxy::woken::Woken;
 
     /// A connection that answers each number with the next one.
     fn counting() -> (
@@ -160,15 +160,6 @@ mod tests {
         (driver, asks, answered)
     }
 
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
     #[test]
     fn what_the_connection_brings_about_at_once_wakes_nobody() {
         let (mut driver, asks, mut answers) = counting();
@@ -180,7 +171,7 @@ mod tests {
             let answer = driver.poll(&mut context, |context| answers.poll_recv(context));
             assert_eq!(answer, Poll::Ready(Some(number + 1)));
         }
-        assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+        assert_eq!(woken.times(), 0);
     }
 
     #[test]
@@ -192,12 +183,12 @@ mod tests {
         let waits = driver.poll(&mut context, |context| answers.poll_recv(context));
         assert!(waits.is_pending());
         asks.send(1).unwrap();
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert_eq!(woken.times(), 1);
         let answer = driver.poll(&mut context, |context| answers.poll_recv(context));
         assert_eq!(answer, Poll::Ready(Some(2)));
         driver.release();
         asks.send(2).unwrap();
-        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert_eq!(woken.times(), 1);
     }
 
     #[test]
@@ -223,7 +214,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&woken));
         let waits = driver.poll(&mut Context::from_waker(&waker), |_| Poll::<()>::Pending);
         assert!(waits.is_pending());
-        assert!(woken.0.load(Ordering::SeqCst) > 0);
+        assert!(woken.times() > 0);
     }
 
     #[tokio::test]

@@ -1,0 +1,21 @@
+//! A waker that counts, for tests of what wakes whom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+#[derive(Default)]
+pub struct Woken(AtomicUsize);
+
+impl Woken {
+    /// How often it was woken.
+    pub fn times(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
