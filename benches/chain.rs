@@ -13,14 +13,14 @@ use std::time::Instant;
 
 use addons::contract::{
     AuthMode, Chain, Client, ContainerId, Containers, Entry, EntryMap, Flow, Host, HostPattern,
-    Kind, Scheme, Source,
+    Kind, Request, Response, Scheme, Source,
 };
 use addons::observe::{AuditSink, Destination};
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use fixtures::entry;
 use time::{Duration, OffsetDateTime};
 use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
-use whole_chain::exchange_of;
+use whole_chain::{exchange_of, messages};
 
 /// Takes the line and lets it go: writing is another thread's work.
 struct Gone;
@@ -64,13 +64,13 @@ impl Setting {
     }
 
     /// A request, from the host's name to the audit line.
-    fn exchange(&self) {
+    fn exchange(&self, messages: (Request, Response)) -> (Request, Vec<u8>) {
         let host = Host::parse("api.example.com").unwrap();
         let entry = self.allowlist.find(&host).cloned();
         let client = self.client.clone();
         let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, entry);
         flow.claimed_id = None;
-        exchange_of(&self.chain, flow);
+        exchange_of(&self.chain, flow, messages)
     }
 }
 
@@ -123,15 +123,20 @@ fn growth(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one request");
     for (containers, patterns) in [(10, 10), (10_000, 10), (100_000, 10), (10, 10_000)] {
         let setting = Setting::new(containers, patterns);
-        setting.exchange();
-        let allocations = allocation_counter::measure(|| setting.exchange());
+        setting.exchange(messages());
+        let first = messages();
+        let allocations = allocation_counter::measure(|| drop(setting.exchange(first)));
         let name = format!("{containers} containers, {patterns} patterns");
         println!(
             "one request/{name}: {} allocations",
             allocations.count_total
         );
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
-            bench.iter(|| setting.exchange());
+            bench.iter_batched(
+                messages,
+                |messages| setting.exchange(messages),
+                BatchSize::SmallInput,
+            );
         });
     }
     group.finish();

@@ -184,23 +184,32 @@ pub fn fields() -> http::HeaderMap {
     ])
 }
 
+/// What is asked, and what the upstream answers.
+pub fn messages() -> (Request, Response) {
+    let mut asked = request("/v1/messages", &[]);
+    asked.headers = fields();
+    let answer = Response::new(StatusCode::OK, headers(&[("alt-svc", "h3")]));
+    (asked, answer)
+}
+
 /// One request through all phases; answers what went up and what came down.
 pub fn exchange(chain: &Chain) -> (Request, Vec<u8>) {
-    exchange_of(chain, flow(Kind::Http, "api.example.com"))
+    exchange_of(chain, flow(Kind::Http, "api.example.com"), messages())
 }
 
 /// The same for a flow that has begun.
-pub fn exchange_of(chain: &Chain, mut flow: Flow) -> (Request, Vec<u8>) {
+pub fn exchange_of(
+    chain: &Chain,
+    mut flow: Flow,
+    (mut sent, mut response): (Request, Response),
+) -> (Request, Vec<u8>) {
     flow.record.method = Some("GET".into());
     flow.record.path = Some("/v1/messages".into());
-    let mut sent = request("/v1/messages", &[]);
-    sent.headers = fields();
     now(chain.tunnel(&mut flow)).unwrap();
     now(chain.request(&mut flow, &mut sent)).unwrap();
     let addresses = ["10.0.0.1:443", "93.184.216.34:443"].map(|a| a.parse().unwrap());
     let permit = now(chain.dial(&mut flow, Addresses(addresses.to_vec()))).unwrap();
     flow.record.upstream = permit.addresses().first().copied();
-    let mut response = Response::new(StatusCode::OK, headers(&[("alt-svc", "h3")]));
     now(chain.response(&mut flow, &mut response)).unwrap();
     let mut out = BodyOut::default();
     for mut filter in response.take_filters() {
