@@ -1,6 +1,7 @@
 //! Serving HTTP to a sandbox on one connection.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use addons::contract::{Authority, Denial, Kind};
@@ -33,101 +34,97 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
 /// under way, or the process ends it.
 /// `S` is the socket below `io`, which a CONNECT gets back.
-pub async fn serve_http1<S, I>(connection: &Arc<Connection>, door: Door, io: I)
+pub fn serve_http1<S, I>(
+    connection: Arc<Connection>,
+    door: Door,
+    io: I,
+) -> impl Future<Output = ()> + Send + use<S, I>
 where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let goes_anywhere = matches!(door, Door::Plain);
-    let service = service_fn(|request: Request<Incoming>| {
-        let connection = Arc::clone(connection);
+    let (asked, by) = (Arc::clone(&connection), door.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let connection = Arc::clone(&asked);
         // hyper keeps room for this future as long as the connection lives: an idle one needs but
         // a pointer.
-        let answering = if goes_anywhere && request.method() == Method::CONNECT {
+        let answering = if matches!(by, Door::Plain) && request.method() == Method::CONNECT {
             tunnel::connect::<S>(connection, request)
         } else {
-            Box::pin(handle(connection, &door, request))
+            Box::pin(handle(connection, &by, request))
         };
         answering.map(Ok::<_, Infallible>)
     });
-    let max_header = connection
-        .engine
-        .world()
-        .config
-        .proxy
-        .limits
-        .max_header_bytes;
-    let mut serving = std::pin::pin!(
-        http1::Builder::new()
-            // The connection's own watchdog tells an idle connection from a slow head.
-            .header_read_timeout(None)
-            .max_header_size(max_header)
-            .serve_connection(TokioIo::new(io), service)
-            .with_upgrades()
-    );
-    let mut word = Seldom::new(word_to_end(connection, goes_anywhere));
-    loop {
-        tokio::select! {
-            biased;
-            served = serving.as_mut() => {
-                if let Err(error) = served {
-                    note_failure(connection, &door, &error);
-                }
-                return;
-            }
-            word_to = &mut word => match word_to {
-                WordTo::End => return,
-                WordTo::Finish => {
-                    serving.as_mut().graceful_shutdown();
-                    word = Seldom::new(ended(connection, goes_anywhere));
-                }
-            },
-        }
-    }
+    let serving = http1::Builder::new()
+        // The connection's own watchdog tells an idle connection from a slow head.
+        .header_read_timeout(None)
+        .max_header_size(max_header_bytes(&connection))
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
+    attend(connection, door, Box::pin(serving), |serving| {
+        serving.graceful_shutdown();
+    })
 }
 
 /// The same for HTTP/2.
-pub async fn serve_http2<I>(connection: &Arc<Connection>, door: Door, io: I)
+pub fn serve_http2<I>(
+    connection: Arc<Connection>,
+    door: Door,
+    io: I,
+) -> impl Future<Output = ()> + Send + use<I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request: Request<Incoming>| {
-        let answering = handle(Arc::clone(connection), &door, request);
-        answering.map(Ok::<_, Infallible>)
+    let (asked, by) = (Arc::clone(&connection), door.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        handle(Arc::clone(&asked), &by, request).map(Ok::<_, Infallible>)
     });
-    let max_header = connection
-        .engine
-        .world()
-        .config
-        .proxy
-        .limits
-        .max_header_bytes;
-    let mut serving = std::pin::pin!(
-        http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::try_from(max_header).unwrap_or(u32::MAX))
-            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-            .max_local_error_reset_streams(MAX_ERROR_RESETS)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .serve_connection(TokioIo::new(io), service)
-    );
-    let mut word = Seldom::new(word_to_end(connection, false));
+    let max_header = u32::try_from(max_header_bytes(&connection)).unwrap_or(u32::MAX);
+    let serving = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(max_header)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(TokioIo::new(io), service);
+    attend(connection, door, Box::pin(serving), |serving| {
+        serving.graceful_shutdown();
+    })
+}
+
+fn max_header_bytes(connection: &Connection) -> usize {
+    let world = connection.engine.world();
+    world.config.proxy.limits.max_header_bytes
+}
+
+/// Serves until the connection ends by itself or there is word to end it. What is served comes
+/// boxed: its room counts for every idle connection, and a future holds what it is given twice.
+async fn attend<C>(
+    connection: Arc<Connection>,
+    door: Door,
+    mut serving: Pin<Box<C>>,
+    finish: fn(Pin<&mut C>),
+) where
+    C: Future<Output = hyper::Result<()>>,
+{
+    let goes_anywhere = matches!(door, Door::Plain);
+    let mut word = Seldom::new(word_to_end(&connection, goes_anywhere));
     loop {
         tokio::select! {
             biased;
             served = serving.as_mut() => {
                 if let Err(error) = served {
-                    note_failure(connection, &door, &error);
+                    note_failure(&connection, &door, &error);
                 }
                 return;
             }
             word_to = &mut word => match word_to {
                 WordTo::End => return,
                 WordTo::Finish => {
-                    serving.as_mut().graceful_shutdown();
-                    word = Seldom::new(ended(connection, false));
+                    finish(serving.as_mut());
+                    word = Seldom::new(ended(&connection, goes_anywhere));
                 }
             },
         }

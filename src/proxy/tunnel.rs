@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use rustls::server::Accepted;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,6 +44,16 @@ struct Tunnel {
     live: LiveFlow,
     /// Where to, if it is not intercepted.
     passthrough: Option<TcpStream>,
+}
+
+/// What there is to do for what is inside a tunnel.
+enum Inside<S> {
+    /// Serve it, in the clear or intercepted.
+    Http(BoxFuture<'static, ()>),
+    /// Relay it unread.
+    Bytes(ClientIo<S>, TcpStream),
+    /// It has ended before it began.
+    Nothing,
 }
 
 /// Answers a CONNECT. The verdict comes before anything is read from inside, and before
@@ -105,12 +115,12 @@ async fn answer<S: Socket>(
         }
     };
     live.answered(200);
-    let tunnel = Tunnel {
+    let tunnel = Box::new(Tunnel {
         connection: Arc::clone(&connection),
         authority,
         live,
         passthrough,
-    };
+    });
     let upgrade = hyper::upgrade::on(&mut request);
     connection.engine.tasks.spawn(tunnel.run::<S>(upgrade));
     reply::empty(StatusCode::OK)
@@ -137,15 +147,10 @@ async fn permit(
 
 impl Tunnel {
     /// Runs until the tunnel ends by itself, with its lease, with its permission, or with us.
-    async fn run<S: Socket>(self, upgrade: OnUpgrade) {
-        let Ok(upgraded) = upgrade.await else {
+    async fn run<S: Socket>(self: Box<Self>, upgrade: OnUpgrade) {
+        let Some(io) = upgrade.await.ok().and_then(io_of::<S>) else {
             return;
         };
-        let Ok(parts) = upgraded.downcast::<TokioIo<ClientIo<S>>>() else {
-            return;
-        };
-        let mut io = parts.io.into_inner();
-        io.unread(parts.read_buf);
         let connection = Arc::clone(&self.connection);
         let permitted = Permitted::of(&self.live);
         let ended = Seldom::new(async {
@@ -163,31 +168,44 @@ impl Tunnel {
         }
     }
 
-    async fn inside<S: Socket>(mut self, mut io: ClientIo<S>) {
+    /// Serves what is inside. An idle tunnel keeps no room for what does not go on in it: a
+    /// handshake's is kilobytes.
+    async fn inside<S: Socket>(mut self: Box<Self>, io: ClientIo<S>) {
+        match Box::pin(self.open(io)).await {
+            Ok(Inside::Http(serving)) => serving.await,
+            Ok(Inside::Bytes(io, upstream)) => {
+                self.connection.activity.begin(Instant::now());
+                Box::pin(relay(&self.connection, &mut self.live, io, upstream)).await;
+                self.connection.activity.end(Instant::now());
+            }
+            Ok(Inside::Nothing) => {}
+            Err(denial) => self.live.denied(&denial),
+        }
+    }
+
+    /// Finds out what is inside, up to the end of its handshake.
+    async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<Inside<S>, Denial> {
         let patience = self.connection.patience.header;
         let mut bytes = BytesMut::new();
         let first = timeout(patience, read_first(&mut io, &mut bytes)).await;
-        let outcome = match first {
+        match first {
             Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await,
             Ok(Ok(Sniffed::Http)) if self.passthrough.is_none() => {
                 io.unread(bytes.freeze());
                 self.live.complete();
                 self.connection.activity.handshake_done(false);
-                let door = Door::Tunnel {
-                    authority: self.authority,
-                    scheme: Scheme::Http,
-                };
-                serve_http1::<S, _>(&self.connection, door, io).await;
-                return;
+                let (connection, door) = self.door(Scheme::Http);
+                let serving = serve_http1::<S, _>(connection, door, io);
+                Ok(Inside::Http(Box::pin(serving)))
             }
             // The client opened a tunnel and went away again, or never said a word.
             Ok(Err(_)) => {
                 self.live.complete();
-                return;
+                Ok(Inside::Nothing)
             }
             Err(_elapsed) if bytes.is_empty() => {
                 self.live.complete();
-                return;
+                Ok(Inside::Nothing)
             }
             Ok(Ok(_)) | Err(_) => {
                 let sentence =
@@ -197,17 +215,20 @@ impl Tunnel {
                 let _ = io.shutdown().await;
                 Err(denial)
             }
-        };
-        if let Err(denial) = outcome {
-            self.live.denied(&denial);
         }
+    }
+
+    fn door(&self, scheme: Scheme) -> (Arc<Connection>, Door) {
+        let authority = self.authority.clone();
+        let door = Door::Tunnel { authority, scheme };
+        (Arc::clone(&self.connection), door)
     }
 
     async fn tls<S: Socket>(
         &mut self,
         mut io: ClientIo<S>,
         mut bytes: BytesMut,
-    ) -> Result<(), Denial> {
+    ) -> Result<Inside<S>, Denial> {
         let patience = self.connection.patience.header;
         let hello = timeout(patience, read_hello(&mut io, &mut bytes)).await;
         let Ok(Ok((accepted, rest))) = hello else {
@@ -224,10 +245,7 @@ impl Tunnel {
         }
         if let Some(upstream) = self.passthrough.take() {
             io.unread(bytes.freeze());
-            self.connection.activity.begin(Instant::now());
-            relay(&self.connection, &mut self.live, io, upstream).await;
-            self.connection.activity.end(Instant::now());
-            return Ok(());
+            return Ok(Inside::Bytes(io, upstream));
         }
         io.unread(rest);
         self.intercept(io, accepted).await
@@ -245,7 +263,7 @@ impl Tunnel {
         &mut self,
         io: ClientIo<S>,
         accepted: Accepted,
-    ) -> Result<(), Denial> {
+    ) -> Result<Inside<S>, Denial> {
         let config = leaf::config(&self.connection, &self.live.world, &self.authority.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let patience = self.connection.patience.header;
@@ -256,17 +274,21 @@ impl Tunnel {
         self.live.complete();
         let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         self.connection.activity.handshake_done(frames);
-        let door = Door::Tunnel {
-            authority: self.authority.clone(),
-            scheme: Scheme::Https,
-        };
-        if frames {
-            serve_http2(&self.connection, door, stream).await;
+        let (connection, door) = self.door(Scheme::Https);
+        Ok(Inside::Http(if frames {
+            Box::pin(serve_http2(connection, door, stream))
         } else {
-            serve_http1::<S, _>(&self.connection, door, stream).await;
-        }
-        Ok(())
+            Box::pin(serve_http1::<S, _>(connection, door, stream))
+        }))
     }
+}
+
+/// The socket that a CONNECT came in by, with what was read of it ahead.
+fn io_of<S: Socket>(upgraded: Upgraded) -> Option<ClientIo<S>> {
+    let parts = upgraded.downcast::<TokioIo<ClientIo<S>>>().ok()?;
+    let mut io = parts.io.into_inner();
+    io.unread(parts.read_buf);
+    Some(io)
 }
 
 /// Reads until it can be told what this is.
@@ -304,5 +326,21 @@ async fn read_hello<S: Socket>(
         if io.read_buf(bytes).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a tunnel's task takes, by its size.
+    fn size_of_task<T>(_: impl Fn(Box<Tunnel>, OnUpgrade) -> T) -> usize {
+        size_of::<T>()
+    }
+
+    #[test]
+    fn the_task_of_a_tunnel_takes_less_than_half_a_kilobyte() {
+        let size = size_of_task(Tunnel::run::<TcpStream>);
+        assert!(size < 512, "{size} bytes");
     }
 }
