@@ -87,7 +87,7 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
             Err(error) => return lost(&error),
         };
         let io = ClientIo::new(socket, Arc::clone(&connection.activity));
-        serve_http1::<S, _>(connection, Door::Plain, io).await;
+        serve_http1::<S, _>(connection, Door::Plain, None, io).await;
     };
     engine.tasks.spawn_on(serving, &runtime);
 }

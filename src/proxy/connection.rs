@@ -150,9 +150,26 @@ impl Connection {
         }
     }
 
+    /// Ends when something elsewhere ends it, or what was permitted on it: the lease, a reload
+    /// that forbids it, the process. Without a tunnel it is the request in hand that is permitted.
+    pub async fn ended(&self, permitted: Option<&Permitted>) {
+        let revoked = async {
+            match permitted {
+                Some(permitted) => self.revoked(permitted).await,
+                None => self.request_revoked().await,
+            }
+        };
+        tokio::select! {
+            () = revoked => {}
+            () = self.lease_ended() => {}
+            () = self.stopped_idle() => {}
+            () = self.engine.killed.cancelled() => {}
+        }
+    }
+
     /// Ends once the process stops and nothing is under way here. A client that asked for nothing
     /// is not waited for; what arrived together with the signal still has its look at.
-    pub async fn stopped_idle(&self) {
+    async fn stopped_idle(&self) {
         self.engine.stopping.cancelled().await;
         loop {
             tokio::time::sleep(STOP_LOOK).await;
@@ -163,7 +180,7 @@ impl Connection {
     }
 
     /// Ends when the lease does; never where there is none.
-    pub async fn lease_ended(&self) {
+    async fn lease_ended(&self) {
         match &self.container {
             Some(container) => container.ended().cancelled().await,
             None => std::future::pending().await,

@@ -38,7 +38,7 @@ impl Permitted {
 
 impl Connection {
     /// Ends when a reload takes away what was permitted.
-    pub async fn revoked(&self, permitted: &Permitted) {
+    pub(super) async fn revoked(&self, permitted: &Permitted) {
         let mut epoch = permitted.epoch;
         loop {
             let world = self.engine.worlds.after(epoch).await;
@@ -50,7 +50,7 @@ impl Connection {
     }
 
     /// The same for the request in hand, on a connection whose requests go here and there.
-    pub async fn request_revoked(&self) {
+    pub(super) async fn request_revoked(&self) {
         let mut epoch = self.engine.world().epoch;
         loop {
             let world = self.engine.worlds.after(epoch).await;

@@ -12,16 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use super::activity::Activity;
 use super::connection::Connection;
 use super::live::LiveFlow;
+use super::permission::Permitted;
 use super::seldom::Seldom;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
-/// the lease or the process ends. Only the first is a completed flow.
+/// the lease or the process ends, or a reload forbids it. Only the first is a completed flow.
 pub async fn relay<C, U>(connection: &Connection, live: &mut LiveFlow, client: C, upstream: U)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let activity = Arc::clone(&connection.activity);
+    let permitted = Permitted::of(live);
     let mut client = CountedIo {
         io: client,
         counters: Arc::clone(&live.flow.counters),
@@ -31,8 +33,7 @@ where
     let ended_elsewhere = Seldom::new(async {
         tokio::select! {
             () = activity.watch(connection.patience, || {}) => {}
-            () = connection.lease_ended() => {}
-            () = connection.engine.killed.cancelled() => {}
+            () = connection.ended(Some(&permitted)) => {}
         }
     });
     tokio::select! {

@@ -18,6 +18,7 @@ use super::door::Door;
 use super::exchange::handle;
 use super::io::Socket;
 use super::live::LiveFlow;
+use super::permission::Permitted;
 use super::seldom::Seldom;
 use super::tunnel;
 
@@ -32,11 +33,13 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
-/// under way, or the process ends it.
+/// under way, or the process ends it. What was permitted is the tunnel; without one, each request
+/// is permitted by itself.
 /// `S` is the socket below `io`, which a CONNECT gets back.
 pub fn serve_http1<S, I>(
     connection: Arc<Connection>,
     door: Door,
+    permitted: Option<Permitted>,
     io: I,
 ) -> impl Future<Output = ()> + Send + use<S, I>
 where
@@ -61,15 +64,15 @@ where
         .max_header_size(max_header_bytes(&connection))
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
-    attend(connection, door, Box::pin(serving), |serving| {
-        serving.graceful_shutdown();
-    })
+    let finish = http1::UpgradeableConnection::graceful_shutdown;
+    attend(connection, door, permitted, Box::pin(serving), finish)
 }
 
 /// The same for HTTP/2.
 pub fn serve_http2<I>(
     connection: Arc<Connection>,
     door: Door,
+    permitted: Option<Permitted>,
     io: I,
 ) -> impl Future<Output = ()> + Send + use<I>
 where
@@ -89,9 +92,8 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(TokioIo::new(io), service);
-    attend(connection, door, Box::pin(serving), |serving| {
-        serving.graceful_shutdown();
-    })
+    let finish = http2::Connection::graceful_shutdown;
+    attend(connection, door, permitted, Box::pin(serving), finish)
 }
 
 fn max_header_bytes(connection: &Connection) -> usize {
@@ -104,13 +106,14 @@ fn max_header_bytes(connection: &Connection) -> usize {
 async fn attend<C>(
     connection: Arc<Connection>,
     door: Door,
+    permitted: Option<Permitted>,
     mut serving: Pin<Box<C>>,
     finish: fn(Pin<&mut C>),
 ) where
     C: Future<Output = hyper::Result<()>>,
 {
-    let goes_anywhere = matches!(door, Door::Plain);
-    let mut word = Seldom::new(word_to_end(&connection, goes_anywhere));
+    let permitted = permitted.as_ref();
+    let mut word = Seldom::new(word_to_end(&connection, permitted));
     loop {
         tokio::select! {
             biased;
@@ -124,7 +127,7 @@ async fn attend<C>(
                 WordTo::End => return,
                 WordTo::Finish => {
                     finish(serving.as_mut());
-                    word = Seldom::new(ended(&connection, goes_anywhere));
+                    word = Seldom::new(ended(&connection, permitted));
                 }
             },
         }
@@ -139,37 +142,19 @@ enum WordTo {
     End,
 }
 
-async fn word_to_end(connection: &Connection, goes_anywhere: bool) -> WordTo {
+async fn word_to_end(connection: &Connection, permitted: Option<&Permitted>) -> WordTo {
     tokio::select! {
-        word = ended(connection, goes_anywhere) => word,
+        word = ended(connection, permitted) => word,
         () = connection.engine.stopping.cancelled() => WordTo::Finish,
     }
 }
 
-/// What is inside a tunnel ends with the tunnel: lease, permission and process are looked at
-/// there.
-async fn ended(connection: &Connection, goes_anywhere: bool) -> WordTo {
-    let elsewhere = async {
-        if goes_anywhere {
-            Box::pin(ended_elsewhere(connection)).await;
-        } else {
-            std::future::pending::<()>().await;
-        }
-    };
+async fn ended(connection: &Connection, permitted: Option<&Permitted>) -> WordTo {
     tokio::select! {
         () = quiet(connection) => {}
-        () = elsewhere => {}
+        () = connection.ended(permitted) => {}
     }
     WordTo::End
-}
-
-async fn ended_elsewhere(connection: &Connection) {
-    tokio::select! {
-        () = connection.lease_ended() => {}
-        () = connection.request_revoked() => {}
-        () = connection.stopped_idle() => {}
-        () = connection.engine.killed.cancelled() => {}
-    }
 }
 
 async fn quiet(connection: &Connection) {

@@ -147,39 +147,36 @@ async fn permit(
 
 impl Tunnel {
     /// Runs until the tunnel ends by itself, with its lease, with its permission, or with us.
-    async fn run<S: Socket>(self: Box<Self>, upgrade: OnUpgrade) {
+    async fn run<S: Socket>(mut self: Box<Self>, upgrade: OnUpgrade) {
         let Some(io) = upgrade.await.ok().and_then(io_of::<S>) else {
             return;
         };
-        let connection = Arc::clone(&self.connection);
-        let permitted = Permitted::of(&self.live);
-        let ended = Seldom::new(async {
-            tokio::select! {
-                () = connection.revoked(&permitted) => {}
-                () = connection.lease_ended() => {}
-                () = connection.stopped_idle() => {}
-                () = connection.engine.killed.cancelled() => {}
-            }
-        });
-        tokio::select! {
-            biased;
-            () = self.inside(io) => {}
-            () = ended => {}
-        }
-    }
-
-    /// Serves what is inside. An idle tunnel keeps no room for what does not go on in it: a
-    /// handshake's is kilobytes.
-    async fn inside<S: Socket>(mut self: Box<Self>, io: ClientIo<S>) {
-        match Box::pin(self.open(io)).await {
-            Ok(Inside::Http(serving)) => serving.await,
-            Ok(Inside::Bytes(io, upstream)) => {
+        // An idle tunnel keeps no room for what does not go on in it: a handshake's is kilobytes.
+        let opened = Box::pin(self.open_in_time(io)).await;
+        match opened {
+            Some(Ok(Inside::Http(serving))) => serving.await,
+            Some(Ok(Inside::Bytes(io, upstream))) => {
                 self.connection.activity.begin(Instant::now());
                 Box::pin(relay(&self.connection, &mut self.live, io, upstream)).await;
                 self.connection.activity.end(Instant::now());
             }
-            Ok(Inside::Nothing) => {}
-            Err(denial) => self.live.denied(&denial),
+            Some(Ok(Inside::Nothing)) | None => {}
+            Some(Err(denial)) => self.live.denied(&denial),
+        }
+    }
+
+    /// Opens it, unless it has to end before.
+    async fn open_in_time<S: Socket>(
+        &mut self,
+        io: ClientIo<S>,
+    ) -> Option<Result<Inside<S>, Denial>> {
+        let connection = Arc::clone(&self.connection);
+        let permitted = Permitted::of(&self.live);
+        let ended = Seldom::new(connection.ended(Some(&permitted)));
+        tokio::select! {
+            biased;
+            opened = self.open(io) => Some(opened),
+            () = ended => None,
         }
     }
 
@@ -194,8 +191,8 @@ impl Tunnel {
                 io.unread(bytes.freeze());
                 self.live.complete();
                 self.connection.activity.handshake_done(false);
-                let (connection, door) = self.door(Scheme::Http);
-                let serving = serve_http1::<S, _>(connection, door, io);
+                let (connection, door, permitted) = self.door(Scheme::Http);
+                let serving = serve_http1::<S, _>(connection, door, permitted, io);
                 Ok(Inside::Http(Box::pin(serving)))
             }
             // The client opened a tunnel and went away again, or never said a word.
@@ -218,10 +215,12 @@ impl Tunnel {
         }
     }
 
-    fn door(&self, scheme: Scheme) -> (Arc<Connection>, Door) {
+    /// What is served comes in by this door, for as long as the tunnel is permitted.
+    fn door(&self, scheme: Scheme) -> (Arc<Connection>, Door, Option<Permitted>) {
         let authority = self.authority.clone();
         let door = Door::Tunnel { authority, scheme };
-        (Arc::clone(&self.connection), door)
+        let permitted = Permitted::of(&self.live);
+        (Arc::clone(&self.connection), door, Some(permitted))
     }
 
     async fn tls<S: Socket>(
@@ -274,11 +273,11 @@ impl Tunnel {
         self.live.complete();
         let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         self.connection.activity.handshake_done(frames);
-        let (connection, door) = self.door(Scheme::Https);
+        let (connection, door, permitted) = self.door(Scheme::Https);
         Ok(Inside::Http(if frames {
-            Box::pin(serve_http2(connection, door, stream))
+            Box::pin(serve_http2(connection, door, permitted, stream))
         } else {
-            Box::pin(serve_http1::<S, _>(connection, door, stream))
+            Box::pin(serve_http1::<S, _>(connection, door, permitted, stream))
         }))
     }
 }

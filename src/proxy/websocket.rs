@@ -18,7 +18,6 @@ use super::body::RequestBody;
 use super::headers::strip_hop_by_hop;
 use super::live::Exchange;
 use super::outgoing::not_answered;
-use super::permission::Permitted;
 use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
 
@@ -107,13 +106,9 @@ impl Accepted {
         let (client, upstream) = (self.client, self.upstream);
         tasks.spawn(async move {
             let Exchange { live, connection } = &mut *exchange;
-            let permitted = Permitted::of(live);
             if let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) {
                 let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-                tokio::select! {
-                    () = relay_bytes(connection, live, client, upstream) => {}
-                    () = connection.revoked(&permitted) => {}
-                }
+                relay_bytes(connection, live, client, upstream).await;
             }
         });
         let mut response = reply::empty(status);
