@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Cleared, Code, Denial, Host, Scheme};
+use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use super::{Driver, Http1, Http2, Target, Upstream};
 use crate::net;
 use crate::proxy::live::LiveFlow;
-use crate::proxy::seldom::Seldom;
 use crate::world::World;
 
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
@@ -163,14 +163,7 @@ where
     let handshake = http1::Builder::new().handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|_| broke_off(target))?;
     let host = HeaderValue::try_from(target.authority()).map_err(|_| Denial::internal())?;
-    let lease_ended = Seldom::new(async move { ended.cancelled().await });
-    let driver = Driver::new(async move {
-        tokio::select! {
-            biased;
-            _ = connection.with_upgrades() => {}
-            () = lease_ended => {}
-        }
-    });
+    let driver = Driver::new(connection.with_upgrades().map(drop), ended);
     Ok(Http1 {
         sender,
         target: target.clone(),

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
+use tokio_util::sync::CancellationToken;
 
 /// How often one turn goes back to the connection before others have theirs.
 const ROUNDS: usize = 8;
@@ -23,6 +24,9 @@ pub struct Driver {
     call: Arc<Call>,
     /// What the connection calls with.
     caller: Waker,
+    /// The lease's end, for a connection that goes on by itself. One that an exchange moves ends
+    /// with that, and one that is kept with its pool.
+    lease_ended: CancellationToken,
 }
 
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -36,7 +40,10 @@ struct Call {
 }
 
 impl Driver {
-    pub fn new(connection: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub fn new(
+        connection: impl Future<Output = ()> + Send + 'static,
+        lease_ended: CancellationToken,
+    ) -> Self {
         let call = Arc::new(Call {
             called: AtomicBool::new(true),
             attended: AtomicBool::new(false),
@@ -46,6 +53,7 @@ impl Driver {
             connection: Some(Box::pin(connection)),
             caller: Waker::from(Arc::clone(&call)),
             call,
+            lease_ended,
         }
     }
 
@@ -109,7 +117,8 @@ impl Driver {
     /// Goes on by itself: for what lasts while its exchange waits for something else.
     pub fn detach(&mut self) {
         if let Some(connection) = self.connection.take() {
-            tokio::spawn(connection);
+            let lease_ended = self.lease_ended.clone();
+            tokio::spawn(lease_ended.run_until_cancelled_owned(connection));
         }
     }
 
@@ -152,11 +161,12 @@ mod tests {
     ) {
         let (asks, mut asked) = mpsc::unbounded_channel();
         let (answers, answered) = mpsc::unbounded_channel();
-        let driver = Driver::new(async move {
+        let connection = async move {
             while let Some(number) = asked.recv().await {
                 answers.send(number + 1).unwrap();
             }
-        });
+        };
+        let driver = Driver::new(connection, CancellationToken::new());
         (driver, asks, answered)
     }
 
@@ -206,10 +216,11 @@ mod tests {
 
     #[test]
     fn a_connection_that_never_rests_leaves_others_their_turn() {
-        let mut driver = Driver::new(std::future::poll_fn(|context| {
+        let restless = std::future::poll_fn(|context| {
             context.waker().wake_by_ref();
             Poll::Pending
-        }));
+        });
+        let mut driver = Driver::new(restless, CancellationToken::new());
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
         let waits = driver.poll(&mut Context::from_waker(&waker), |_| Poll::<()>::Pending);
@@ -227,5 +238,16 @@ mod tests {
         });
         let answer = tokio::time::timeout(Duration::from_secs(10), answer).await;
         assert_eq!(answer.unwrap(), Some(7));
+    }
+
+    #[tokio::test]
+    async fn one_that_was_let_go_ends_with_its_lease() {
+        let (mut driver, asks, _answers) = counting();
+        driver.detach();
+        tokio::task::yield_now().await;
+        assert!(!asks.is_closed());
+        driver.lease_ended.cancel();
+        let closed = tokio::time::timeout(Duration::from_secs(10), asks.closed());
+        assert!(closed.await.is_ok());
     }
 }
