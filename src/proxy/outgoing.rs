@@ -2,8 +2,7 @@
 
 use std::error::Error as _;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Weak;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
@@ -53,14 +52,13 @@ pub fn outgoing(
 type Sent<E = TrySendError<Request<RequestBody>>> = Result<Response<Incoming>, E>;
 
 /// Sends a request in the form that the connection speaks. What comes of it is to be waited for
-/// [`within`] some time; the other is there for as long as the body is being sent.
+/// [`within`] some time.
 pub fn transmit(
     upstream: &mut Upstream,
     mut request: Request<RequestBody>,
     flow: &Flow,
-) -> (impl Future<Output = Sent> + Send + use<>, Option<Weak<()>>) {
-    let uploading = request.body().under_way();
-    let sending = match upstream {
+) -> impl Future<Output = Sent> + Send + use<> {
+    match upstream {
         Upstream::Http1(one) => {
             make_http1(&mut request, &one.host);
             let Http1 { driver, sender, .. } = &mut **one;
@@ -73,8 +71,7 @@ pub fn transmit(
             make_absolute(request.uri_mut(), &Target::of(flow));
             Either::Right(one.sender.try_send_request(request))
         }
-    };
-    (sending, uploading)
+    }
 }
 
 fn make_http1(request: &mut Request<RequestBody>, host: &HeaderValue) {
@@ -118,7 +115,7 @@ fn frame_body(request: &mut Request<RequestBody>) {
 pub async fn within(
     exchange: &Exchange,
     upstream: &mut Upstream,
-    sending: impl Future<Output = Sent>,
+    mut sending: Pin<&mut impl Future<Output = Sent>>,
 ) -> Result<Sent<Box<TrySendError<Request<RequestBody>>>>, Denial> {
     let live = &exchange.live;
     let limit = live.world.config.proxy.upstream.response_timeout;
@@ -133,7 +130,6 @@ pub async fn within(
     if timer.deadline() > deadline {
         timer.as_mut().reset(deadline);
     }
-    let mut sending = pin!(sending);
     loop {
         let done = poll_fn(|context| {
             let done = upstream.poll(context, |context| {
