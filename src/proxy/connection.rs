@@ -153,14 +153,8 @@ impl Connection {
     /// Ends when something elsewhere ends it, or what was permitted on it: the lease, a reload
     /// that forbids it, the process. Without a tunnel it is the request in hand that is permitted.
     pub async fn ended(&self, permitted: Option<&Permitted>) {
-        let revoked = async {
-            match permitted {
-                Some(permitted) => self.revoked(permitted).await,
-                None => self.request_revoked().await,
-            }
-        };
         tokio::select! {
-            () = revoked => {}
+            () = self.revoked(permitted) => {}
             () = self.lease_ended() => {}
             () = self.stopped_idle() => {}
             () = self.engine.killed.cancelled() => {}

@@ -235,7 +235,7 @@ impl Asked {
                     unsent = Some(Box::new(again));
                 }
                 _ => {
-                    // The lease's end closes its upstream connections too.
+                    // The lease's end closes what goes by itself: an upload, an HTTP/2 connection.
                     exchange.connection.is_live()?;
                     let host = &exchange.live.flow.host;
                     return Err(upstream_broke_off(host, error.error()));

@@ -87,6 +87,12 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let now = Instant::now();
+        // What the lease's end cut off before there was an answer.
+        if self.live.status == 0
+            && let Err(denial) = self.connection.is_live()
+        {
+            self.live.denied(&denial);
+        }
         self.live.ended = Some(now);
         self.connection.activity.end(now.into());
     }

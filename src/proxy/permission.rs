@@ -37,8 +37,16 @@ impl Permitted {
 }
 
 impl Connection {
-    /// Ends when a reload takes away what was permitted.
-    pub(super) async fn revoked(&self, permitted: &Permitted) {
+    /// Ends when a reload takes away what was permitted: a tunnel, or without one the request in
+    /// hand.
+    pub(super) async fn revoked(&self, permitted: Option<&Permitted>) {
+        match permitted {
+            Some(permitted) => self.tunnel_revoked(permitted).await,
+            None => self.request_revoked().await,
+        }
+    }
+
+    async fn tunnel_revoked(&self, permitted: &Permitted) {
         let mut epoch = permitted.epoch;
         loop {
             let world = self.engine.worlds.after(epoch).await;
@@ -49,8 +57,8 @@ impl Connection {
         }
     }
 
-    /// The same for the request in hand, on a connection whose requests go here and there.
-    pub(super) async fn request_revoked(&self) {
+    /// On a connection whose requests go here and there.
+    async fn request_revoked(&self) {
         let mut epoch = self.engine.world().epoch;
         loop {
             let world = self.engine.worlds.after(epoch).await;

@@ -16,7 +16,8 @@ use super::permission::Permitted;
 use super::seldom::Seldom;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
-/// the lease or the process ends, or a reload forbids it. Only the first is a completed flow.
+/// the lease or the process ends, or a reload forbids it. The caller counts it as under way: a stop
+/// ends at once what is not. Only the first is a completed flow.
 pub async fn relay<C, U>(connection: &Connection, live: &mut LiveFlow, client: C, upstream: U)
 where
     C: AsyncRead + AsyncWrite + Unpin,

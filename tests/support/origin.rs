@@ -69,6 +69,7 @@ pub(super) struct Shared {
     pub script: Option<Box<Script>>,
     pub seen: Mutex<Vec<Seen>>,
     pub connections: AtomicUsize,
+    pub open: AtomicUsize,
     pub repositories: TempDir,
     pub large_files: Store,
 }
@@ -84,22 +85,28 @@ pub struct Origin {
 
 impl Origin {
     pub fn start() -> Self {
-        Self::build(None)
+        Self::build(None, &["h2", "http/1.1"])
+    }
+
+    /// One that does not speak HTTP/2.
+    pub fn without_http2() -> Self {
+        Self::build(None, &["http/1.1"])
     }
 
     /// One that asks a script first; where it has no answer, the routes answer.
     pub fn scripted(
         script: impl Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync + 'static,
     ) -> Self {
-        Self::build(Some(Box::new(script)))
+        Self::build(Some(Box::new(script)), &["h2", "http/1.1"])
     }
 
-    fn build(script: Option<Box<Script>>) -> Self {
+    fn build(script: Option<Box<Script>>, protocols: &[&str]) -> Self {
         let runtime = Runtime::new().unwrap();
         let shared = Arc::new(Shared {
             script,
             seen: Mutex::default(),
             connections: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
             repositories: TempDir::new().unwrap(),
             large_files: Store::default(),
         });
@@ -112,7 +119,8 @@ impl Origin {
         .unwrap()
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(certificates));
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let named = protocols.iter().map(|name| name.as_bytes().to_vec());
+        tls.alpn_protocols = named.collect();
         let (https, http) = runtime.block_on(async {
             let tls = TlsAcceptor::from(Arc::new(tls));
             (
@@ -144,6 +152,11 @@ impl Origin {
     /// How many TCP connections were made to it, whether or not a request came.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Acquire)
+    }
+
+    /// How many HTTP connections are open.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(Ordering::Acquire)
     }
 
     /// Nothing of what was denied may have reached the origin, not even a handshake.
@@ -209,7 +222,9 @@ async fn serve<S>(stream: S, shared: Arc<Shared>, number: usize, h2: bool)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request| routes::answer(Arc::clone(&shared), number, request));
+    shared.open.fetch_add(1, Ordering::AcqRel);
+    let asked = Arc::clone(&shared);
+    let service = service_fn(move |request| routes::answer(Arc::clone(&asked), number, request));
     let io = TokioIo::new(stream);
     // A client that breaks off is an ordinary end here.
     let _ = if h2 {
@@ -219,6 +234,7 @@ where
         let server = hyper::server::conn::http1::Builder::new();
         server.serve_connection(io, service).with_upgrades().await
     };
+    shared.open.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// An upstream in clear text that speaks by script, for what no HTTP library would send.

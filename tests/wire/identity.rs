@@ -293,22 +293,34 @@ fn a_listener_of_its_own_is_an_identity_that_ends_with_its_lease() {
 }
 
 #[test]
-fn a_request_that_ends_with_its_lease_is_recorded_as_that_and_as_nobodys_fault() {
-    let origin = Origin::start();
-    let proxy = Proxy::start(&origin);
+fn a_request_that_waits_ends_with_its_lease_at_both_ends_and_is_recorded_as_that() {
     let host = "api.example.com";
-    let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
-    let request = frames::request(1, &frames::get("api.example.com", "/slow/20000"));
-    stream
-        .write_all(&[frames::opening(), request].concat())
-        .unwrap();
-    eventually("the request is under way", ENDED, || {
-        origin.seen().len() == 1
-    });
-    proxy.admin("DELETE", "/internal/containers/sandbox", None);
-    let line = proxy.audited(json!({ "kind": "http", "host": host }));
-    let ended = [json!(null), json!("unknown_source")].contains(&line["code"]);
-    assert!(ended, "{line}");
+    for (protocol, origin) in [
+        ("h2", Origin::start()),
+        ("h2", Origin::without_http2()),
+        ("http/1.1", Origin::without_http2()),
+    ] {
+        let proxy = Proxy::start(&origin);
+        let mut stream = proxy.tls_as(host, host, &[protocol]).unwrap();
+        let request = match protocol {
+            "h2" => {
+                let request = frames::request(1, &frames::get(host, "/slow/20000"));
+                [frames::opening(), request].concat()
+            }
+            _ => format!("GET /slow/20000 HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),
+        };
+        stream.write_all(&request).unwrap();
+        eventually("the request is under way", ENDED, || {
+            origin.seen().len() == 1
+        });
+        proxy.admin("DELETE", "/internal/containers/sandbox", None);
+        assert_ends(&mut stream, ENDED);
+        eventually("the upstream connection is closed", ENDED, || {
+            origin.open() == 0
+        });
+        let line = proxy.audited(json!({ "kind": "http", "host": host }));
+        assert_eq!(line["code"], "unknown_source", "{line}");
+    }
 }
 
 /// A stream of events that would go on for minutes.

@@ -281,7 +281,7 @@ fn websocket(host: &str, target: &str) -> String {
     )
 }
 
-fn open_websocket(stream: &mut (impl Read + Write), host: &str, target: &str) {
+pub fn open_websocket(stream: &mut (impl Read + Write), host: &str, target: &str) {
     stream
         .write_all(websocket(host, target).as_bytes())
         .unwrap();

@@ -1,6 +1,6 @@
 //! What breaks, breaks closed, says so, and mends by itself.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 use serde_json::json;
 
+use crate::streaming::open_websocket;
 use crate::support::{Origin, Proxy, Setup, assert_closes, eventually, read_reply};
 
 const HOST: &str = "api.example.com";
@@ -253,18 +254,24 @@ fn sigterm_ends_what_is_idle_and_waits_for_what_is_running_alone() {
     )
     .unwrap();
     assert_eq!(read_reply(&mut kept).unwrap().status, 200);
+    let mut websocket = proxy.tls(HOST);
+    open_websocket(&mut websocket, HOST, "/websocket");
     let mut running = proxy.tls(HOST);
     write!(running, "GET /slow/2000 HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
     eventually("the request is under way", SOON, || {
-        origin.seen().len() == 2
+        origin.seen().len() == 3
     });
     proxy.signal(Signal::TERM);
     for stream in [&mut idle, &mut idle_frames] {
-        let _ = std::io::Read::read_to_end(stream, &mut Vec::new());
+        let _ = stream.read_to_end(&mut Vec::new());
     }
     assert_closes(&mut kept);
     assert_eq!(read_reply(&mut running).unwrap().status, 200);
-    let _ = std::io::Read::read_to_end(&mut waiting, &mut Vec::new());
+    websocket.write_all(b"\x81\x82\0\0\0\0hi").unwrap();
+    let mut echo = [0; 8];
+    websocket.read_exact(&mut echo).unwrap();
+    drop(websocket);
+    let _ = waiting.read_to_end(&mut Vec::new());
     // Nobody waited for the 60 seconds.
     assert_eq!(proxy.wait(Duration::from_secs(20)).code(), Some(0));
 }
@@ -351,7 +358,7 @@ fn slow_heads_handshakes_and_idle_tunnels_are_closed() {
         let _ = read_reply(stream);
         assert_closes(stream);
     }
-    let _ = std::io::Read::read_to_end(&mut idle, &mut Vec::new());
+    let _ = idle.read_to_end(&mut Vec::new());
     assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
     eventually("no connection is left", SOON, || {

@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
+
+use crate::proxy::seldom::Seldom;
 
 /// How often one turn goes back to the connection before others have theirs.
 const ROUNDS: usize = 8;
@@ -25,7 +28,7 @@ pub struct Driver {
     /// What the connection calls with.
     caller: Waker,
     /// The lease's end, for a connection that goes on by itself. One that an exchange moves ends
-    /// with that, and one that is kept with its pool.
+    /// with that, and one that is kept with its client connection or its pool.
     lease_ended: CancellationToken,
 }
 
@@ -117,8 +120,8 @@ impl Driver {
     /// Goes on by itself: for what lasts while its exchange waits for something else.
     pub fn detach(&mut self) {
         if let Some(connection) = self.connection.take() {
-            let lease_ended = self.lease_ended.clone();
-            tokio::spawn(lease_ended.run_until_cancelled_owned(connection));
+            let lease_ended = Seldom::new(self.lease_ended.clone().cancelled_owned());
+            tokio::spawn(select(connection, lease_ended));
         }
     }
 
