@@ -1,6 +1,6 @@
 //! The sockets, and the tasks that serve them.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,9 @@ const UDP_LOOPS: usize = 2;
 /// How long a loop rests when its socket fails, so that a lack that lasts does not burn a core.
 const REST: Duration = Duration::from_millis(50);
 
+/// How many ports the kernel may choose until one is free for both protocols.
+const CHOICES: usize = 8;
+
 /// The DNS server on its sockets, not serving yet.
 pub struct DnsServer {
     sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
@@ -40,10 +43,17 @@ impl DnsServer {
                     io::Error::new(error.kind(), text)
                 }
             };
-            let tcp = open_tcp(*address).map_err(named("TCP"))?;
-            // A port that the kernel chose must be the same for both.
-            let udp = open_udp(tcp.local_addr()?).map_err(named("UDP"))?;
-            Ok((Arc::new(udp), tcp))
+            let mut tries = if address.port() == 0 { CHOICES } else { 1 };
+            loop {
+                tries -= 1;
+                let tcp = open_tcp(*address).map_err(named("TCP"))?;
+                // A port that the kernel chose must be the same for both, and free for both.
+                match open_udp(tcp.local_addr()?) {
+                    Ok(udp) => return Ok((Arc::new(udp), tcp)),
+                    Err(error) if tries > 0 && error.kind() == ErrorKind::AddrInUse => {}
+                    Err(error) => return Err(named("UDP")(error)),
+                }
+            }
         };
         let sockets = addresses.iter().map(open).collect::<io::Result<_>>()?;
         Ok(Self { sockets })
