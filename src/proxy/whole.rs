@@ -54,14 +54,17 @@ async fn collect(
         let length = chunk.len() as u64;
         counters.bytes_in.fetch_add(length, Ordering::Relaxed);
         activity.moved();
-        let plain = match &mut decoder {
-            Some(decoder) => decoder.feed(&chunk)?,
-            None => chunk,
+        let Some(decoder) = &mut decoder else {
+            hold(&mut held, &chunk, limit)?;
+            continue;
         };
-        hold(&mut held, &plain, limit)?;
+        decoder.feed(chunk);
+        while let Some(piece) = decoder.next(limit - held.len())? {
+            hold(&mut held, &piece, limit)?;
+        }
     }
     if let Some(decoder) = &mut decoder {
-        hold(&mut held, &decoder.finish()?, limit)?;
+        decoder.end()?;
     }
     Ok(held.freeze())
 }

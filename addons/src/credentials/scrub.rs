@@ -8,8 +8,11 @@ use http::{HeaderMap, HeaderValue};
 use zeroize::Zeroizing;
 
 use super::forms::Forms;
-use crate::contract::{BodyFilter, BodyOut, Verdict};
+use crate::contract::{BodyFilter, BodyOut, Code, Denial, Verdict};
 use crate::decode::Decoder;
+
+/// What one chunk of a response may expand to: all of it is held until the client takes it.
+const MAX_DECODED_BYTES: usize = 16 * 1024 * 1024;
 
 /// Finds every form of a set of secrets. It has no `Debug` on purpose.
 pub(super) struct Scrubber {
@@ -124,6 +127,13 @@ impl Scrubber {
     }
 }
 
+fn expands_too_far() -> Denial {
+    let sentence = format!(
+        "Unsupported encoding: a chunk of the response expands to more than {MAX_DECODED_BYTES} bytes"
+    );
+    Denial::new(Code::UnsupportedEncoding, sentence)
+}
+
 /// Scrubs a body, decoding it first where the upstream encoded it.
 pub(super) struct ScrubBody {
     scrubber: Arc<Scrubber>,
@@ -137,6 +147,13 @@ impl ScrubBody {
             scrubber,
             decoder,
             held: Bytes::new(),
+        }
+    }
+
+    fn next_piece(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
+        match &mut self.decoder {
+            Some(decoder) => decoder.next(most),
+            None => Ok(None),
         }
     }
 
@@ -154,20 +171,24 @@ impl ScrubBody {
 
 impl BodyFilter for ScrubBody {
     fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
-        let data = match &mut self.decoder {
-            Some(decoder) => decoder.feed(&chunk)?,
-            None => chunk,
+        let Some(decoder) = &mut self.decoder else {
+            self.pass(chunk, false, out);
+            return Ok(());
         };
-        self.pass(data, false, out);
+        decoder.feed(chunk);
+        let mut room = MAX_DECODED_BYTES;
+        while let Some(piece) = self.next_piece(room)? {
+            room = room.checked_sub(piece.len()).ok_or_else(expands_too_far)?;
+            self.pass(piece, false, out);
+        }
         Ok(())
     }
 
     fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict {
-        let data = match &mut self.decoder {
-            Some(decoder) => decoder.finish()?,
-            None => Bytes::new(),
-        };
-        self.pass(data, true, out);
+        if let Some(decoder) = &mut self.decoder {
+            decoder.end()?;
+        }
+        self.pass(Bytes::new(), true, out);
         if let Some(trailers) = trailers {
             self.scrubber.scrub_headers(trailers);
         }

@@ -1,56 +1,88 @@
-//! Undoing a content encoding while a body streams, within bounds.
+//! Decodes a message body's `Content-Encoding` piece by piece, at the pace of its reader.
+//!
+//! A few bytes of a compressed body may stand for gigabytes. So output is pulled: each call decodes
+//! as much as its caller has room for, and what the rest of the input expands to is neither
+//! computed nor held. How much was fed before makes no difference.
 
+mod brotli;
+mod deflate;
+mod gzip;
 mod zstd;
 
-use std::io::{self, Write};
-
-use brotli_decompressor::DecompressorWriter;
-use bytes::Bytes;
-use flate2::write::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
 use crate::contract::{Code, Denial};
+use brotli::Brotli;
+use deflate::Deflate;
+use gzip::Gzip;
 use zstd::Zstd;
 
-/// How many times its size a body may grow to; text seldom passes 30.
-const MAX_RATIO: usize = 200;
+/// The most bytes that [`Decoder::next`] returns at once: one buffer of this size is held.
+const MAX_PIECE: usize = 16 * 1024;
 
-/// What may come out before the ratio counts.
-const FREE_BYTES: usize = 1024 * 1024;
+/// The most encoded bytes that are read between two looks at how much of them was padding.
+const MAX_STEP: usize = 16 * 1024;
 
-/// What the brotli decoder writes at once.
-const BROTLI_BUFFER: usize = 16 * 1024;
-
-/// A decoder for one body.
+/// A decoder for one body. The caller alternates [`feed`](Self::feed) and [`next`](Self::next):
+///
+/// ```text
+/// for each chunk { feed(chunk); while let Some(piece) = next(room)? { … } }
+/// end()?
+/// ```
 pub struct Decoder {
     side: Side,
     encoding: Box<dyn Encoding>,
-    bytes_in: usize,
-    bytes_out: usize,
+    input: Bytes,
+    out: Box<[u8]>,
+    is_empty: bool,
+    failed: Option<Fault>,
 }
 
-/// Which body it is.
+/// The direction of a body: more is refused from a client than from an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What a client sends: gzip, br and zstd, nothing that is doubtful.
+    /// A request: gzip, br and zstd, with windows of at most 4 MiB.
     Request,
-    /// What an upstream answers: also `deflate`, in both of its readings.
+    /// A response: also `deflate`, as zlib or raw, and the largest windows that RFC 7932 (16 MiB)
+    /// and RFC 9659 (8 MiB) allow.
     Response,
 }
 
-/// One encoding. `room` is the most that may come out; more is an error.
-trait Encoding: Send {
-    /// Decodes a chunk, as far as it goes.
-    fn feed(&mut self, chunk: &[u8], room: usize) -> io::Result<Vec<u8>>;
+/// What is wrong with an encoded body: the predicate of a sentence about it.
+type Fault = &'static str;
 
-    /// What is left; an error if the encoding did not end where the body does.
-    fn finish(&mut self, room: usize) -> io::Result<Vec<u8>>;
+const CORRUPT: Fault = "is corrupt";
+const CUT_SHORT: Fault = "ends before its encoding does";
+const TRAILING: Fault = "goes on after the end of its encoding";
+
+/// How far one call of [`Encoding::decode`] came.
+struct Progress {
+    read: usize,
+    written: usize,
+}
+
+/// One encoding. It holds no output beyond its window.
+trait Encoding: Send {
+    /// Decodes from `input` to the front of `out`, which is not empty.
+    ///
+    /// It may stop at any point, but when it neither reads nor writes, all output of the input so
+    /// far has been written and `input` is empty.
+    fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault>;
+
+    /// Whether the encoding may end after what was decoded so far.
+    fn is_complete(&self) -> bool;
+
+    /// The most bytes that it holds at any time.
+    fn memory(&self) -> usize;
 }
 
 impl Decoder {
-    /// The decoder that a head asks for; none for a plain body. What cannot be decoded cannot
-    /// be inspected, and is denied.
+    /// Makes the decoder that a head's `Content-Encoding` asks for; `None` for a plain body.
+    ///
+    /// An unknown encoding, more than one, and on requests `deflate`, are denied with
+    /// `unsupported_encoding`: what cannot be decoded cannot be inspected.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {
@@ -66,283 +98,100 @@ impl Decoder {
         Ok(encoding.map(|encoding| Self {
             side,
             encoding,
-            bytes_in: 0,
-            bytes_out: 0,
+            input: Bytes::new(),
+            out: vec![0; MAX_PIECE].into(),
+            is_empty: true,
+            failed: None,
         }))
     }
 
-    /// Decodes a chunk, as far as it goes.
-    pub fn feed(&mut self, chunk: &[u8]) -> Result<Bytes, Denial> {
-        self.bytes_in = self.bytes_in.saturating_add(chunk.len());
-        let decoded = self.encoding.feed(chunk, self.room());
-        self.count(decoded)
-    }
-
-    /// The body ended: so must its encoding. An empty body needs none.
-    pub fn finish(&mut self) -> Result<Bytes, Denial> {
-        if self.bytes_in == 0 {
-            return Ok(Bytes::new());
+    /// Hands over the next chunk of the encoded body, which is kept without a copy. To be called
+    /// only after [`next`](Self::next) has returned `None`: input that is left is dropped, and the
+    /// body then counts as corrupt.
+    pub fn feed(&mut self, chunk: Bytes) {
+        if !self.input.is_empty() {
+            self.failed = Some(CORRUPT);
         }
-        let decoded = self.encoding.finish(self.room());
-        self.count(decoded)
+        self.is_empty &= chunk.is_empty();
+        self.input = chunk;
     }
 
-    fn room(&self) -> usize {
-        let most = self.bytes_in.saturating_mul(MAX_RATIO).max(FREE_BYTES);
-        most.saturating_sub(self.bytes_out)
+    /// Decodes the next bytes of the body: at least one, at most `most` and at most 16 KiB. `None`
+    /// when all that the input so far yields has been returned.
+    ///
+    /// A `most` of 0 counts as 1, so that a caller without room learns that the body is too long.
+    /// Flushed data is returned at once, except for zstd, which holds back a window until its frame
+    /// ends. A corrupt body is denied with `unsupported_encoding`, and so is each later call.
+    pub fn next(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
+        loop {
+            let Progress { read, written } = self.step(most)?;
+            self.input.advance(read);
+            if let Some(piece) = self.out.get(..written).filter(|piece| !piece.is_empty()) {
+                // A copy, so that a caller who collects short pieces does not hold whole buffers.
+                return Ok(Some(Bytes::copy_from_slice(piece)));
+            }
+            if read == 0 {
+                return Ok(None);
+            }
+        }
     }
 
-    fn count(&mut self, decoded: io::Result<Vec<u8>>) -> Result<Bytes, Denial> {
-        let decoded = decoded.map_err(|_| denied(self.side, "is broken, or expands too far"))?;
-        self.bytes_out = self.bytes_out.saturating_add(decoded.len());
-        Ok(decoded.into())
+    /// Checks that the encoding ends where the body does. To be called after
+    /// [`next`](Self::next) has returned `None`; it makes no more output available. A body without
+    /// a single byte is complete in any encoding.
+    pub fn end(&mut self) -> Result<(), Denial> {
+        if self.is_empty || (self.failed.is_none() && self.encoding.is_complete()) {
+            return Ok(());
+        }
+        Err(denied(self.side, self.failed.unwrap_or(CUT_SHORT)))
+    }
+
+    /// The most bytes that the decoder holds at any time: its window, tables and buffers, but not
+    /// the chunk that was fed. It does not change, and hardly any of it is allocated before the
+    /// first call of [`next`](Self::next).
+    pub fn memory(&self) -> usize {
+        self.out.len().saturating_add(self.encoding.memory())
+    }
+
+    fn step(&mut self, most: usize) -> Result<Progress, Denial> {
+        let input = self.input.get(..MAX_STEP).unwrap_or(&self.input);
+        let room = most.clamp(1, MAX_PIECE);
+        let out = self.out.get_mut(..room).unwrap_or_default();
+        let step = match self.failed {
+            Some(fault) => Err(fault),
+            None => self.encoding.decode(input, out),
+        };
+        // An encoding that leaves its input untouched would never come to an end.
+        let step = step.and_then(|step| match step {
+            Progress {
+                read: 0,
+                written: 0,
+            } if !input.is_empty() => Err(CORRUPT),
+            _ => Ok(step),
+        });
+        step.map_err(|fault| denied(self.side, *self.failed.insert(fault)))
     }
 }
 
-fn denied(side: Side, why: &str) -> Denial {
+fn denied(side: Side, fault: Fault) -> Denial {
     let body = match side {
         Side::Request => "request",
         Side::Response => "response",
     };
-    let sentence = format!("Unsupported encoding: that of the {body} {why}");
+    let sentence = format!("Unsupported encoding: the body of the {body} {fault}");
     Denial::new(Code::UnsupportedEncoding, sentence)
 }
 
 fn named(side: Side, name: &str) -> Option<Box<dyn Encoding>> {
-    let sink = Bounded::default();
     Some(match name {
-        "gzip" | "x-gzip" => Box::new(MultiGzDecoder::new(sink)),
-        "deflate" if side == Side::Response => Box::new(Deflate::Undecided(Vec::new())),
-        "br" => Box::new(DecompressorWriter::new(sink, BROTLI_BUFFER)),
-        "zstd" => Box::new(Zstd::new()),
+        "gzip" | "x-gzip" => Box::new(Gzip::new()),
+        // zlib by its definition, raw by what some servers send: two readings, so not for requests.
+        "deflate" if side == Side::Response => Box::new(Deflate::new()),
+        "br" => Box::new(Brotli::new(side)),
+        "zstd" => Box::new(Zstd::new(side)),
         _ => return None,
     })
 }
 
-/// Takes what a decoder writes, up to a bound.
-#[derive(Default)]
-struct Bounded {
-    out: Vec<u8>,
-    room: usize,
-}
-
-impl Write for Bounded {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.out.len().saturating_add(data.len()) > self.room {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        self.out.extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-macro_rules! encoding_by_writer {
-    ($($writer:ident: $finish:ident),*) => {$(
-        impl Encoding for $writer<Bounded> {
-            fn feed(&mut self, chunk: &[u8], room: usize) -> io::Result<Vec<u8>> {
-                self.get_mut().room = room;
-                self.write_all(chunk)?;
-                // All that can be told by now, so that a stream is not delayed.
-                self.flush()?;
-                Ok(std::mem::take(&mut self.get_mut().out))
-            }
-
-            fn finish(&mut self, room: usize) -> io::Result<Vec<u8>> {
-                self.get_mut().room = room;
-                self.$finish()?;
-                Ok(std::mem::take(&mut self.get_mut().out))
-            }
-        }
-    )*};
-}
-
-encoding_by_writer!(MultiGzDecoder: try_finish, ZlibDecoder: try_finish, DeflateDecoder: try_finish, DecompressorWriter: close);
-
-/// `deflate` means zlib, but some servers send the bare stream: the first two bytes tell.
-enum Deflate {
-    Undecided(Vec<u8>),
-    Decided(Box<dyn Encoding>),
-}
-
-impl Encoding for Deflate {
-    fn feed(&mut self, chunk: &[u8], room: usize) -> io::Result<Vec<u8>> {
-        let begun = match self {
-            Self::Decided(encoding) => return encoding.feed(chunk, room),
-            Self::Undecided(begun) => begun,
-        };
-        begun.extend_from_slice(chunk);
-        let [first, second, ..] = begun.as_slice() else {
-            return Ok(Vec::new());
-        };
-        // RFC 1950: method 8, and a header that 31 divides.
-        let header = u16::from_be_bytes([*first, *second]);
-        let is_zlib = first & 15 == 8 && header.is_multiple_of(31);
-        let begun = std::mem::take(begun);
-        let mut encoding: Box<dyn Encoding> = if is_zlib {
-            Box::new(ZlibDecoder::new(Bounded::default()))
-        } else {
-            Box::new(DeflateDecoder::new(Bounded::default()))
-        };
-        let decoded = encoding.feed(&begun, room);
-        *self = Self::Decided(encoding);
-        decoded
-    }
-
-    fn finish(&mut self, room: usize) -> io::Result<Vec<u8>> {
-        match self {
-            Self::Decided(encoding) => encoding.finish(room),
-            Self::Undecided(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use flate2::Compression;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::fixtures::headers;
-
-    /// A body as each encoding writes it; brotli, which is written here by nobody, as stored.
-    pub(crate) fn encoded(name: &str, body: &[u8]) -> Vec<u8> {
-        use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
-        let level = Compression::default();
-        match name {
-            "gzip" => {
-                let mut encoder = GzEncoder::new(Vec::new(), level);
-                encoder.write_all(body).unwrap();
-                encoder.finish().unwrap()
-            }
-            "deflate" => {
-                let mut encoder = ZlibEncoder::new(Vec::new(), level);
-                encoder.write_all(body).unwrap();
-                encoder.finish().unwrap()
-            }
-            "raw deflate" => {
-                let mut encoder = DeflateEncoder::new(Vec::new(), level);
-                encoder.write_all(body).unwrap();
-                encoder.finish().unwrap()
-            }
-            "zstd" => {
-                let level = ruzstd::encoding::CompressionLevel::Fastest;
-                ruzstd::encoding::compress_to_vec(body, level)
-            }
-            "br" => stored_brotli(body),
-            _ => unreachable!("{name}"),
-        }
-    }
-
-    /// RFC 7932: a window of 16 bits, then uncompressed meta-blocks, then an empty last one.
-    fn stored_brotli(body: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        let mut bits: u64 = 0;
-        let mut count = 1; // WBITS: a zero bit
-        for block in body.chunks(1 << 16) {
-            let length = block.len() as u64 - 1;
-            // ISLAST 0, MNIBBLES 4, MLEN - 1, ISUNCOMPRESSED 1
-            bits |= (length << 3 | 1 << 19) << count;
-            count += 20;
-            while count > 0 {
-                out.push(bits as u8);
-                bits >>= 8;
-                count = if count > 8 { count - 8 } else { 0 };
-            }
-            out.extend_from_slice(block);
-            bits = 0;
-        }
-        out.push(((3 << count) | bits) as u8); // ISLAST 1, ISLASTEMPTY 1
-        out
-    }
-
-    pub(crate) const ENCODINGS: [&str; 5] = ["gzip", "deflate", "raw deflate", "br", "zstd"];
-
-    fn decoder(name: &str) -> Result<Option<Decoder>, Denial> {
-        let name = name.strip_prefix("raw ").unwrap_or(name);
-        Decoder::of(Side::Response, &headers(&[("content-encoding", name)]))
-    }
-
-    fn decode(name: &str, body: &[u8], chunk: usize) -> Result<Vec<u8>, Denial> {
-        let mut decoder = decoder(name)?.unwrap();
-        let mut out = Vec::new();
-        for chunk in body.chunks(chunk) {
-            out.extend(decoder.feed(chunk)?);
-        }
-        out.extend(decoder.finish()?);
-        Ok(out)
-    }
-
-    #[test]
-    fn what_cannot_be_undone_is_denied() {
-        for name in ["compress", "gzip, br", "gzip, gzip", "aws-chunked", "dcb"] {
-            let denial = decoder(name).err().unwrap();
-            assert_eq!(denial.code(), Code::UnsupportedEncoding, "{name}");
-        }
-        for plain in ["", "identity", "Identity, identity"] {
-            assert!(decoder(plain).unwrap().is_none(), "{plain}");
-        }
-    }
-
-    #[test]
-    fn a_request_may_not_be_in_an_encoding_with_two_readings() {
-        for (name, known) in [
-            ("gzip", true),
-            ("br", true),
-            ("zstd", true),
-            ("deflate", false),
-        ] {
-            let decoder = Decoder::of(Side::Request, &headers(&[("content-encoding", name)]));
-            assert_eq!(decoder.is_ok(), known, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_bomb_is_denied_before_it_goes_off() {
-        let zeros = vec![0; 64 << 20];
-        for name in ["gzip", "deflate", "raw deflate", "zstd"] {
-            let bomb = encoded(name, &zeros);
-            let denial = decode(name, &bomb, 16 << 10).err().unwrap();
-            assert_eq!(denial.code(), Code::UnsupportedEncoding, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_broken_or_cut_stream_is_denied() {
-        for name in ENCODINGS {
-            let body = encoded(name, &b"0123456789".repeat(100));
-            let cut = body.get(..body.len() / 2).unwrap();
-            assert!(decode(name, cut, 7).is_err(), "{name}");
-            assert!(decode(name, &[0xff; 64], 7).is_err(), "{name}");
-        }
-    }
-
-    #[test]
-    fn all_that_a_flushed_stream_says_comes_out_at_once() {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Compression::default());
-        let mut decoder = decoder("gzip").unwrap().unwrap();
-        for event in ["data: one\n\n", "data: two\n\n"] {
-            encoder.write_all(event.as_bytes()).unwrap();
-            encoder.flush().unwrap();
-            let chunk = std::mem::take(encoder.get_mut());
-            assert_eq!(decoder.feed(&chunk).unwrap(), event);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn every_encoding_is_undone_however_it_is_cut(
-            body in proptest::collection::vec("[a-f]{1,9}", 0..400),
-            chunk in 1..300_usize,
-        ) {
-            let body = body.concat().into_bytes();
-            for name in ENCODINGS {
-                let decoded = decode(name, &encoded(name, &body), chunk).unwrap();
-                prop_assert_eq!(&decoded, &body, "{}", name);
-            }
-        }
-    }
-}
+pub(crate) mod tests;

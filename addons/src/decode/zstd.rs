@@ -1,117 +1,208 @@
-//! Feeding a zstd decoder that wants whole blocks from a body that comes in pieces.
+//! zstd (RFC 8878): frames one after another, each of blocks.
 
-use std::io::{self, Read};
+use std::io::Read;
 
 use ruzstd::decoding::FrameDecoder;
+use ruzstd::decoding::errors::FrameDecoderError;
 
-use super::Encoding;
+use super::{CORRUPT, Encoding, Fault, Progress, Side};
 
-/// RFC 9659: no server may ask a client for a larger window.
-const MAX_WINDOW: u64 = 8 * 1024 * 1024;
+/// As for brotli: encoders use at most 4 MiB unless they are told to try their hardest.
+const MAX_REQUEST_WINDOW: usize = 4 * 1024 * 1024;
 
-/// RFC 8878: the longest magic number and frame header together.
-const MAX_HEADER: usize = 18;
+/// RFC 9659, section 3: the largest window that a content encoding may ask for.
+const MAX_WINDOW: usize = 8 * 1024 * 1024;
 
+/// RFC 8878, section 3.1.1.2.4: what a block holds at most, encoded or decoded.
+const MAX_BLOCK: usize = 128 * 1024;
+
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const BLOCK_HEADER: usize = 3;
 const CHECKSUM: usize = 4;
 
-/// Holds a block back until it is whole (128 KiB at most), and what the decoder keeps as its
-/// window until the frame ends: a zstd stream is delayed, where an upstream sends one unasked.
+/// Collects a header or a block until it is whole, and then decodes it.
+///
+/// ruzstd gives no output back before it has a window more, or the frame ends; so a stream in zstd
+/// is delayed. Its checksums are not verified.
 pub(super) struct Zstd {
     decoder: FrameDecoder,
+    max_window: usize,
     waiting: Vec<u8>,
-    expects: Expects,
+    part: Part,
+    /// The length of the part, as far as it is known.
+    length: usize,
+    has_checksum: bool,
 }
 
+/// The part of a frame that comes next.
 #[derive(Clone, Copy, PartialEq)]
-enum Expects {
+enum Part {
+    /// The magic number and the frame header's descriptor, which tells how long the header is.
+    Descriptor,
     Header,
+    BlockHeader,
     Block,
     Checksum,
 }
 
 impl Zstd {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(side: Side) -> Self {
+        let max_window = match side {
+            Side::Request => MAX_REQUEST_WINDOW,
+            Side::Response => MAX_WINDOW,
+        };
         let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(MAX_WINDOW);
+        decoder.set_max_window_size(max_window as u64);
         Self {
             decoder,
+            max_window,
             waiting: Vec::new(),
-            expects: Expects::Header,
+            part: Part::Descriptor,
+            length: MAGIC.len() + 1,
+            has_checksum: false,
         }
     }
 
-    fn run(&mut self, ended: bool, room: usize) -> io::Result<Vec<u8>> {
-        let mut out = Vec::new();
-        let mut at = 0;
-        while let Some(rest) = self.waiting.get(at..).filter(|rest| !rest.is_empty()) {
-            let taken = match self.expects {
-                Expects::Header if rest.len() < MAX_HEADER && !ended => break,
-                Expects::Header => {
-                    let mut source = rest;
-                    self.decoder.reset(&mut source).map_err(io::Error::other)?;
-                    self.expects = Expects::Block;
-                    rest.len() - source.len()
-                }
-                Expects::Block => match whole_block(rest) {
-                    Some(block) => self.step(at, block, true)?,
-                    None => break,
-                },
-                Expects::Checksum if rest.len() < CHECKSUM => break,
-                Expects::Checksum => self.step(at, CHECKSUM, false)?,
-            };
-            at += taken;
-            // One block at a time, so that what a few bytes expand to is seen early.
-            let most = room.saturating_sub(out.len()) as u64;
-            (&mut self.decoder).take(most).read_to_end(&mut out)?;
-            if self.decoder.can_collect() > 0 {
-                return Err(io::ErrorKind::QuotaExceeded.into());
+    /// Goes on with what is waiting, which is as long as was asked for.
+    fn advance(&mut self) -> Result<(), Fault> {
+        match (self.part, self.waiting.as_slice()) {
+            (Part::Descriptor, [a, b, c, d, descriptor]) if [*a, *b, *c, *d] == MAGIC => {
+                self.part = Part::Header;
+                self.has_checksum = descriptor & 4 != 0;
+                self.length += header_length(*descriptor)?;
             }
+            (Part::Header, mut header) => {
+                self.decoder.reset(&mut header).map_err(refused)?;
+                self.expect(Part::BlockHeader, BLOCK_HEADER);
+            }
+            (Part::BlockHeader, [a, b, c]) => {
+                self.part = Part::Block;
+                self.length += block_length(u32::from_le_bytes([*a, *b, *c, 0]))?;
+                if self.length == BLOCK_HEADER {
+                    self.block()?;
+                }
+            }
+            (Part::Block, _) => self.block()?,
+            (Part::Checksum, _) => self.expect(Part::Descriptor, MAGIC.len() + 1),
+            // Skippable frames too, which carry nothing.
+            (Part::Descriptor | Part::BlockHeader, _) => return Err(CORRUPT),
         }
-        self.waiting.drain(..at);
-        Ok(out)
+        Ok(())
     }
 
-    fn step(&mut self, at: usize, length: usize, is_block: bool) -> io::Result<usize> {
-        let piece = self.waiting.get(at..at + length).unwrap_or_default();
-        let is_last = is_block && piece.first().is_some_and(|byte| byte & 1 == 1);
-        let (taken, _) = self
+    fn expect(&mut self, part: Part, length: usize) {
+        self.waiting.clear();
+        self.part = part;
+        self.length = length;
+    }
+
+    fn block(&mut self) -> Result<(), Fault> {
+        let block = self.waiting.as_slice();
+        let [first, _, _, content @ ..] = block else {
+            return Err(CORRUPT);
+        };
+        if *first & 0b110 == 0b100 && literals_length(content) > MAX_BLOCK {
+            return Err("has a zstd block of more than 128 KiB");
+        }
+        let is_last = first & 1 == 1;
+        let (read, _) = self
             .decoder
-            .decode_from_to(piece, &mut [])
-            .map_err(io::Error::other)?;
-        if taken != length {
-            return Err(io::ErrorKind::InvalidData.into());
+            .decode_from_to(block, &mut [])
+            .map_err(refused)?;
+        if read != block.len() {
+            return Err(CORRUPT);
         }
-        if self.decoder.is_finished() {
-            self.expects = Expects::Header;
-        } else if is_last {
-            self.expects = Expects::Checksum;
+        match (is_last, self.has_checksum) {
+            (false, _) => self.expect(Part::BlockHeader, BLOCK_HEADER),
+            (true, true) => self.expect(Part::Checksum, CHECKSUM),
+            (true, false) => self.expect(Part::Descriptor, MAGIC.len() + 1),
         }
-        Ok(taken)
+        Ok(())
     }
 }
 
 impl Encoding for Zstd {
-    fn feed(&mut self, chunk: &[u8], room: usize) -> io::Result<Vec<u8>> {
-        self.waiting.extend_from_slice(chunk);
-        self.run(false, room)
+    fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
+        // First what there is: one block at a time is decoded ahead of the reader, and the header
+        // of another frame would drop it.
+        let written = self.decoder.read(out).map_err(|_| CORRUPT)?;
+        if written > 0 {
+            return Ok(Progress { read: 0, written });
+        }
+        let missing = self.length.saturating_sub(self.waiting.len());
+        let piece = input.get(..missing).unwrap_or(input);
+        self.waiting.extend_from_slice(piece);
+        if piece.len() == missing {
+            self.advance()?;
+        }
+        Ok(Progress {
+            read: piece.len(),
+            written: 0,
+        })
     }
 
-    fn finish(&mut self, room: usize) -> io::Result<Vec<u8>> {
-        let out = self.run(true, room)?;
-        if self.expects == Expects::Header && self.waiting.is_empty() {
-            Ok(out)
-        } else {
-            Err(io::ErrorKind::UnexpectedEof.into())
-        }
+    fn is_complete(&self) -> bool {
+        self.part == Part::Descriptor && self.waiting.is_empty()
+    }
+
+    /// The ring that holds the window and two blocks, while it grows from half of that. A block
+    /// that breaks its limit is found out when it has needed the next larger ring. And the tables,
+    /// literals and sequences of a block, with the block itself twice.
+    fn memory(&self) -> usize {
+        let ring = |window: usize| window + 2 * MAX_BLOCK;
+        let sequences = 0x17eff * 12;
+        ring(2 * self.max_window) + ring(self.max_window) + sequences + 4 * MAX_BLOCK
     }
 }
 
-/// The length of the block that the data begins with, if all of it is there.
-fn whole_block(data: &[u8]) -> Option<usize> {
-    let [a, b, c, ..] = data else { return None };
+/// RFC 8878, section 3.1.1.1.1: how many bytes of the header follow its descriptor.
+fn header_length(descriptor: u8) -> Result<usize, Fault> {
+    let is_single_segment = descriptor & 0x20 != 0;
+    let window = usize::from(!is_single_segment);
+    let dictionary = match descriptor & 3 {
+        3 => 4,
+        length => usize::from(length),
+    };
+    let content_size = match descriptor >> 6 {
+        0 => usize::from(is_single_segment),
+        exponent => 1 << exponent,
+    };
+    match descriptor & 8 {
+        0 => Ok(window + dictionary + content_size),
+        _ => Err(CORRUPT),
+    }
+}
+
+/// RFC 8878, section 3.1.1.2: how many bytes follow a block's header.
+fn block_length(header: u32) -> Result<usize, Fault> {
+    let size = (header >> 3) as usize;
+    match header >> 1 & 3 {
+        3 => Err(CORRUPT),
+        _ if size > MAX_BLOCK => Err("has a zstd block of more than 128 KiB"),
+        1 => Ok(1),
+        _ => Ok(size),
+    }
+}
+
+/// RFC 8878, section 3.1.1.3.1.1: how many literals a compressed block expands to. The decoder
+/// checks what a block expands to as a whole, but would make up to 1 MiB of literals before.
+fn literals_length(content: &[u8]) -> usize {
+    let [a, b, c, ..] = content else { return 0 };
     let header = u32::from_le_bytes([*a, *b, *c, 0]);
-    let repeats_one_byte = header >> 1 & 3 == 1;
-    let size = if repeats_one_byte { 1 } else { header >> 3 };
-    let length = 3 + usize::try_from(size).ok()?;
-    (data.len() >= length).then_some(length)
+    let length = match (header & 3, header >> 2 & 3) {
+        (0 | 1, 0 | 2) => header >> 3 & 0x1f,
+        (0 | 1, 1) => header >> 4 & 0xfff,
+        (0 | 1, _) => header >> 4,
+        (_, 0 | 1) => header >> 4 & 0x3ff,
+        (_, 2) => header >> 4 & 0x3fff,
+        _ => header >> 4 & 0x3_ffff,
+    };
+    length as usize
+}
+
+fn refused(error: FrameDecoderError) -> Fault {
+    match error {
+        FrameDecoderError::WindowSizeTooBig { .. } => "has a zstd window that is too large",
+        _ => CORRUPT,
+    }
 }

@@ -1,0 +1,105 @@
+//! Brotli (RFC 7932).
+
+use brotli_decompressor::{
+    BrotliDecompressStream, BrotliResult, BrotliState, HuffmanCode, StandardAlloc,
+};
+
+use super::{CORRUPT, Encoding, Fault, Progress, Side, TRAILING};
+
+/// What encoders use by default, and more than a body that is inspected needs: 4 MiB.
+const MAX_REQUEST_WINDOW_BITS: u8 = 22;
+
+/// RFC 7932, section 9.1: 16 MiB.
+const MAX_WINDOW_BITS: u8 = 24;
+
+/// Three groups of at most 256 prefix codes, of which each gets the longest table there is, and
+/// some smaller tables.
+const TABLES: usize = (3 * 256 + 8) * 1080 * size_of::<HuffmanCode>() + 128 * 1024;
+
+type State = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
+
+pub(super) struct Brotli {
+    state: Box<State>,
+    max_window_bits: u8,
+    has_begun: bool,
+    is_done: bool,
+}
+
+impl Brotli {
+    pub(super) fn new(side: Side) -> Self {
+        let alloc = StandardAlloc::default;
+        Self {
+            // Strict: without the extension for windows of up to 1 GiB.
+            state: Box::new(State::new_strict(alloc(), alloc(), alloc())),
+            max_window_bits: match side {
+                Side::Request => MAX_REQUEST_WINDOW_BITS,
+                Side::Response => MAX_WINDOW_BITS,
+            },
+            has_begun: false,
+            is_done: false,
+        }
+    }
+
+    /// Refuses a window before it is allocated: the first byte tells its size.
+    fn begin(&mut self, first: u8) -> Result<(), Fault> {
+        self.has_begun = true;
+        match window_bits(first) {
+            Some(bits) if bits <= self.max_window_bits => Ok(()),
+            Some(_) => Err("has a brotli window of more than 4 MiB"),
+            None => Err("has a brotli window that RFC 7932 does not know"),
+        }
+    }
+}
+
+/// Reads WBITS (RFC 7932, section 9.1) from the first byte; `None` for what the RFC reserves, which
+/// the extension for large windows uses.
+fn window_bits(first: u8) -> Option<u8> {
+    match (first & 1, first >> 1 & 7, first >> 4 & 7) {
+        (0, _, _) => Some(16),
+        (_, 0, 0) => Some(17),
+        (_, 0, 1) => None,
+        (_, 0, bits) => Some(8 + bits),
+        (_, bits, _) => Some(17 + bits),
+    }
+}
+
+impl Encoding for Brotli {
+    fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
+        match input {
+            [_, ..] if self.is_done => return Err(TRAILING),
+            [first, ..] if !self.has_begun => self.begin(*first)?,
+            [] if self.is_done || !self.has_begun => {
+                return Ok(Progress {
+                    read: 0,
+                    written: 0,
+                });
+            }
+            _ => {}
+        }
+        let (mut read, mut written) = (0, 0);
+        let result = BrotliDecompressStream(
+            &mut input.len().clone(),
+            &mut read,
+            input,
+            &mut out.len().clone(),
+            &mut written,
+            out,
+            &mut 0,
+            &mut self.state,
+        );
+        match result {
+            BrotliResult::ResultFailure => return Err(CORRUPT),
+            BrotliResult::ResultSuccess => self.is_done = true,
+            BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
+        }
+        Ok(Progress { read, written })
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_done
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<State>() + (1 << self.max_window_bits) + TABLES
+    }
+}

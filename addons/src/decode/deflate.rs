@@ -1,0 +1,112 @@
+//! Deflate (RFC 1951), bare or in zlib's wrapping (RFC 1950).
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use super::{CORRUPT, Encoding, Fault, Progress, TRAILING};
+
+/// The state of miniz_oxide: a window of 32 KiB and three tables; its fields are private.
+pub(super) const INFLATE_MEMORY: usize = 64 * 1024;
+
+/// A deflate stream that may be decoded again and again.
+pub(super) struct Inflate {
+    state: Decompress,
+    pub(super) is_done: bool,
+}
+
+impl Inflate {
+    /// `is_zlib`: with zlib's header and checksum.
+    pub(super) fn new(is_zlib: bool) -> Self {
+        Self {
+            state: Decompress::new(is_zlib),
+            is_done: false,
+        }
+    }
+
+    /// Makes ready for another bare stream.
+    pub(super) fn restart(&mut self) {
+        self.state.reset(false);
+        self.is_done = false;
+    }
+
+    /// Decodes up to the end of the stream, where `is_done` is set and input may be left.
+    pub(super) fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
+        let before = (self.state.total_in(), self.state.total_out());
+        let status = self
+            .state
+            .decompress(input, out, FlushDecompress::None)
+            .map_err(|_| CORRUPT)?;
+        self.is_done = status == Status::StreamEnd;
+        // No more than the lengths of `input` and `out`.
+        Ok(Progress {
+            read: (self.state.total_in() - before.0) as usize,
+            written: (self.state.total_out() - before.1) as usize,
+        })
+    }
+}
+
+/// `deflate` means zlib, but some servers send the bare stream: the first two bytes tell.
+pub(super) struct Deflate {
+    first: Option<u8>,
+    stream: Option<Inflate>,
+}
+
+impl Deflate {
+    pub(super) fn new() -> Self {
+        Self {
+            first: None,
+            stream: None,
+        }
+    }
+
+    /// RFC 1950, section 2.2: method 8, and a header that 31 divides.
+    fn decide(first: u8, second: u8) -> Inflate {
+        let header = u16::from_be_bytes([first, second]);
+        Inflate::new(first & 15 == 8 && header.is_multiple_of(31))
+    }
+}
+
+impl Encoding for Deflate {
+    fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
+        let stream = match (&mut self.stream, self.first, input) {
+            (Some(stream), _, _) => stream,
+            (None, None, [first, ..]) => {
+                self.first = Some(*first);
+                return Ok(Progress {
+                    read: 1,
+                    written: 0,
+                });
+            }
+            (None, Some(first), [second, ..]) => {
+                let stream = self.stream.insert(Self::decide(first, *second));
+                // A first byte is too short for output: three bits of a block's header, and the
+                // shortest code of a fixed block has seven.
+                stream.decode(&[first], out)?;
+                stream
+            }
+            (None, _, []) => {
+                return Ok(Progress {
+                    read: 0,
+                    written: 0,
+                });
+            }
+        };
+        if stream.is_done {
+            return match input {
+                [] => Ok(Progress {
+                    read: 0,
+                    written: 0,
+                }),
+                _ => Err(TRAILING),
+            };
+        }
+        stream.decode(input, out)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_done)
+    }
+
+    fn memory(&self) -> usize {
+        INFLATE_MEMORY
+    }
+}
