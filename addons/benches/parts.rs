@@ -13,7 +13,7 @@ use addons::credentials::{Credential, CredentialKind, Credentials};
 use addons::git::{Git, GitSettings, PushWatch};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fixtures::{container, entry, flow_of, request};
+use fixtures::{container, entry, flow_of, request, send_body};
 use http::{HeaderMap, Method, StatusCode};
 use zeroize::Zeroizing;
 
@@ -61,7 +61,6 @@ fn git() -> Git {
         report_push_denials: true,
         warning_bytes: 50 << 20,
         hard_limit_bytes: 100 << 20,
-        inspect_bytes: 8 << 20,
         reachable: Arc::new(|_, _, _| true),
         watch: Arc::new(Silent),
     })
@@ -96,11 +95,9 @@ fn pkt_lines(criterion: &mut Criterion) {
                 .ready()
                 .unwrap()
                 .unwrap();
-            let mut out = BodyOut::default();
-            for mut filter in request.take_filters() {
-                filter.chunk(body.clone(), &mut out).unwrap();
-            }
-            out.drain().map(|bytes| bytes.len()).sum::<usize>()
+            let (sent, verdict) = send_body(&mut flow, &mut request, &[&body]);
+            verdict.unwrap();
+            sent.len()
         });
     });
     group.finish();

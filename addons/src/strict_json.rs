@@ -38,7 +38,18 @@ pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
 /// The same for texts of no more than so many values: small values take far more memory and
 /// time than their text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
+    count_values(most, bytes)?;
+    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = Strict.deserialize(&mut deserializer).map_err(malformed)?;
+    deserializer.end().map_err(malformed)?;
+    Ok(value)
+}
+
+/// Counts the values of a text without parsing it, never fewer than a parser would find. Refuses
+/// a text that is not UTF-8, is nested too deep or has more than `most` values.
+pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError> {
+    std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
     let shape = Shape::of(bytes);
     if shape.nesting > MAX_NESTING {
         return Err(StrictJsonError::TooDeep);
@@ -46,11 +57,7 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
     if shape.values > most {
         return Err(StrictJsonError::TooMany(most));
     }
-    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Strict.deserialize(&mut deserializer).map_err(malformed)?;
-    deserializer.end().map_err(malformed)?;
-    Ok(value)
+    Ok(shape.values)
 }
 
 /// What brackets and commas outside strings tell of a text before it is parsed. They are counted

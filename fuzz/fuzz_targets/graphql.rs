@@ -95,7 +95,9 @@ async fn judge(body: Vec<u8>) -> Result<Bytes, Denial> {
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
     let chain = chain();
     chain.request(&mut flow, &mut request).await?;
-    chain.body(request.take_whole().unwrap(), body.into()).await
+    let judges = request.take_judges().unwrap();
+    let body = Buffered::own(body.into());
+    chain.judge(&mut flow, &mut request, judges, body).await
 }
 
 fuzz_target!(|text: &str| {

@@ -27,7 +27,7 @@ fn filters() -> Vec<Box<dyn BodyFilter>> {
         report_push_denials: true,
         warning_bytes: 512,
         hard_limit_bytes: 1024,
-        inspect_bytes: 10_000,
+
         reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
         watch: Arc::new(Silent),
     });

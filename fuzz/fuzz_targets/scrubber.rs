@@ -28,8 +28,8 @@ impl SecretSource for Fixed {
     }
 }
 
-/// The body as a sandbox gets it; `None` where it is refused.
-fn scrubbed(encoding: Option<&'static str>, body: &[u8], size: usize) -> Option<Vec<u8>> {
+/// The body as a sandbox gets it.
+fn scrubbed(body: &[u8], size: usize) -> Option<Vec<u8>> {
     let host = Host::parse("api.example.com").ok()?;
     let addon = Credentials::new(vec![Credential {
         name: "vendor".into(),
@@ -46,10 +46,6 @@ fn scrubbed(encoding: Option<&'static str>, body: &[u8], size: usize) -> Option<
     let mut request = Request::new(Method::GET, path, None, HeaderMap::new());
     addon.request(&mut flow, &mut request).ready()?.ok()?;
     let mut response = Response::new(StatusCode::OK, HeaderMap::new());
-    if let Some(encoding) = encoding {
-        let encoding = http::HeaderValue::from_static(encoding);
-        response.headers.insert("content-encoding", encoding);
-    }
     addon.response(&mut flow, &mut response).ready()?.ok()?;
     let mut passed = body.to_vec();
     for mut filter in response.take_filters() {
@@ -86,23 +82,11 @@ fn flow(host: Host) -> Option<Flow> {
     Some(flow)
 }
 
-fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
-    let (encoding, size, before, after) = input;
-    let encoding = [None, Some("gzip"), Some("br"), Some("zstd")][usize::from(encoding % 4)];
-    let size = usize::from(size).max(1);
-    if encoding.is_none() {
-        let body = [before, SECRET.as_bytes(), after].concat();
-        let whole = scrubbed(None, &body, body.len()).expect("nothing to refuse");
-        let holds = whole.windows(SECRET.len()).any(|w| w == SECRET.as_bytes());
-        assert!(!holds, "an echo survived");
-        assert_eq!(scrubbed(None, &body, size), Some(whole));
-    } else {
-        // Whatever the encoding makes of it: bounded, and the same however it is cut.
-        let body = [before, after].concat();
-        let whole = scrubbed(encoding, &body, body.len().max(1));
-        let cut = scrubbed(encoding, &body, size);
-        if let (Some(whole), Some(cut)) = (whole, cut) {
-            assert_eq!(whole, cut);
-        }
-    }
+fuzz_target!(|input: (u8, &[u8], &[u8])| {
+    let (size, before, after) = input;
+    let body = [before, SECRET.as_bytes(), after].concat();
+    let whole = scrubbed(&body, body.len()).expect("nothing to refuse");
+    let holds = whole.windows(SECRET.len()).any(|w| w == SECRET.as_bytes());
+    assert!(!holds, "an echo survived");
+    assert_eq!(scrubbed(&body, usize::from(size).max(1)), Some(whole));
 });

@@ -251,7 +251,6 @@ fn git(config: &Arc<Config>) -> GitSettings {
         report_push_denials: git.report_push_denials,
         warning_bytes: git.warning_bytes,
         hard_limit_bytes: git.hard_limit_bytes,
-        inspect_bytes: config.proxy.limits.inspect_body_bytes,
         reachable: Arc::new(reachable),
         watch: Arc::new(PushLog),
     }

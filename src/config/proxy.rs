@@ -177,6 +177,9 @@ fn limits(fields: &mut Fields<'_>) -> Limits {
         // hyper reads heads into no less than 8 KB.
         max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
         inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
+        inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),
+        inspect_timeout: fields.or("inspect_timeout", secs(30), |at| at.duration()),
+        inspect_memory: fields.or("inspect_memory", 256 << 20, |at| at.size(MB..=1024 * GB)),
         certificates_per_minute: fields.or("certificates_per_minute", 120, |at| {
             at.number(1..=1_000_000)
         }),

@@ -94,7 +94,14 @@ pub struct Limits {
     pub max_connections_per_container: usize,
     pub header_read_timeout: Duration,
     pub max_header_bytes: usize,
+    /// The most that is buffered of one body, in bytes.
     pub inspect_body_bytes: usize,
+    /// The most JSON values in a buffered body.
+    pub inspect_values: usize,
+    /// From a message's head to the last byte that must be buffered.
+    pub inspect_timeout: Duration,
+    /// The most memory for all buffered bodies together, in bytes.
+    pub inspect_memory: usize,
     pub certificates_per_minute: u32,
 }
 

@@ -1,6 +1,5 @@
-//! Bodies on their way through: counted, filtered, and never held.
+//! Bodies on their way through: counted and filtered, never collected.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,6 +14,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::activity::Activity;
+use super::buffered_body::Judged;
 use super::drain::Denied;
 use super::filtering::Filtering;
 use super::live::Exchange;
@@ -30,22 +30,15 @@ pub enum BodyError {
 }
 
 /// Where the bytes of a request's body come from.
-enum Source {
-    Streaming(Incoming),
-    /// Read already, since it had to be judged whole.
-    Held(Bytes),
-    Ended,
+#[derive(Default)]
+struct Source {
+    /// What was buffered: the part that was judged, then what had arrived behind it.
+    buffered: [Bytes; 2],
+    /// What the client still sends.
+    streaming: Option<Incoming>,
 }
 
 impl Source {
-    /// What the client still sends, if it does.
-    fn into_streaming(self) -> Option<Incoming> {
-        match self {
-            Self::Streaming(inner) => Some(inner),
-            Self::Held(_) | Self::Ended => None,
-        }
-    }
-
     /// The next bytes. Trailers from a client are dropped.
     fn poll_chunk(
         &mut self,
@@ -53,15 +46,12 @@ impl Source {
         counters: &Counters,
         activity: &Activity,
     ) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+        if let Some(bytes) = self.buffered.iter_mut().find(|bytes| !bytes.is_empty()) {
+            return Poll::Ready(Some(Ok(std::mem::take(bytes))));
+        }
         loop {
-            let inner = match self {
-                Self::Streaming(inner) => inner,
-                Self::Held(bytes) => {
-                    let bytes = std::mem::take(bytes);
-                    *self = Self::Ended;
-                    return Poll::Ready(Some(Ok(bytes)));
-                }
-                Self::Ended => return Poll::Ready(None),
+            let Some(inner) = &mut self.streaming else {
+                return Poll::Ready(None);
             };
             let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
             match frame.map(Frame::into_data) {
@@ -74,6 +64,23 @@ impl Source {
                 }
                 Some(Err(_trailers)) => {}
             }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let streaming = self.streaming.as_ref();
+        self.buffered.iter().all(Bytes::is_empty) && streaming.is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let buffered: usize = self.buffered.iter().map(Bytes::len).sum();
+        match &self.streaming {
+            None => SizeHint::with_exact(buffered as u64),
+            Some(inner) if buffered == 0 => inner.size_hint(),
+            Some(inner) => match inner.size_hint().exact() {
+                Some(rest) => SizeHint::with_exact(rest + buffered as u64),
+                None => SizeHint::default(),
+            },
         }
     }
 }
@@ -97,31 +104,31 @@ struct Upload {
 pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
+    /// A body that streams from its first byte.
     pub fn new(
         inner: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
         counters: &Arc<Counters>,
         activity: &Arc<Activity>,
     ) -> Self {
-        let source = if inner.is_end_stream() {
-            Source::Ended
-        } else {
-            Source::Streaming(inner)
+        let source = Source {
+            streaming: (!inner.is_end_stream()).then_some(inner),
+            ..Source::default()
         };
         Self::from_source(source, filters, counters, activity)
     }
 
-    /// A body that was read and judged whole.
-    pub fn held(
-        bytes: Bytes,
+    /// A body that was judged, with the rest of it where the judges needed its beginning alone.
+    pub fn judged(
+        judged: Judged,
+        rest: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
         counters: &Arc<Counters>,
         activity: &Arc<Activity>,
     ) -> Self {
-        let source = if bytes.is_empty() {
-            Source::Ended
-        } else {
-            Source::Held(bytes)
+        let source = Source {
+            buffered: [judged.bytes, judged.unread],
+            streaming: (!judged.complete).then_some(rest),
         };
         Self::from_source(source, filters, counters, activity)
     }
@@ -133,7 +140,7 @@ impl RequestBody {
         activity: &Arc<Activity>,
     ) -> Self {
         let filtered = !filters.is_empty();
-        if !filtered && matches!(source, Source::Ended) {
+        if !filtered && source.is_end_stream() {
             return Self(None);
         }
         Self(Some(Box::new(Upload {
@@ -163,20 +170,11 @@ impl RequestBody {
     pub fn denial_slot(&self) -> Option<DenialSlot> {
         self.0.as_ref().and_then(|upload| upload.denied.clone())
     }
-
-    /// Reads until the filters let a first byte through or the body ended, so that what is
-    /// denied by then never reaches the upstream.
-    pub async fn prime(&mut self) -> Result<(), BodyError> {
-        match &mut self.0 {
-            Some(upload) => poll_fn(|context| upload.poll_fill(context)).await,
-            None => Ok(()),
-        }
-    }
 }
 
 impl Upload {
     /// Ready once something passed or all ended. What remains of a denied body is drained here,
-    /// because by then the body may be in the hands of the upstream's connection.
+    /// because the body is in the hands of the upstream's connection.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));
@@ -186,14 +184,13 @@ impl Upload {
                 .source
                 .poll_chunk(context, &self.counters, &self.activity);
             let verdict = match ready!(next).transpose()? {
-                Some(chunk) => filtering.chunk(chunk),
+                Some(chunk) => filtering.feed(chunk),
                 None => filtering.end(None),
             };
             if let Err(denial) = verdict {
                 if let Some(slot) = &self.denied {
-                    let rest = std::mem::replace(&mut self.source, Source::Ended);
-                    let denied = Denied::new(denial.clone(), rest.into_streaming());
-                    *slot.lock() = Some(denied);
+                    let rest = std::mem::take(&mut self.source).streaming;
+                    *slot.lock() = Some(Denied::new(denial.clone(), rest));
                 }
                 return Poll::Ready(Err(BodyError::Denied(denial)));
             }
@@ -233,24 +230,15 @@ impl Body for RequestBody {
         };
         match &upload.filtering {
             Some(filtering) => filtering.ended && filtering.passed.is_empty(),
-            None => match &upload.source {
-                Source::Streaming(inner) => inner.is_end_stream(),
-                Source::Held(bytes) => bytes.is_empty(),
-                Source::Ended => true,
-            },
+            None => upload.source.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(upload) = &self.0 else {
-            return SizeHint::with_exact(0);
-        };
-        match (&upload.filtering, &upload.source) {
-            (Some(filtering), _) if !filtering.keeps_length() => SizeHint::default(),
-            (Some(_), Source::Streaming(_) | Source::Held(_)) => SizeHint::default(),
-            (_, Source::Streaming(inner)) => inner.size_hint(),
-            (_, Source::Held(bytes)) => SizeHint::with_exact(bytes.len() as u64),
-            (_, Source::Ended) => SizeHint::with_exact(0),
+        match &self.0 {
+            None => SizeHint::with_exact(0),
+            Some(upload) if upload.filtering.is_some() => SizeHint::default(),
+            Some(upload) => upload.source.size_hint(),
         }
     }
 }
@@ -274,18 +262,34 @@ impl ResponseBody {
     pub fn new(
         inner: Incoming,
         upstream: Upstream,
-        filters: Vec<Box<dyn BodyFilter>>,
+        filtering: Option<Filtering>,
         exchange: Box<Exchange>,
     ) -> Box<Self> {
         let mut body = Box::new(Self {
             inner: Some(inner),
             upstream: Some(upstream),
-            filtering: (!filters.is_empty()).then(|| Filtering::new(filters)),
+            filtering,
             trailers: None,
             broken: None,
             exchange: Some(exchange),
         });
         if body.inner.as_ref().is_some_and(Body::is_end_stream) && body.filtering.is_none() {
+            body.finish();
+        }
+        body
+    }
+
+    /// A body that was buffered and judged: its upstream connection is free already.
+    pub fn buffered(bytes: Bytes, exchange: Box<Exchange>) -> Box<Self> {
+        let mut body = Box::new(Self {
+            inner: None,
+            upstream: None,
+            filtering: Some(Filtering::passed(bytes)),
+            trailers: None,
+            broken: None,
+            exchange: Some(exchange),
+        });
+        if body.is_end_stream() {
             body.finish();
         }
         body
@@ -340,13 +344,14 @@ impl ResponseBody {
         BodyError::Denied(denial)
     }
 
-    /// Takes what has arrived of a filtered body, without waiting for more. Where that is all of
-    /// it, its length is known in spite of the filters: a short answer goes out in one piece, as
-    /// it came.
-    pub fn gather(&mut self) -> Option<u64> {
+    /// Takes what has arrived of a filtered body, up to about `most` bytes, without waiting for
+    /// more. Where that is all of it, its length is known in spite of the filters: a short answer
+    /// goes out in one piece, as it came.
+    pub fn gather(&mut self, most: usize) -> Option<u64> {
         // Whoever takes the body polls it again, and is woken then.
         let context = &mut Context::from_waker(Waker::noop());
-        while self.filtering.as_ref().is_some_and(|one| !one.ended) {
+        let goes_on = |one: &Filtering| !one.ended && one.passed.len() <= most;
+        while self.filtering.as_ref().is_some_and(goes_on) {
             match self.poll_step(context) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
@@ -365,12 +370,17 @@ impl ResponseBody {
 
     /// Sends the next frame through the filters.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        match self.filtering.as_mut().map(Filtering::advance) {
+            Some(Ok(false)) | None => {}
+            Some(Ok(true)) => return Poll::Ready(Ok(())),
+            Some(Err(denial)) => return Poll::Ready(Err(self.deny(denial))),
+        }
         let frame = ready!(self.poll_inner(context)).transpose()?;
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));
         };
         let verdict = match frame.map(Frame::into_data) {
-            Some(Ok(chunk)) => filtering.chunk(chunk),
+            Some(Ok(chunk)) => filtering.feed(chunk),
             Some(Err(frame)) => {
                 self.trailers = frame.into_trailers().ok().map(Box::new);
                 filtering.end(self.trailers.as_deref_mut())

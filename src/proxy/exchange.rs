@@ -6,8 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use addons::contract::{
-    Cleared, Code, Denial, Flow, Host, Kind, Request as Head, Response as AnswerHead,
+    Cleared, Code, Denial, Flow, Host, Judges, Kind, Request as Head, Response as AnswerHead,
 };
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
@@ -16,21 +17,21 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
 use super::body::{DenialSlot, RequestBody, ResponseBody};
+use super::buffered_body::{judge_request, judge_response};
 use super::connection::Connection;
 use super::door::{Door, destination};
 use super::drain::{Denied, drain};
+use super::filtering::Filtering;
 use super::headers::{Upgrade, read_head, read_response_head};
 use super::live::Exchange;
-use super::outgoing::{
-    not_answered, outgoing, request_broke_off, transmit, upstream_broke_off, within,
-};
+use super::outgoing::{not_answered, outgoing, transmit, upstream_broke_off, within};
 use super::permission::Permitted;
 use super::reply::{self, Reply};
 use super::upstream::{self, LeasePool, Target, Upstream, Want};
-use super::{websocket, whole};
+use super::websocket;
 
 /// Filtered bodies up to this size keep a length, if they are there at once.
-const GATHERED: u64 = 16 * 1024;
+const GATHERED: usize = 16 * 1024;
 
 /// Answers one request. Whatever goes wrong is an answer too.
 ///
@@ -42,7 +43,8 @@ pub fn handle(
     request: Request<Incoming>,
 ) -> impl Future<Output = Response<Reply>> + Send + use<> {
     let close_after = connection.container.is_none() || connection.refusal.is_some();
-    let closes = close_after && request.version() < Version::HTTP_2;
+    let may_close = request.version() < Version::HTTP_2;
+    let mut closes = close_after && may_close;
     let (mut exchange, mut asked) = begin(connection, door, request);
     async move {
         let answered = match &mut asked {
@@ -51,7 +53,11 @@ pub fn handle(
         };
         let response = match answered {
             Ok(answered) => answered.response(exchange),
-            Err(denial) => deny(exchange, &denial),
+            Err(denial) => {
+                // The client may go on sending for as long as it likes.
+                closes |= may_close && denial.code() == Code::BodyTimeout;
+                deny(exchange, &denial)
+            }
         };
         if closes {
             reply::closing(response)
@@ -144,7 +150,10 @@ impl Asked {
         let mut answered = Answered::read(response, upstream, opening, &live.flow.host)?;
         let chain = &live.world.chain;
         chain.response(&mut live.flow, &mut answered.head).await?;
-        Ok(answered)
+        match answered.head.take_judges() {
+            Some(judges) => Box::pin(answered.judged(exchange, judges)).await,
+            None => Ok(answered),
+        }
     }
 
     async fn judge(&mut self, exchange: &mut Exchange) -> Result<Cleared, Denial> {
@@ -169,28 +178,35 @@ impl Asked {
         denial
     }
 
-    /// The body to send: as it streams, or read and judged where an addon asked for that.
-    async fn body_of(&mut self, exchange: &Exchange) -> Result<RequestBody, Denial> {
+    /// The body to send: as it streams, or judged where an addon asked for that.
+    async fn body_of(&mut self, exchange: &mut Exchange) -> Result<RequestBody, Denial> {
+        let body = self.body.take().ok_or_else(Denial::internal)?;
+        if let Some(judges) = self.head.take_judges() {
+            return Box::pin(self.judged(exchange, body, judges)).await;
+        }
         let activity = &exchange.connection.activity;
         let counters = &exchange.live.flow.counters;
-        let mut body = if let Some(whole) = self.head.take_whole() {
-            let chain = &exchange.live.world.chain;
-            let body = self.body.as_mut().ok_or_else(Denial::internal)?;
-            let judging = whole::judge(&mut self.head, body, whole, chain, counters, activity);
-            match Box::pin(judging).await {
-                Ok(held) => RequestBody::held(held, self.head.take_filters(), counters, activity),
-                Err(denial) => return Err(self.denied(denial.by("proxy"))),
+        let filters = self.head.take_filters();
+        Ok(RequestBody::new(body, filters, counters, activity))
+    }
+
+    async fn judged(
+        &mut self,
+        exchange: &mut Exchange,
+        mut body: Incoming,
+        judges: Judges<Head>,
+    ) -> Result<RequestBody, Denial> {
+        match judge_request(exchange, &mut self.head, &mut body, judges).await {
+            Ok(judged) => {
+                let activity = &exchange.connection.activity;
+                let counters = &exchange.live.flow.counters;
+                let filters = self.head.take_filters();
+                Ok(RequestBody::judged(judged, body, filters, counters, activity))
             }
-        } else {
-            let body = self.body.take().ok_or_else(Denial::internal)?;
-            RequestBody::new(body, self.head.take_filters(), counters, activity)
-        };
-        match body.prime().await {
-            Ok(()) => Ok(body),
-            Err(error) => Err(match take_denied(body.denial_slot().as_ref()) {
-                Some(denied) => Box::pin(denied.when_due(self.version)).await,
-                None => request_broke_off(&error),
-            }),
+            Err(denial) => {
+                let denial = denial.by("proxy");
+                Err(refused(denial, body, self.unasked, self.version).await)
+            }
         }
     }
 
@@ -324,6 +340,14 @@ fn drain_beside(body: Incoming, unasked: bool, denial: &Denial) {
     }
 }
 
+/// A denial while the body was being judged. A body that took too long is not read on.
+async fn refused(denial: Denial, body: Incoming, unasked: bool, version: Version) -> Denial {
+    if denial.code() == Code::BodyTimeout || (unasked && denial.answer().is_none()) {
+        return denial;
+    }
+    Box::pin(Denied::new(denial, Some(body)).when_due(version)).await
+}
+
 /// What the client is answered with, besides a denial.
 struct Answered {
     head: AnswerHead,
@@ -333,6 +357,7 @@ struct Answered {
 /// What follows the head.
 enum Rest {
     Body(Incoming, Upstream),
+    Buffered(Bytes),
     Websocket(Box<websocket::Accepted>),
 }
 
@@ -364,36 +389,74 @@ impl Answered {
         })
     }
 
+    /// Has the body buffered and judged; its upstream connection is free for the next request.
+    async fn judged(
+        mut self,
+        exchange: &mut Exchange,
+        judges: Judges<AnswerHead>,
+    ) -> Result<Self, Denial> {
+        let Rest::Body(body, mut upstream) = self.rest else {
+            return Err(Denial::internal().rule("judge of what is no body"));
+        };
+        let judging = judge_response(exchange, &mut self.head, body, &mut upstream, judges);
+        let bytes = judging.await.map_err(|denial| denial.by("proxy"))?;
+        if let Upstream::Http1(one) = upstream {
+            exchange.connection.keep(one);
+        }
+        self.rest = Rest::Buffered(bytes);
+        Ok(self)
+    }
+
     /// The answer as the client gets it; its body carries the exchange.
     fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
         let Self { mut head, rest } = self;
         let (body, upstream) = match rest {
             Rest::Body(body, upstream) => (body, upstream),
             Rest::Websocket(accepted) => return accepted.relay(head.headers, exchange),
+            Rest::Buffered(bytes) => {
+                exchange.live.answered(head.status.as_u16());
+                return theirs(head, ResponseBody::buffered(bytes, exchange));
+            }
+        };
+        let filtering = match filtering(&body, &mut head) {
+            Ok(filtering) => filtering,
+            Err(denial) => return deny(exchange, &denial.by("proxy")),
         };
         exchange.live.answered(head.status.as_u16());
-        // An answer to HEAD, a 204 or a 304: there is nothing to filter, and a length that the
-        // head names stays true.
-        let filters = if body.is_end_stream() {
-            Vec::new()
-        } else {
-            head.take_filters()
-        };
         let announced = body.size_hint().exact();
-        let mut body = ResponseBody::new(body, upstream, filters, exchange);
+        let mut body = ResponseBody::new(body, upstream, filtering, exchange);
         if !body.keeps_length() {
-            let is_short = announced.is_some_and(|length| length <= GATHERED);
-            match if is_short { body.gather() } else { None } {
+            let is_short = announced.is_some_and(|length| length <= GATHERED as u64);
+            match if is_short {
+                body.gather(GATHERED)
+            } else {
+                None
+            } {
                 Some(length) if Some(length) == announced => {}
                 Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
                 None => _ = head.headers.remove(CONTENT_LENGTH),
             }
         }
-        let mut response = Response::new(Reply::Theirs(body));
-        *response.status_mut() = head.status;
-        *response.headers_mut() = head.headers;
-        response
+        theirs(head, body)
     }
+}
+
+/// What filters the body. Where there is none (an answer to HEAD, a 204, a 304) nothing does, and
+/// the length and encoding that the head names stay true.
+fn filtering(body: &Incoming, head: &mut AnswerHead) -> Result<Option<Filtering>, Denial> {
+    if body.is_end_stream() {
+        return Ok(None);
+    }
+    let filtering = Filtering::of_response(head, false)?;
+    Ok((!filtering.is_idle()).then_some(filtering))
+}
+
+/// An upstream's answer as the client gets it.
+fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
+    let mut response = Response::new(Reply::Theirs(body));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response
 }
 
 fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {

@@ -1,11 +1,17 @@
 //! The filters of one body, one behind the other.
 
-use addons::contract::{BodyFilter, BodyOut, Denial};
+use addons::contract::{BodyFilter, BodyOut, Denial, Response};
+use addons::decode::{Decoder, Side};
 use bytes::Bytes;
 use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
 
-/// Runs chunks through the filters of one body.
+/// Bytes that are decoded at once: filters hold and pass on no more at a time.
+const STEP: usize = 64 * 1024;
+
+/// Runs a body through its filters, decoded where it came encoded.
 pub struct Filtering {
+    decoder: Option<Decoder>,
     filters: Vec<Box<dyn BodyFilter>>,
     /// What may go out.
     pub passed: BodyOut,
@@ -14,26 +20,78 @@ pub struct Filtering {
 }
 
 impl Filtering {
+    /// The filters of a body that is not encoded.
     pub fn new(filters: Vec<Box<dyn BodyFilter>>) -> Self {
         Self {
+            decoder: None,
             filters,
             passed: BodyOut::default(),
             ended: false,
         }
     }
 
-    /// Whether `Content-Length` stays true.
-    pub fn keeps_length(&self) -> bool {
-        self.filters.iter().all(|filter| filter.keeps_length())
+    /// The filters of a response. Where one of them reads the content, or `is_read` says that
+    /// somebody behind them does, the body is decoded, and the head says so.
+    pub fn of_response(head: &mut Response, is_read: bool) -> Result<Self, Denial> {
+        let mut filtering = Self::new(head.take_filters());
+        let mut filters = filtering.filters.iter();
+        if is_read || filters.any(|filter| filter.reads_content()) {
+            filtering.decoder = Decoder::of(Side::Response, &head.headers)?;
+            head.headers.remove(CONTENT_ENCODING);
+        }
+        Ok(filtering)
     }
 
-    /// Takes a piece of the body.
-    pub fn chunk(&mut self, chunk: Bytes) -> Result<(), Denial> {
-        through(&mut self.filters, chunk, &mut self.passed)
+    /// A body that has passed already.
+    pub fn passed(bytes: Bytes) -> Self {
+        let mut filtering = Self::new(Vec::new());
+        filtering.passed.push(bytes);
+        filtering.ended = true;
+        filtering
+    }
+
+    /// Whether there is nothing to be done to the body.
+    pub fn is_idle(&self) -> bool {
+        self.filters.is_empty() && self.decoder.is_none()
+    }
+
+    /// The most bytes that decoding may take.
+    pub fn memory(&self) -> usize {
+        self.decoder.as_ref().map_or(0, Decoder::memory)
+    }
+
+    /// Whether `Content-Length` stays true.
+    pub fn keeps_length(&self) -> bool {
+        self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
+    }
+
+    /// Takes a piece of the body. Call [`Filtering::advance`] until it has nothing left before the
+    /// next one.
+    pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
+        let Some(decoder) = &mut self.decoder else {
+            return through(&mut self.filters, chunk, &mut self.passed);
+        };
+        decoder.feed(chunk);
+        self.advance().map(drop)
+    }
+
+    /// Decodes a little more of what was fed, and says whether there was more.
+    pub fn advance(&mut self) -> Result<bool, Denial> {
+        let Some(decoder) = &mut self.decoder else {
+            return Ok(false);
+        };
+        let Some(piece) = decoder.next(STEP)? else {
+            return Ok(false);
+        };
+        through(&mut self.filters, piece, &mut self.passed)?;
+        Ok(true)
     }
 
     /// Ends the filters one after the other: what one held back still passes those behind it.
     pub fn end(&mut self, mut trailers: Option<&mut HeaderMap>) -> Result<(), Denial> {
+        if let Some(decoder) = &mut self.decoder {
+            decoder.end()?;
+        }
         let mut left = self.filters.as_mut_slice();
         while let Some((filter, behind)) = left.split_first_mut() {
             let mut held = BodyOut::default();
@@ -101,8 +159,8 @@ mod tests {
     #[test]
     fn what_one_filter_held_back_passes_those_behind_it() {
         let mut filtering = filtering([false, false]);
-        filtering.chunk("ab".into()).unwrap();
-        filtering.chunk("c".into()).unwrap();
+        filtering.feed("ab".into()).unwrap();
+        filtering.feed("c".into()).unwrap();
         assert!(filtering.passed.is_empty());
         filtering.end(None).unwrap();
         assert!(filtering.ended);
@@ -114,7 +172,7 @@ mod tests {
     fn a_body_that_is_denied_at_its_end_has_not_ended() {
         for denies in [[true, false], [false, true]] {
             let mut filtering = filtering(denies);
-            filtering.chunk("ab".into()).unwrap();
+            filtering.feed("ab".into()).unwrap();
             assert!(filtering.end(None).is_err());
             assert!(!filtering.ended && filtering.passed.is_empty());
         }

@@ -3,6 +3,7 @@
 mod accept;
 mod activity;
 mod body;
+mod buffered_body;
 mod connection;
 mod door;
 mod drain;
@@ -10,6 +11,7 @@ mod exchange;
 mod filtering;
 mod headers;
 mod hello;
+mod inspection;
 mod io;
 mod leaf;
 mod live;
@@ -23,7 +25,6 @@ mod sniff;
 mod tunnel;
 mod upstream;
 mod websocket;
-mod whole;
 #[cfg(test)]
 mod woken;
 mod workers;
@@ -44,6 +45,7 @@ pub use workers::Workers;
 use crate::tls::Authority;
 use crate::world::{World, Worlds};
 use connection::ConnectionCount;
+use inspection::Inspection;
 
 /// What all connections share.
 pub struct Engine {
@@ -53,6 +55,8 @@ pub struct Engine {
     pub(crate) connections: Arc<ConnectionCount>,
     /// Those of addresses that nobody registered.
     pub(crate) strangers: Arc<ConnectionCount>,
+    /// Memory and threads for buffered bodies.
+    pub(crate) inspection: Arc<Inspection>,
     /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
     pub(crate) tasks: TaskTracker,
     /// Where they run.
@@ -77,6 +81,7 @@ impl Engine {
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
             strangers: Arc::default(),
+            inspection: Arc::new(Inspection::new(registry)?),
             tasks: TaskTracker::new(),
             workers,
             stopping: CancellationToken::new(),

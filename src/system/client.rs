@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, Chain, Cleared, Client, Code, Container, Denial, Flow, Kind, Lookup, Path,
-    Principal, Scheme, System,
+    self, Authority, Buffered, Chain, Cleared, Client, Code, Container, Denial, Flow, Kind, Lookup,
+    Path, Principal, Scheme, System,
 };
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
@@ -188,8 +188,9 @@ async fn clear(
     let mut head = contract::Request::new(parts.method.clone(), path, query, headers);
     head.content_length = Some(body.len() as u64);
     let cleared = chain.request(flow, &mut head).await?;
-    if let Some(whole) = head.take_whole() {
-        body = chain.body(whole, body).await?;
+    if let Some(judges) = head.take_judges() {
+        let own = Buffered::own(body);
+        body = chain.judge(flow, &mut head, judges, own).await?;
     }
     if !head.take_filters().is_empty() {
         // They would have to see the body, and nothing that is looked up has one to filter.

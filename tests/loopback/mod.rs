@@ -355,6 +355,9 @@ fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
             header_read_timeout: Duration::from_secs(15),
             max_header_bytes: 65536,
             inspect_body_bytes: 8 << 20,
+            inspect_values: 100_000,
+            inspect_timeout: Duration::from_secs(30),
+            inspect_memory: 256 << 20,
             certificates_per_minute: 120,
         },
         dns: DnsConfig {

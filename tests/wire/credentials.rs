@@ -208,7 +208,7 @@ fn a_base64_form_of_basic_is_redacted_too() {
 fn a_compressed_echo_is_redacted_in_every_encoding() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
-    for encoding in ["gzip", "br", "zstd"] {
+    for encoding in ["gzip", "br", "zstd", "deflate"] {
         let accept = format!("Accept-Encoding: {encoding}");
         let reply = proxy.https_get(HOST, &format!("/reflect/{encoding}"), &[&accept]);
         let seen = origin.seen().pop().unwrap();

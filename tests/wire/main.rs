@@ -7,6 +7,8 @@
     reason = "a test that panics has said what it had to say"
 )]
 
+#[path = "../../addons/tests/decode/bodies.rs"]
+mod bodies;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -28,6 +30,7 @@ mod giving_up;
 mod guarded;
 mod house;
 mod identity;
+mod inspection;
 mod lfs;
 mod limits;
 mod oauth;

@@ -1,4 +1,4 @@
-//! Judging and changing a body: while it streams, or whole where it has to be.
+//! Looking at a body and changing it while it streams.
 
 use std::collections::{VecDeque, vec_deque};
 use std::future::Future;
@@ -7,42 +7,27 @@ use std::pin::Pin;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::denial::{Denial, Verdict};
+use super::denial::Verdict;
 
 /// A future that an addon or the engine hands over.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Judges a request's body as a whole, for what cannot be judged in pieces. It may wait.
-///
-/// It sees the body decoded, and no larger than the limit it was given with. What it answers
-/// is what is sent on. Until then nothing is looked up or dialled.
-pub trait BodyJudge: Send {
-    /// The name of the addon that judges, for its denials.
-    fn addon(&self) -> &'static str;
-
-    /// Passes the body on, changed or not, or denies.
-    fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>>;
-}
-
-/// What is to be judged of one request's body, and how much of it may be held for that.
-pub struct WholeBody {
-    /// The lowest of the judges' limits, in bytes after decoding.
-    pub limit: usize,
-    pub(super) judges: Vec<Box<dyn BodyJudge>>,
-}
-
 /// Looks at a body as it passes. It owns its state, sees chunks that are cut anywhere, and its
 /// verdict must not depend on where.
 ///
-/// What it holds back it holds in itself, and never more than it promises. A denial ends the
-/// body: nothing more of it goes out. The upstream is not contacted before the request's
-/// filters let a first byte through, or the body ended.
+/// A filter holds back at most 64 KiB; what needs more of a body is a
+/// [`BodyJudge`](super::BodyJudge). A denial ends the body: nothing more of it is sent.
 pub trait BodyFilter: Send {
     /// A chunk arrives; what may pass goes to `out`.
     fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict;
 
     /// The body ended; what was held back goes to `out`. Trailers may be changed.
     fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict;
+
+    /// Whether the filter looks at the content: an encoded response is decoded for it then.
+    fn reads_content(&self) -> bool {
+        true
+    }
 
     /// Whether as many bytes come out as go in, so that `Content-Length` stays true.
     fn keeps_length(&self) -> bool {

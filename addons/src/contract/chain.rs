@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use thiserror::Error;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::addon::{Addon, Step, StepKind};
-use super::body::WholeBody;
 use super::denial::{Denial, Verdict};
 use super::dns::{DnsAnswer, DnsQuery};
 use super::flow::{Flow, Outcome};
+use super::judge::{Buffered, Judges};
 use super::message::{Request, Response};
 use super::permit::{Addresses, Permit};
 
@@ -103,20 +103,15 @@ impl Chain {
         Ok(Cleared(()))
     }
 
-    /// A body that addons asked to judge whole. It has the deadline of a phase.
-    pub async fn body(&self, whole: WholeBody, mut body: Bytes) -> Result<Bytes, Denial> {
-        for judge in whole.judges {
-            let addon = judge.addon();
-            // In a block of its own, so that a panic is caught wherever in the judge it is.
-            let judging = AssertUnwindSafe(async move { judge.judge(body).await }).catch_unwind();
-            let verdict = match timeout(self.deadline, judging).await {
-                Ok(Ok(verdict)) => verdict,
-                Ok(Err(_panic)) => Err(Denial::internal().rule("panic")),
-                Err(_elapsed) => Err(Denial::internal().rule("deadline")),
-            };
-            body = verdict.map_err(|denial| denial.by(addon))?;
-        }
-        Ok(body)
+    /// A buffered body, judge by judge. Each judge has the deadline of a phase.
+    pub async fn judge<Head>(
+        &self,
+        flow: &mut Flow,
+        head: &mut Head,
+        judges: Judges<Head>,
+        body: Buffered,
+    ) -> Result<Bytes, Denial> {
+        judges.judge(flow, head, body, self.deadline).await
     }
 
     /// What the name resolved to. The only place where a [`Permit`] is minted.

@@ -102,8 +102,12 @@ codes! {
     BotBranchRestricted = "bot_branch_restricted", 403, Policy;
     /// A push is over its limit.
     PushTooLarge = "push_too_large", 413, Policy;
-    /// A body must be judged whole and is over the limit.
+    /// A body that must be judged is over a limit.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
+    /// Buffered bodies take all the memory that they may.
+    InspectionBusy = "inspection_busy", 503, Policy;
+    /// A buffered body was not complete in time.
+    BodyTimeout = "body_timeout", 408, Client;
     /// An encoding that cannot be inspected.
     UnsupportedEncoding = "unsupported_encoding", 415, Policy;
     /// No single reading.

@@ -2,7 +2,8 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
-use super::body::{BodyFilter, BodyJudge, WholeBody};
+use super::body::BodyFilter;
+use super::judge::{BodyJudge, Judges};
 use super::path::Path;
 
 /// The head of a request. Hop-by-hop fields are gone already; what an addon changes is what
@@ -21,7 +22,7 @@ pub struct Request {
     /// How long the body says it is; `Some(0)` where there is none.
     pub content_length: Option<u64>,
     filters: Vec<Box<dyn BodyFilter>>,
-    whole: Option<WholeBody>,
+    judges: Option<Judges<Self>>,
 }
 
 impl Request {
@@ -36,7 +37,7 @@ impl Request {
             websocket: false,
             content_length: None,
             filters: Vec::new(),
-            whole: None,
+            judges: None,
         }
     }
 
@@ -50,20 +51,16 @@ impl Request {
         std::mem::take(&mut self.filters)
     }
 
-    /// Has the body judged whole before anything of it is sent; one that is larger than `limit`
-    /// is denied. Judges see it in the order they were given, before the filters do.
-    pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge + 'static) {
-        let whole = self.whole.get_or_insert_with(|| WholeBody {
-            limit,
-            judges: Vec::new(),
-        });
-        whole.limit = whole.limit.min(limit);
-        whole.judges.push(Box::new(judge));
+    /// Has the body buffered and judged before anything of it is sent. One of more than `limit`
+    /// bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges see it in the order
+    /// in which they were added, before the filters do.
+    pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
+        self.judges = Some(Judges::with(self.judges.take(), limit, judge));
     }
 
-    /// Hands what must be judged whole to the engine.
-    pub fn take_whole(&mut self) -> Option<WholeBody> {
-        self.whole.take()
+    /// Hands the judges to the engine.
+    pub fn take_judges(&mut self) -> Option<Judges<Self>> {
+        self.judges.take()
     }
 }
 
@@ -74,6 +71,7 @@ pub struct Response {
     /// The header fields.
     pub headers: HeaderMap,
     filters: Vec<Box<dyn BodyFilter>>,
+    judges: Option<Judges<Self>>,
 }
 
 impl Response {
@@ -84,6 +82,7 @@ impl Response {
             status,
             headers,
             filters: Vec::new(),
+            judges: None,
         }
     }
 
@@ -95,5 +94,17 @@ impl Response {
     /// Hands the filters to the engine.
     pub fn take_filters(&mut self) -> Vec<Box<dyn BodyFilter>> {
         std::mem::take(&mut self.filters)
+    }
+
+    /// Has the body buffered and judged before the client sees its first byte. One of more than
+    /// `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges see it after
+    /// the filters.
+    pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
+        self.judges = Some(Judges::with(self.judges.take(), limit, judge));
+    }
+
+    /// Hands the judges to the engine.
+    pub fn take_judges(&mut self) -> Option<Judges<Self>> {
+        self.judges.take()
     }
 }

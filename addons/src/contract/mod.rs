@@ -14,6 +14,7 @@ mod entry;
 mod flow;
 mod git;
 mod host;
+mod judge;
 mod message;
 mod outside;
 mod owned;
@@ -22,7 +23,7 @@ mod permit;
 mod slots;
 
 pub use addon::{Addon, Order, Step};
-pub use body::{BodyFilter, BodyJudge, BodyOut, BoxFuture, WholeBody};
+pub use body::{BodyFilter, BodyOut, BoxFuture};
 pub use chain::{Chain, Cleared, OrderError};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
@@ -33,6 +34,7 @@ pub use flow::{
 };
 pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
+pub use judge::{BodyJudge, Buffered, Inspection, Judges};
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
 pub use owned::Owned;

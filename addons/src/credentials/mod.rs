@@ -13,17 +13,16 @@ mod token;
 
 use std::sync::Arc;
 
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderName, StatusCode};
 use smallvec::SmallVec;
 
 use crate::contract::{
     Addon, ContainerId, Flow, Host, HostMap, Order, Request, Response, SecretSource, Step, Verdict,
 };
-use crate::decode::{Decoder, Side};
 use endpoints::Endpoints;
 use inject::HostCredentials;
-use scrub::{ScrubBody, Scrubber};
+use scrub::{ScrubBody, ScrubTrailers, Scrubber};
 
 pub use placeholder::{is_placeholder, placeholder};
 pub use token::{Fetched, Token, TokenForm, TokenSource};
@@ -145,22 +144,23 @@ impl Guarded {
         for scrubber in &self.scrubbers {
             scrubber.scrub_headers(&mut response.headers);
         }
-        if self.is_head || has_no_body(response.status) {
-            return Ok(());
-        }
-        let mut decoder = Decoder::of(Side::Response, &response.headers)?;
-        if decoder.is_none() && self.is_too_short(&response.headers) {
-            return Ok(());
-        }
-        response.headers.remove(http::header::CONTENT_ENCODING);
-        for scrubber in &self.scrubbers {
-            response.push_filter(ScrubBody::new(Arc::clone(scrubber), decoder.take()));
+        let bodiless = self.is_head || has_no_body(response.status);
+        for scrubber in self.scrubbers.iter().map(Arc::clone) {
+            if bodiless || self.is_too_short(&response.headers) {
+                // Over HTTP/2 trailers may follow all the same.
+                response.push_filter(ScrubTrailers(scrubber));
+            } else {
+                response.push_filter(ScrubBody::new(scrubber));
+            }
         }
         Ok(())
     }
 
     /// Whether no secret fits into the body, so that it may keep its length.
     fn is_too_short(&self, headers: &HeaderMap) -> bool {
+        if headers.contains_key(CONTENT_ENCODING) {
+            return false;
+        }
         let length = headers
             .get(CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok());

@@ -8,11 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use zeroize::Zeroizing;
 
 use super::forms::Forms;
-use crate::contract::{BodyFilter, BodyOut, Code, Denial, Verdict};
-use crate::decode::Decoder;
-
-/// What one chunk of a response may expand to: all of it is held until the client takes it.
-const MAX_DECODED_BYTES: usize = 16 * 1024 * 1024;
+use crate::contract::{BodyFilter, BodyOut, Verdict};
 
 /// Finds every form of a set of secrets. It has no `Debug` on purpose.
 pub(super) struct Scrubber {
@@ -127,33 +123,17 @@ impl Scrubber {
     }
 }
 
-fn expands_too_far() -> Denial {
-    let sentence = format!(
-        "Unsupported encoding: a chunk of the response expands to more than {MAX_DECODED_BYTES} bytes"
-    );
-    Denial::new(Code::UnsupportedEncoding, sentence)
-}
-
-/// Scrubs a body, decoding it first where the upstream encoded it.
+/// Scrubs a body, and the trailers behind it.
 pub(super) struct ScrubBody {
     scrubber: Arc<Scrubber>,
-    decoder: Option<Decoder>,
     held: Bytes,
 }
 
 impl ScrubBody {
-    pub(super) fn new(scrubber: Arc<Scrubber>, decoder: Option<Decoder>) -> Self {
+    pub(super) fn new(scrubber: Arc<Scrubber>) -> Self {
         Self {
             scrubber,
-            decoder,
             held: Bytes::new(),
-        }
-    }
-
-    fn next_piece(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
-        match &mut self.decoder {
-            Some(decoder) => decoder.next(most),
-            None => Ok(None),
         }
     }
 
@@ -171,23 +151,11 @@ impl ScrubBody {
 
 impl BodyFilter for ScrubBody {
     fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
-        let Some(decoder) = &mut self.decoder else {
-            self.pass(chunk, false, out);
-            return Ok(());
-        };
-        decoder.feed(chunk);
-        let mut room = MAX_DECODED_BYTES;
-        while let Some(piece) = self.next_piece(room)? {
-            room = room.checked_sub(piece.len()).ok_or_else(expands_too_far)?;
-            self.pass(piece, false, out);
-        }
+        self.pass(chunk, false, out);
         Ok(())
     }
 
     fn end(&mut self, out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict {
-        if let Some(decoder) = &mut self.decoder {
-            decoder.end()?;
-        }
         self.pass(Bytes::new(), true, out);
         if let Some(trailers) = trailers {
             self.scrubber.scrub_headers(trailers);
@@ -196,6 +164,27 @@ impl BodyFilter for ScrubBody {
     }
 
     fn keeps_length(&self) -> bool {
+        false
+    }
+}
+
+/// Scrubs the trailers of a response whose body is none, or too short for a secret.
+pub(super) struct ScrubTrailers(pub(super) Arc<Scrubber>);
+
+impl BodyFilter for ScrubTrailers {
+    fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
+        out.push(chunk);
+        Ok(())
+    }
+
+    fn end(&mut self, _out: &mut BodyOut, trailers: Option<&mut HeaderMap>) -> Verdict {
+        if let Some(trailers) = trailers {
+            self.0.scrub_headers(trailers);
+        }
+        Ok(())
+    }
+
+    fn reads_content(&self) -> bool {
         false
     }
 }

@@ -1,5 +1,7 @@
 //! What a push asks for: its commands, and how it wants to be answered.
 
+use std::borrow::Cow;
+
 use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
@@ -10,6 +12,9 @@ const MAX_REFS: usize = 10_000;
 /// Forges take a quarter of it; a longer one would not fit into the line of a report.
 const MAX_NAME: usize = 1024;
 
+/// Bytes of a ref's name that a sentence shows.
+const MAX_SHOWN: usize = 200;
+
 /// One ref to be written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Command {
@@ -19,9 +24,14 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// The name for people.
-    pub fn shown(&self) -> std::borrow::Cow<'_, str> {
-        String::from_utf8_lossy(&self.name)
+    /// The name for people: the first 200 bytes of it, since a report repeats it.
+    pub fn shown(&self) -> Cow<'_, str> {
+        match self.name.get(..MAX_SHOWN) {
+            Some(beginning) if self.name.len() > MAX_SHOWN => {
+                format!("{}…", String::from_utf8_lossy(beginning)).into()
+            }
+            _ => String::from_utf8_lossy(&self.name),
+        }
     }
 }
 

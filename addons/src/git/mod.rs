@@ -23,7 +23,7 @@ use crate::fold::{folds_to, remove_fields};
 use lfs::BatchRules;
 pub use lfs::Reachable;
 use paths::{Call, Named};
-use push::{PushBody, PushRules};
+use push::{JudgePush, MAX_COMMANDS, PushRules};
 
 /// Told of pushes that deserve a word.
 pub trait PushWatch: Send + Sync {
@@ -47,8 +47,6 @@ pub struct GitSettings {
     pub warning_bytes: u64,
     /// What a push may not be larger than; a repository may have a limit of its own.
     pub hard_limit_bytes: u64,
-    /// The most that may be held of a body that must be judged whole.
-    pub inspect_bytes: usize,
     /// Where large files may lie.
     pub reachable: Arc<Reachable>,
     /// Told of large pushes.
@@ -130,7 +128,6 @@ impl Git {
             only_downloads,
             limit: limit.bytes,
             limit_rule: limit.rule,
-            inspect_bytes: self.settings.inspect_bytes,
         }
     }
 
@@ -174,7 +171,7 @@ impl Git {
             )
         });
         flow.slots.put(Pushing(named.repo));
-        request.push_filter(PushBody::new(rules, announced));
+        request.judge_body(MAX_COMMANDS, JudgePush::new(rules, announced));
         Ok(())
     }
 

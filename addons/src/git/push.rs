@@ -1,18 +1,20 @@
-//! The body of a push: its commands are held until they are judged, its pack streams on.
+//! The body of a push: its commands are buffered and judged, its pack streams on.
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 
 use super::commands::{Command, Commands};
 use super::pkt_line::{self, Frame};
 use super::report::report;
 use super::{refs, size};
-use crate::contract::{BodyFilter, BodyOut, Code, Denial, Verdict};
+use crate::contract::{
+    BodyFilter, BodyJudge, BodyOut, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict,
+};
 
-/// The most that commands may take, and so the most of a push that is ever held.
-const MAX_COMMANDS: usize = 1 << 20;
+/// The most bytes that commands may take, and so the most of a push that is ever buffered.
+pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
 const BRANCHES: &str = "refs/heads/";
 
@@ -63,7 +65,8 @@ impl PushRules {
         size::too_large(size, self.limit).rule(self.limit_rule.as_str())
     }
 
-    fn reported(&self, denial: Denial, commands: &Commands) -> Denial {
+    /// The denial as git shows it; `beginning` is the size in bytes of the commands.
+    fn reported(&self, denial: Denial, commands: &Commands, beginning: usize) -> Denial {
         if !self.report {
             return denial;
         }
@@ -71,7 +74,7 @@ impl PushRules {
             Code::PushTooLarge => &size::OPTIONS[..],
             _ => &[],
         };
-        report(denial, commands, advice, DRAIN_BYTES)
+        report(denial, commands, advice, beginning)
     }
 }
 
@@ -87,65 +90,29 @@ fn bot_denied(prefixes: &[String]) -> Denial {
         .hint("register the container with auth_mode \"user\", or add a prefix under git.bot_branch_prefixes in policy.yaml")
 }
 
-/// Judges the commands of a push before a byte of it goes out, and counts the rest.
-pub(super) struct PushBody {
+/// Judges the commands of a push before a byte of it is sent.
+pub(super) struct JudgePush {
     rules: PushRules,
     announced: Option<u64>,
+    list: CommandList,
+}
+
+/// The commands as they arrive.
+#[derive(Default)]
+struct CommandList {
     commands: Commands,
-    held: BytesMut,
-    /// How much of what is held has been read.
+    /// How many bytes have been read.
     read: usize,
-    size: u64,
-    state: State,
+    /// The flush packet that ends the list has been read.
+    complete: bool,
 }
 
-/// What is still read of a denied push: git hears no answer before it has sent all, so this is as
-/// much as the largest limit that a registration may have.
-pub(super) const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Commands,
-    /// A probe, which asks only whether a push would be taken: nothing may follow.
-    Probe,
-    Pack,
-}
-
-impl PushBody {
-    pub fn new(rules: PushRules, announced: Option<u64>) -> Self {
-        Self {
-            rules,
-            announced,
-            commands: Commands::default(),
-            held: BytesMut::new(),
-            read: 0,
-            size: 0,
-            state: State::Commands,
-        }
-    }
-
-    fn pass(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
-        self.size += chunk.len() as u64;
-        if self.state == State::Commands {
-            self.held.extend_from_slice(&chunk);
-            self.read_commands()?;
-            if self.state == State::Commands {
-                return Ok(());
-            }
-            self.judge()?;
-            self.check_size()?;
-            out.push(self.held.split().freeze());
-            return Ok(());
-        }
-        self.check_size()?;
-        out.push(chunk);
-        Ok(())
-    }
-
-    /// Reads as many lines as have arrived, to the end of the list at most.
-    fn read_commands(&mut self) -> Verdict {
-        loop {
-            let unread = self.held.get(self.read..).unwrap_or_default();
+impl CommandList {
+    /// Reads as many lines as have arrived, to the end of the list at most. `beginning` is all
+    /// that has arrived, also of what was read before.
+    fn read(&mut self, beginning: &[u8]) -> Verdict {
+        while !self.complete {
+            let unread = beginning.get(self.read..).unwrap_or_default();
             let Some(frame) = pkt_line::header(unread)? else {
                 return Ok(());
             };
@@ -156,57 +123,133 @@ impl PushBody {
             // By what is announced, so that it does not matter how much has arrived.
             if self.read + length > MAX_COMMANDS {
                 let sentence = "Push commands of more than 1 MiB: push fewer refs at once";
-                return Err(Denial::new(Code::BodyTooLargeToInspect, sentence));
+                return Err(Denial::new(Code::BodyTooLargeToInspect, sentence)
+                    .with("limit", "inspect_body_bytes")
+                    .with("limit_bytes", MAX_COMMANDS));
             }
             if frame == Frame::Flush {
-                self.read += length;
-                self.state = match self.commands.list.as_slice() {
-                    [] => State::Probe,
-                    _ => State::Pack,
+                self.complete = true;
+            } else {
+                let Some(line) = unread.get(pkt_line::HEADER..length) else {
+                    return Ok(());
                 };
-                return Ok(());
+                self.commands.read(line)?;
             }
-            let Some(line) = unread.get(pkt_line::HEADER..length) else {
-                return Ok(());
-            };
-            self.commands.read(line)?;
             self.read += length;
-        }
-    }
-
-    fn judge(&self) -> Verdict {
-        let ill_formed = |one: &&Command| !refs::is_well_formed(&one.name);
-        if let Some(command) = self.commands.list.iter().find(ill_formed) {
-            let what = format!("{:?} is no name for a ref", command.shown());
-            return Err(Denial::malformed(what).rule("ref names"));
-        }
-        let judged = self.rules.judge_all(&self.commands);
-        judged.map_err(|denial| self.rules.reported(denial, &self.commands))
-    }
-
-    fn check_size(&self) -> Verdict {
-        if self.state == State::Probe && self.size > self.read as u64 {
-            return Err(Denial::malformed("something follows a push of nothing"));
-        }
-        let size = self.announced.unwrap_or_default().max(self.size);
-        if size > self.rules.limit {
-            let denial = self.rules.too_large(size);
-            return Err(self.rules.reported(denial, &self.commands));
         }
         Ok(())
     }
+
+    /// A push without commands: it only asks whether a push would be taken.
+    fn is_probe(&self) -> bool {
+        self.commands.list.is_empty()
+    }
 }
 
-impl BodyFilter for PushBody {
+impl JudgePush {
+    pub fn new(rules: PushRules, announced: Option<u64>) -> Self {
+        Self {
+            rules,
+            announced,
+            list: CommandList::default(),
+        }
+    }
+
+    /// What watches over the rest of a push whose commands pass.
+    fn pack(self, body: &Buffered) -> Result<Pack, Denial> {
+        let Self {
+            rules,
+            announced,
+            list,
+        } = self;
+        if !list.complete {
+            return Err(Denial::malformed("the push ended before its commands did"));
+        }
+        let ill_formed = |one: &&Command| !refs::is_well_formed(&one.name);
+        if let Some(command) = list.commands.list.iter().find(ill_formed) {
+            let what = format!("{:?} is no name for a ref", command.shown());
+            return Err(Denial::malformed(what).rule("ref names"));
+        }
+        let judged = rules.judge_all(&list.commands);
+        judged.map_err(|denial| rules.reported(denial, &list.commands, list.read))?;
+        let mut pack = Pack {
+            probe: list.is_probe().then_some(list.read as u64),
+            beginning: body.clone(),
+            rules,
+            announced,
+            size: 0,
+        };
+        pack.check(body.bytes().len() as u64)?;
+        Ok(pack)
+    }
+}
+
+impl BodyJudge<Request> for JudgePush {
+    fn addon(&self) -> &'static str {
+        "git"
+    }
+
+    fn needs_beginning_only(&self) -> bool {
+        true
+    }
+
+    fn has_enough(&mut self, beginning: &[u8]) -> Result<bool, Denial> {
+        self.list.read(beginning)?;
+        Ok(self.list.complete)
+    }
+
+    fn judge<'a>(
+        self: Box<Self>,
+        _flow: &'a mut Flow,
+        head: &'a mut Request,
+        body: Buffered,
+    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
+        Box::pin(async move {
+            let pack = body.read(move |body| self.pack(body)).await?;
+            head.push_filter(pack);
+            Ok(body.bytes().clone())
+        })
+    }
+}
+
+/// Holds a push to its limit while it streams, commands included.
+struct Pack {
+    rules: PushRules,
+    announced: Option<u64>,
+    /// Bytes that have passed.
+    size: u64,
+    /// Length of a probe: nothing may follow it.
+    probe: Option<u64>,
+    /// Kept for a report, within the memory that was reserved for it.
+    beginning: Buffered,
+}
+
+impl Pack {
+    /// Whether a push of which `size` bytes have arrived may go on.
+    fn check(&mut self, size: u64) -> Verdict {
+        if self.probe.is_some_and(|length| size > length) {
+            return Err(Denial::malformed("something follows a push of nothing"));
+        }
+        let size = self.announced.unwrap_or_default().max(size);
+        if size <= self.rules.limit {
+            return Ok(());
+        }
+        let mut list = CommandList::default();
+        list.read(self.beginning.bytes())?;
+        let denial = self.rules.too_large(size);
+        Err(self.rules.reported(denial, &list.commands, list.read))
+    }
+}
+
+impl BodyFilter for Pack {
     fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
-        self.pass(chunk, out).map_err(|denial| denial.by("git"))
+        self.size += chunk.len() as u64;
+        self.check(self.size).map_err(|denial| denial.by("git"))?;
+        out.push(chunk);
+        Ok(())
     }
 
     fn end(&mut self, _out: &mut BodyOut, _trailers: Option<&mut HeaderMap>) -> Verdict {
-        if self.state == State::Commands {
-            let what = "the push ended before its commands did";
-            return Err(Denial::malformed(what).by("git"));
-        }
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::commands::Commands;
+use super::commands::{Command, Commands};
 use super::pkt_line;
 use crate::contract::{Answer, Denial};
 
@@ -10,28 +10,42 @@ use crate::contract::{Answer, Denial};
 const REPORT: u8 = 1;
 const REMOTE: u8 = 2;
 
-/// The denial, answered with the sentence for every ref where the client wants a report; as it
-/// was where it does not. `advice` is shown line by line to those who can see it.
+/// A report is never larger than this many times the commands that it answers, or than
+/// [`FREE_BYTES`]: a denial must not be a way to make the proxy send much for little.
+const MAX_FACTOR: usize = 3;
+const FREE_BYTES: usize = 64 * 1024;
+
+/// The longest line for a ref, in bytes, where full lines would be too much together. A command
+/// is longer than that with its two ids.
+const SHORT_LINE: usize = 120;
+
+/// The longest name in such a line. git takes no status for a name that is cut, and says so.
+const SHORT_NAME: usize = 80;
+
+/// Bytes of a line besides name and sentence: header, `ng`, two spaces, newline.
+const AROUND: usize = pkt_line::HEADER + 5;
+
+/// How much is still read of a denied push: git reads no answer before it has sent everything, so
+/// this is the largest limit that a registration may have.
+const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
+
+/// The denial, answered with its sentence for every ref where the client wants a report; unchanged
+/// where it does not. `advice` is shown line by line to clients that can show it. `request` is
+/// how many bytes the commands took.
 pub(super) fn report(
     denial: Denial,
     commands: &Commands,
     advice: &[&str],
-    drain_bytes: u64,
+    request: usize,
 ) -> Denial {
     if !commands.capabilities.report {
         return denial;
     }
-    let mut report = Vec::new();
-    pkt_line::write(&mut report, b"unpack ok\n");
-    for command in &commands.list {
-        let mut line = b"ng ".to_vec();
-        line.extend_from_slice(&command.name);
-        line.push(b' ');
-        line.extend_from_slice(denial.sentence().as_bytes());
-        line.push(b'\n');
-        pkt_line::write(&mut report, &line);
-    }
-    report.extend_from_slice(b"0000");
+    let most = FREE_BYTES.max(MAX_FACTOR * request);
+    let full_line = |command: &Command| command.name.len() + denial.sentence().len() + AROUND;
+    let full: usize = commands.list.iter().map(full_line).sum();
+    let longest = if full > most { SHORT_LINE } else { usize::MAX };
+    let report = lines(commands, denial.sentence(), longest);
     let body = match commands.capabilities.side_band {
         None => report,
         Some(longest) => {
@@ -48,8 +62,30 @@ pub(super) fn report(
         status: 200,
         content_type: "application/x-git-receive-pack-result",
         body: Bytes::from(body),
-        drain_bytes,
+        drain_bytes: DRAIN_BYTES,
     })
+}
+
+/// The status of every ref, in lines of at most `longest` bytes.
+fn lines(commands: &Commands, sentence: &str, longest: usize) -> Vec<u8> {
+    let mut report = Vec::new();
+    pkt_line::write(&mut report, b"unpack ok\n");
+    for command in &commands.list {
+        let mut line = b"ng ".to_vec();
+        let name = match command.name.get(..SHORT_NAME) {
+            Some(beginning) if longest == SHORT_LINE => beginning,
+            _ => &command.name,
+        };
+        line.extend_from_slice(name);
+        line.push(b' ');
+        let room = longest.saturating_sub(name.len() + AROUND);
+        let end = sentence.floor_char_boundary(room);
+        line.extend_from_slice(sentence.get(..end).unwrap_or_default().as_bytes());
+        line.push(b'\n');
+        pkt_line::write(&mut report, &line);
+    }
+    report.extend_from_slice(b"0000");
+    report
 }
 
 fn multiplex(out: &mut Vec<u8>, stream: u8, bytes: &[u8], longest: usize) {
@@ -77,7 +113,7 @@ mod tests {
             commands.read(line.as_bytes()).unwrap();
         }
         let denial = Denial::new(Code::BranchDeletionBlocked, "No");
-        report(denial, &commands, &["Try this"], 7)
+        report(denial, &commands, &["Try this"], 200)
             .answer()
             .cloned()
     }
@@ -87,7 +123,7 @@ mod tests {
         let answer = answer("report-status").unwrap();
         let body = "000eunpack ok\n0017ng refs/heads/a No\n0017ng refs/heads/b No\n0000";
         assert_eq!(answer.body, body);
-        assert_eq!((answer.status, answer.drain_bytes), (200, 7));
+        assert_eq!((answer.status, answer.drain_bytes), (200, DRAIN_BYTES));
         assert_eq!(answer.content_type, "application/x-git-receive-pack-result");
     }
 
@@ -97,6 +133,60 @@ mod tests {
         let body = "000e\x02Try this\n0045\x01000eunpack ok\n\
                     0017ng refs/heads/a No\n0017ng refs/heads/b No\n00000000";
         assert_eq!(answer.body, body);
+    }
+
+    fn body_of(commands: &Commands, sentence: &str, request: usize) -> Vec<u8> {
+        let denial = Denial::new(Code::BranchDeletionBlocked, sentence.to_owned());
+        let denial = report(denial, commands, &[], request);
+        denial.answer().unwrap().body.to_vec()
+    }
+
+    fn push_of(refs: usize, name_length: usize) -> (Commands, usize) {
+        let mut commands = Commands::default();
+        let mut request = 0;
+        for number in 0..refs {
+            let name = format!("refs/heads/{number:0>width$}", width = name_length - 11);
+            let line = format!("{ID} {ID} {name}\0report-status side-band-64k");
+            let line = line.get(
+                ..if number == 0 {
+                    line.len()
+                } else {
+                    82 + name_length
+                },
+            );
+            commands.read(line.unwrap().as_bytes()).unwrap();
+            request += pkt_line::HEADER + line.unwrap().len();
+        }
+        (commands, request)
+    }
+
+    #[test]
+    fn a_report_is_at_most_three_times_the_commands_or_64_kib() {
+        for (refs, name, sentence) in [
+            (10_000, 20, 200),
+            (10_000, 20, 5000),
+            (1000, 1024, 1200),
+            (600, 100, 200),
+            (1, 1024, 1200),
+        ] {
+            let (commands, request) = push_of(refs, name);
+            let report = body_of(&commands, &"x".repeat(sentence), request);
+            let most = FREE_BYTES.max(MAX_FACTOR * request);
+            assert!(report.len() <= most, "{refs} of {name}: {}", report.len());
+            let told = report.windows(3).filter(|bytes| bytes == b"ng ").count();
+            assert_eq!(told, refs, "every ref has its line");
+        }
+    }
+
+    #[test]
+    fn a_short_line_keeps_the_name_and_cuts_the_sentence_between_characters() {
+        let (commands, request) = push_of(2000, 20);
+        let report = body_of(&commands, &"é".repeat(500), request);
+        let first = String::from_utf8(report[4 + 1 + 14..][..120].to_vec()).unwrap();
+        assert!(
+            first.starts_with("0077ng refs/heads/000000000 ééé"),
+            "{first}"
+        );
     }
 
     #[test]

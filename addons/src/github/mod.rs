@@ -20,8 +20,8 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Denial, Flow, Host, HostMap, Lookup, Order,
-    Request, Slot, Step, Verdict,
+    Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
+    Order, Request, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
@@ -311,25 +311,36 @@ struct GraphqlJudge {
     asker: Asker,
 }
 
-impl BodyJudge for GraphqlJudge {
+impl BodyJudge<Request> for GraphqlJudge {
     fn addon(&self) -> &'static str {
         NAME
     }
 
-    fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>> {
+    fn for_client(&self, denial: Denial) -> Denial {
+        as_github_says(denial)
+    }
+
+    fn judge<'a>(
+        self: Box<Self>,
+        _flow: &'a mut Flow,
+        _head: &'a mut Request,
+        body: Buffered,
+    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
         Box::pin(async move {
-            self.check(&body)
-                .await
-                .map_err(as_github_says)
-                .map(|()| body)
+            self.check(&body).await.map_err(as_github_says)?;
+            Ok(body.bytes().clone())
         })
     }
 }
 
 impl GraphqlJudge {
-    async fn check(self: Box<Self>, body: &[u8]) -> Verdict {
+    async fn check(self: Box<Self>, body: &Buffered) -> Verdict {
         let container = Arc::clone(&self.asker.container);
-        let wanted = graphql::judge(body, &self.mutations, &container)?;
+        let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
+        // Fragments make a small query cost as much as a large one.
+        let wanted = body
+            .compute(move |body| graphql::judge(body, &mutations, &asking))
+            .await?;
         if wanted.nodes.is_empty() {
             return Ok(());
         }

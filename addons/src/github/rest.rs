@@ -9,8 +9,9 @@ use super::content;
 use super::denials::{Denials, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
 use super::patterns::Patterns;
 use super::{target, writes};
-use crate::contract::{BodyJudge, BoxFuture, Code, Container, Denial, Request, Verdict};
-use crate::strict_json;
+use crate::contract::{
+    BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Request, Verdict,
+};
 
 /// The most that is read of a write's body; GitHub takes less.
 const MAX_BODY: usize = 1 << 20;
@@ -225,23 +226,35 @@ struct WriteJudge {
     container: Arc<Container>,
 }
 
-impl BodyJudge for WriteJudge {
+impl BodyJudge<Request> for WriteJudge {
     fn addon(&self) -> &'static str {
         super::NAME
     }
 
-    fn judge(self: Box<Self>, body: Bytes) -> BoxFuture<'static, Result<Bytes, Denial>> {
-        let verdict = self.check(&body).map_err(super::as_github_says);
-        Box::pin(std::future::ready(verdict.map(|()| body)))
+    fn for_client(&self, denial: Denial) -> Denial {
+        super::as_github_says(denial)
+    }
+
+    fn judge<'a>(
+        self: Box<Self>,
+        _flow: &'a mut Flow,
+        _head: &'a mut Request,
+        body: Buffered,
+    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
+        Box::pin(async move {
+            let checked = body.read(move |body| self.check(body)).await;
+            checked.map_err(super::as_github_says)?;
+            Ok(body.bytes().clone())
+        })
     }
 }
 
 impl WriteJudge {
-    fn check(&self, body: &[u8]) -> Verdict {
-        if body.is_empty() {
+    fn check(&self, body: &Buffered) -> Verdict {
+        if body.bytes().is_empty() {
             return Ok(());
         }
-        let value = strict_json::parse(body).map_err(Denial::malformed)?;
+        let value = body.json()?;
         match content::objection(&value, self.names_labels) {
             None => Ok(()),
             Some(objection) => {

@@ -144,12 +144,13 @@ impl Guard {
         request.method = method.parse().unwrap();
         let judging = async {
             self.chain.request(&mut flow, &mut request).await?;
-            if let Some(whole) = request.take_whole() {
-                if body.len() > whole.limit {
+            if let Some(judges) = request.take_judges() {
+                if body.len() > judges.limit() {
                     return Err(Denial::new(Code::BodyTooLargeToInspect, "too large"));
                 }
-                let sent = self.chain.body(whole, Bytes::copy_from_slice(body)).await?;
-                assert_eq!(sent, body);
+                let given = Buffered::own(Bytes::copy_from_slice(body));
+                let judging = self.chain.judge(&mut flow, &mut request, judges, given);
+                assert_eq!(judging.await?, body);
             }
             Ok(())
         };

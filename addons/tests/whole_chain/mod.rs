@@ -142,7 +142,6 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
             report_push_denials: true,
             warning_bytes: 1,
             hard_limit_bytes: 1,
-            inspect_bytes: 10_000,
             reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
             watch: Arc::new(Silent),
         },

@@ -1,10 +1,15 @@
 //! The answer to a batch call, as a sandbox may see it.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use http::{HeaderName, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{Reachable, tokens};
-use crate::contract::{Authority, Container, Host};
+use super::{Reachable, as_its_client_shows, tokens};
+use crate::contract::{
+    Authority, BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Host, Response,
+};
 
 /// Where actions stand; the second is an older spelling.
 const PLACES: [&str; 2] = ["actions", "_links"];
@@ -18,8 +23,57 @@ const HARMLESS: [&str; 5] = [
     "x-amz-date",
 ];
 
+/// Rewrites the answer to a batch call.
+pub(super) struct JudgeAnswer {
+    pub container: Arc<Container>,
+    pub reachable: Arc<Reachable>,
+}
+
+impl BodyJudge<Response> for JudgeAnswer {
+    fn addon(&self) -> &'static str {
+        "git"
+    }
+
+    fn for_client(&self, denial: Denial) -> Denial {
+        as_its_client_shows(denial)
+    }
+
+    fn judge<'a>(
+        self: Box<Self>,
+        flow: &'a mut Flow,
+        _head: &'a mut Response,
+        body: Buffered,
+    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
+        let host = flow.host.clone();
+        Box::pin(async move {
+            let rewritten = body.read(move |body| self.rewritten(body)).await;
+            rewritten.map_err(|denial| as_its_client_shows(blame_upstream(denial, &host)))
+        })
+    }
+}
+
+impl JudgeAnswer {
+    fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
+        let mut answer = body.json()?;
+        rewrite(&mut answer, &self.container, &*self.reachable);
+        // It is written again; placeholders are about as long as tokens.
+        body.reserve(body.bytes().len())?;
+        let written = serde_json::to_vec(&answer).map_err(|_| Denial::internal())?;
+        Ok(written.into())
+    }
+}
+
+/// An answer that is no JSON is no fault of the client.
+fn blame_upstream(denial: Denial, host: &Host) -> Denial {
+    if denial.code() != Code::MalformedRequest {
+        return denial;
+    }
+    let sentence = format!("{host} answered an LFS batch with what cannot be read");
+    Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response")
+}
+
 /// Removes what leads where the container may not go, and swaps tokens for placeholders.
-pub(super) fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
+fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
     let objects = answer.get_mut("objects").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
         if let Some(object) = object.as_object_mut() {
@@ -88,7 +142,8 @@ fn hide_tokens(action: &mut Value, container: &Container, target: (&Host, u16)) 
         let Some(token) = value.as_str() else {
             return false;
         };
-        *value = tokens::keep(container, target, field, token).into();
-        true
+        let placeholder = tokens::keep(container, target, field, token);
+        let kept = placeholder.map(|placeholder| *value = placeholder.into());
+        kept.is_some()
     });
 }

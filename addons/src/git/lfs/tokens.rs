@@ -9,8 +9,13 @@ use zeroize::Zeroizing;
 
 use crate::contract::{Container, Flow, Host, Request, Scheme};
 
-/// What a lease keeps at most: the oldest is forgotten, and its file asked for again.
+/// Tokens that a lease keeps at most, and their bytes together: the oldest are forgotten, and
+/// their files asked for again.
 const KEPT: usize = 4096;
+const KEPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// The longest token, in bytes: no header that carries one would be taken anywhere.
+const MAX_TOKEN: usize = 16 * 1024;
 
 /// What a placeholder begins with; a whole value stands for a token.
 const PREFIX: &str = "up-placeholder-";
@@ -20,7 +25,31 @@ const NAME: &str = "git-lfs";
 
 /// What a lease owns.
 #[derive(Default)]
-struct Tokens(Mutex<VecDeque<Token>>);
+struct Tokens(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    /// The oldest first.
+    tokens: VecDeque<Token>,
+    /// Of all their values together.
+    bytes: usize,
+}
+
+impl Kept {
+    fn push(&mut self, token: Token) {
+        self.bytes += token.value.len();
+        self.tokens.push_back(token);
+        while self.tokens.len() > KEPT || self.bytes > KEPT_BYTES {
+            self.remove(0);
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Token> {
+        let token = self.tokens.remove(at)?;
+        self.bytes -= token.value.len();
+        Some(token)
+    }
+}
 
 struct Token {
     placeholder: String,
@@ -30,30 +59,30 @@ struct Token {
     value: Zeroizing<String>,
 }
 
-/// Keeps a token for the one request to `host` that it is for, and answers what stands for it.
+/// Keeps a token for the one request to `host` that it is for, and answers what stands for it;
+/// `None` where it is too long for a token.
 pub(super) fn keep(
     container: &Container,
     (host, port): (&Host, u16),
     field: HeaderName,
     value: &str,
-) -> String {
+) -> Option<String> {
+    if value.len() > MAX_TOKEN {
+        return None;
+    }
     // It must be told apart from others. It need not be hard to guess: it is of use to nobody
     // but the container that was given it.
     let half = || RandomState::new().build_hasher().finish();
     let placeholder = format!("{PREFIX}{:016x}{:016x}", half(), half());
     let tokens = container.owned(Tokens::default);
-    let mut tokens = tokens.0.lock();
-    if tokens.len() == KEPT {
-        tokens.pop_front();
-    }
-    tokens.push_back(Token {
+    tokens.0.lock().push(Token {
         placeholder: placeholder.clone(),
         host: host.clone(),
         port,
         field,
         value: Zeroizing::new(value.to_owned()),
     });
-    placeholder
+    Some(placeholder)
 }
 
 /// Puts tokens where the request has what stands for them, if it goes where they are for, over
@@ -76,7 +105,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
                 && token.field == *field
                 && token.placeholder.as_bytes() == sent.as_bytes()
         };
-        let found = tokens.iter().position(is_it);
+        let found = tokens.tokens.iter().position(is_it);
         let token = found.and_then(|at| tokens.remove(at));
         let value = token.and_then(|token| HeaderValue::from_str(&token.value).ok());
         if let Some(mut value) = value {

@@ -30,7 +30,6 @@ pub(super) fn settings() -> GitSettings {
         report_push_denials: true,
         warning_bytes: 500,
         hard_limit_bytes: 1000,
-        inspect_bytes: 10_000,
         reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
         watch: Arc::new(Watched::default()),
     }

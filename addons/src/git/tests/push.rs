@@ -1,11 +1,10 @@
 use std::time::Duration;
 
-use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::contract::{BodyFilter, BodyOut};
-use crate::fixtures::processor_time;
+use crate::contract::Kind;
+use crate::fixtures::{flow, processor_time, request, send_body};
 
 fn rules() -> PushRules {
     PushRules {
@@ -26,17 +25,14 @@ fn bot() -> PushRules {
 
 /// Sends a body in pieces; answers what passed, and the verdict.
 fn send(rules: PushRules, pieces: &[&[u8]]) -> (Vec<u8>, Verdict) {
-    let mut body = PushBody::new(rules, None);
-    let mut out = BodyOut::default();
-    let mut verdict = Ok(());
-    for piece in pieces {
-        verdict = body.chunk(Bytes::copy_from_slice(piece), &mut out);
-        if verdict.is_err() {
-            break;
-        }
-    }
-    let verdict = verdict.and_then(|()| body.end(&mut out, None));
-    (out.drain().flatten().collect(), verdict)
+    announced(rules, None, pieces)
+}
+
+fn announced(rules: PushRules, length: Option<u64>, pieces: &[&[u8]]) -> (Vec<u8>, Verdict) {
+    let mut flow = flow(Kind::Http, "github.com");
+    let mut push = request("/acme/web/git-receive-pack", &[]);
+    push.judge_body(MAX_COMMANDS, JudgePush::new(rules, length));
+    send_body(&mut flow, &mut push, pieces)
 }
 
 fn denied(rules: PushRules, body: &[u8]) -> Option<Code> {
@@ -155,7 +151,7 @@ fn a_denial_is_reported_for_every_ref_or_by_its_status_alone() {
     let body = commands(&[(ID, "refs/heads/a"), (ZERO, "refs/heads/b")]);
     let denial = send(rules(), &[&body]).1.unwrap_err();
     let answer = denial.answer().unwrap();
-    assert_eq!(answer.drain_bytes, super::super::push::DRAIN_BYTES);
+    assert_eq!(answer.drain_bytes, 500 << 20);
     let text = String::from_utf8_lossy(&answer.body);
     for name in ["a", "b"] {
         let line = format!("ng refs/heads/{name} Branch deletion blocked: refs/heads/b");
@@ -191,11 +187,10 @@ fn a_length_that_is_announced_is_believed_before_the_first_byte_of_the_pack() {
         limit: 1000,
         ..rules()
     };
-    let mut body = PushBody::new(limited, Some(1001));
-    let mut out = BodyOut::default();
     let head = commands(&[(ID, "refs/heads/a")]);
-    let denial = body.chunk(head.into(), &mut out).unwrap_err();
-    assert!(out.is_empty());
+    let (passed, verdict) = announced(limited, Some(1001), &[&head]);
+    assert!(passed.is_empty());
+    let denial = verdict.unwrap_err();
     assert_eq!(denial.to_json()["details"]["push_size_bytes"], 1001);
 }
 

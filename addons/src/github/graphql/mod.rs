@@ -10,8 +10,7 @@ mod syntax;
 use serde_json::{Map, Value};
 
 use super::denials::Denials;
-use crate::contract::{Container, Denial};
-use crate::strict_json;
+use crate::contract::{Buffered, Container, Denial};
 use budget::Budget;
 use input::Variables;
 pub use mutations::Mutations;
@@ -31,11 +30,11 @@ const MAX_BATCH: usize = 16;
 /// Judges a body: one request or a list of them. What it names by node id alone is answered, to
 /// be resolved before the body may pass.
 pub(super) fn judge(
-    body: &[u8],
+    body: &Buffered,
     mutations: &Mutations,
     container: &Container,
 ) -> Result<Wanted, Denial> {
-    let body = strict_json::parse_at_most(MAX_VALUES, body).map_err(Denial::malformed)?;
+    let body = body.json_at_most(MAX_VALUES)?;
     let requests = match &body {
         Value::Array(requests) => requests.as_slice(),
         request => std::slice::from_ref(request),

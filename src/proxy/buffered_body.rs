@@ -1,0 +1,334 @@
+//! Buffering a body that has judges, within the limits of the configuration.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use addons::contract::{
+    Buffered, Code, Denial, Judges, Request as Head, Response as AnswerHead, Verdict,
+};
+use addons::decode::{Decoder, Side};
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout_at};
+
+use super::filtering::Filtering;
+use super::inspection::Reservation;
+use super::live::Exchange;
+use super::upstream::Upstream;
+
+/// Bytes of a buffer when its first byte arrives.
+const FIRST_CAPACITY: usize = 4 * 1024;
+
+/// A request's body after its judges.
+pub struct Judged {
+    /// What the judges returned. It holds the memory that was reserved for it.
+    pub bytes: Bytes,
+    /// What had arrived behind the part that the judges needed.
+    pub unread: Bytes,
+    /// The body has ended.
+    pub complete: bool,
+}
+
+/// Buffers a request's body, or as much of it as its judges need, and has it judged. Afterwards
+/// the head describes the body that is sent: decoded, with its length.
+pub async fn judge_request(
+    exchange: &mut Exchange,
+    head: &mut Head,
+    body: &mut Incoming,
+    mut judges: Judges<Head>,
+) -> Result<Judged, Denial> {
+    let inspection = Arc::clone(&exchange.connection.engine.inspection);
+    let read = match Decoder::of(Side::Request, &head.headers) {
+        Ok(decoder) => read_request(exchange, decoder, body, &mut judges).await,
+        Err(denial) => Err(denial),
+    };
+    let (mut judged, reservation) = read.map_err(|denial| {
+        inspection.count(&denial);
+        judges.for_client(denial)
+    })?;
+    let live = &mut exchange.live;
+    let values = live.world.config.proxy.limits.inspect_values;
+    let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
+    let before = given.bytes().len();
+    let _waiting = exchange.connection.activity.wait();
+    let judging = live.world.chain.judge(&mut live.flow, head, judges, given);
+    let bytes = judging
+        .await
+        .inspect_err(|denial| inspection.count(denial))?;
+    head.headers.remove(CONTENT_ENCODING);
+    if judged.complete {
+        if !bytes.is_empty() || head.headers.contains_key(CONTENT_LENGTH) {
+            let length = HeaderValue::from(bytes.len());
+            head.headers.insert(CONTENT_LENGTH, length);
+        }
+    } else if bytes.len() != before {
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    judged.bytes = reservation.keep(bytes);
+    Ok(judged)
+}
+
+async fn read_request(
+    exchange: &Exchange,
+    decoder: Option<Decoder>,
+    body: &mut Incoming,
+    judges: &mut Judges<Head>,
+) -> Result<(Judged, Arc<Reservation>), Denial> {
+    let mut buffer = Buffer::begin(exchange, judges.limit())?;
+    if let Some(decoder) = &decoder {
+        buffer.reservation.grow(decoder.memory())?;
+    }
+    if !judges.need_beginning_only() {
+        buffer.expect(body.size_hint().lower())?;
+    }
+    let limits = &exchange.live.world.config.proxy.limits;
+    let deadline = Instant::from_std(exchange.live.flow.started) + limits.inspect_timeout;
+    let reading = async {
+        match decoder {
+            Some(decoder) => decoded(exchange, body, decoder, &mut buffer).await,
+            None => plain(exchange, body, &mut buffer, judges).await,
+        }
+    };
+    match timeout_at(deadline, reading).await {
+        Ok(unread) => {
+            let (unread, complete) = match unread? {
+                Some(unread) => (unread, false),
+                None => (Bytes::new(), true),
+            };
+            let (bytes, reservation) = buffer.finish();
+            let judged = Judged {
+                bytes,
+                unread,
+                complete,
+            };
+            Ok((judged, reservation))
+        }
+        Err(_elapsed) => {
+            let seconds = limits.inspect_timeout.as_secs();
+            let sentence = format!("The request body was not complete within {seconds} seconds");
+            Err(Denial::new(Code::BodyTimeout, sentence).rule("limits.inspect_timeout"))
+        }
+    }
+}
+
+/// Reads until the judges have enough, and answers what arrived behind that; `None` where the
+/// body ended first.
+async fn plain(
+    exchange: &Exchange,
+    body: &mut Incoming,
+    buffer: &mut Buffer,
+    judges: &mut Judges<Head>,
+) -> Result<Option<Bytes>, Denial> {
+    while let Some(mut chunk) = next_chunk(exchange, body).await? {
+        let fits = buffer.room().min(chunk.len());
+        buffer.push(&chunk.split_to(fits))?;
+        if judges.have_enough(&buffer.bytes)? {
+            return Ok(Some(chunk));
+        }
+        if !chunk.is_empty() {
+            return Err(buffer.too_large());
+        }
+    }
+    Ok(None)
+}
+
+/// Reads and decodes to the end.
+async fn decoded(
+    exchange: &Exchange,
+    body: &mut Incoming,
+    mut decoder: Decoder,
+    buffer: &mut Buffer,
+) -> Result<Option<Bytes>, Denial> {
+    while let Some(chunk) = next_chunk(exchange, body).await? {
+        decoder.feed(chunk);
+        // Without room it decodes one byte, which tells that there is more.
+        while let Some(piece) = decoder.next(buffer.room())? {
+            buffer.push(&piece)?;
+            // A small body may decode to a large one: other connections of this thread go on.
+            yield_now().await;
+        }
+    }
+    decoder.end()?;
+    Ok(None)
+}
+
+/// The next bytes from the client. Trailers from a client are dropped.
+async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<Bytes>, Denial> {
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        let Some(frame) = frame else { return Ok(None) };
+        let frame = frame.map_err(|_| Denial::malformed("the body broke off"))?;
+        if let Ok(chunk) = frame.into_data() {
+            let bytes_in = &exchange.live.flow.counters.bytes_in;
+            bytes_in.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            exchange.connection.activity.moved();
+            return Ok(Some(chunk));
+        }
+    }
+}
+
+/// Buffers a response's body behind its filters, and has it judged. Its trailers are dropped.
+pub async fn judge_response(
+    exchange: &mut Exchange,
+    head: &mut AnswerHead,
+    body: Incoming,
+    upstream: &mut Upstream,
+    judges: Judges<AnswerHead>,
+) -> Result<Bytes, Denial> {
+    let inspection = Arc::clone(&exchange.connection.engine.inspection);
+    let read = read_response(exchange, head, body, upstream, judges.limit()).await;
+    let (bytes, reservation) = read.map_err(|denial| {
+        inspection.count(&denial);
+        judges.for_client(denial)
+    })?;
+    let live = &mut exchange.live;
+    let values = live.world.config.proxy.limits.inspect_values;
+    let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
+    let judging = live.world.chain.judge(&mut live.flow, head, judges, given);
+    let bytes = judging
+        .await
+        .inspect_err(|denial| inspection.count(denial))?;
+    head.headers.insert(CONTENT_LENGTH, bytes.len().into());
+    Ok(reservation.keep(bytes))
+}
+
+async fn read_response(
+    exchange: &Exchange,
+    head: &mut AnswerHead,
+    mut body: Incoming,
+    upstream: &mut Upstream,
+    limit: usize,
+) -> Result<(Bytes, Arc<Reservation>), Denial> {
+    let mut buffer = Buffer::begin(exchange, limit)?;
+    let mut filtering = Filtering::of_response(head, true)?;
+    buffer.reservation.grow(filtering.memory())?;
+    buffer.expect(body.size_hint().lower())?;
+    let live = &exchange.live;
+    let limits = &live.world.config.proxy.limits;
+    let _waiting = exchange.connection.activity.wait();
+    let reading = async {
+        while !filtering.ended {
+            let frame = poll_fn(|context| {
+                upstream.poll(context, |context| Pin::new(&mut body).poll_frame(context))
+            });
+            let frame = frame.await.transpose();
+            let frame = frame.map_err(|_| broke_off(exchange))?;
+            match frame.map(Frame::into_data) {
+                Some(Ok(chunk)) => filtering.feed(chunk)?,
+                Some(Err(_trailers)) => filtering.end(None)?,
+                None => filtering.end(None)?,
+            }
+            while buffer.take(&mut filtering)? || filtering.advance()? {
+                yield_now().await;
+            }
+        }
+        Ok(())
+    };
+    match timeout_at(Instant::now() + limits.inspect_timeout, reading).await {
+        Ok(read) => read.map(|()| buffer.finish()),
+        Err(_elapsed) => {
+            exchange.connection.engine.inspection.count_timeout();
+            let seconds = limits.inspect_timeout.as_secs();
+            let sentence = format!(
+                "The response body of {} was not complete within {seconds} seconds",
+                live.flow.host
+            );
+            Err(Denial::new(Code::UpstreamTimeout, sentence).with("step", "response"))
+        }
+    }
+}
+
+fn broke_off(exchange: &Exchange) -> Denial {
+    super::outgoing::not_answered(&exchange.live.flow.host, "broke off")
+}
+
+/// The bytes of a body, as far as they have arrived. What is reserved is what is allocated.
+struct Buffer {
+    bytes: Vec<u8>,
+    /// The most bytes that it may hold.
+    limit: usize,
+    /// The length that was announced.
+    announced: Option<usize>,
+    reservation: Arc<Reservation>,
+}
+
+impl Buffer {
+    /// A buffer for `most` bytes, or fewer where the configuration says so.
+    fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
+        let live = &exchange.live;
+        let limits = &live.world.config.proxy.limits;
+        let inspection = &exchange.connection.engine.inspection;
+        let container = live.flow.container()?;
+        Ok(Self {
+            bytes: Vec::new(),
+            limit: most.min(limits.inspect_body_bytes),
+            announced: None,
+            reservation: inspection.begin(container, limits.inspect_memory)?,
+        })
+    }
+
+    /// Denies a body that is announced with more than fits. An encoded body grows, so its length
+    /// says as much about one that is too large.
+    fn expect(&mut self, announced: u64) -> Verdict {
+        let announced = usize::try_from(announced).unwrap_or(usize::MAX);
+        if announced > self.limit {
+            return Err(self.too_large());
+        }
+        self.announced = (announced > 0).then_some(announced);
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        self.limit - self.bytes.len()
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Verdict {
+        if piece.len() > self.room() {
+            return Err(self.too_large());
+        }
+        let needed = self.bytes.len() + piece.len();
+        let capacity = self.bytes.capacity();
+        if needed > capacity {
+            // Doubled, but no more than was announced; an encoded body may be longer than that.
+            let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
+            let announced = self.announced.filter(|announced| *announced >= needed);
+            let wanted = doubled.min(announced.unwrap_or(self.limit));
+            self.reservation.grow(wanted - capacity)?;
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Takes what passed the filters; says whether there was anything.
+    fn take(&mut self, filtering: &mut Filtering) -> Result<bool, Denial> {
+        let mut taken = false;
+        while let Some(piece) = filtering.passed.pop() {
+            self.push(&piece)?;
+            taken = true;
+        }
+        Ok(taken)
+    }
+
+    fn finish(self) -> (Bytes, Arc<Reservation>) {
+        // A boxed slice has no spare capacity, so what is kept is what is charged.
+        (self.bytes.into_boxed_slice().into(), self.reservation)
+    }
+
+    fn too_large(&self) -> Denial {
+        let sentence = format!(
+            "Body too large to inspect: at most {} bytes here",
+            self.limit
+        );
+        Denial::new(Code::BodyTooLargeToInspect, sentence)
+            .with("limit", "inspect_body_bytes")
+            .with("limit_bytes", self.limit)
+            .rule("limits.inspect_body_bytes")
+    }
+}

@@ -1,0 +1,213 @@
+//! Memory and threads for buffered bodies, shared by all connections.
+//!
+//! Memory is reserved as bytes arrive and given back when the bytes are sent or dropped. A
+//! container gets at most a quarter of it, and the last quarter is for containers that hold
+//! little, so that no number of greedy containers keeps another one from a small request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use addons::contract::{self, BoxFuture, Code, Container, Denial, Verdict};
+use addons::shards;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use tokio::sync::Semaphore;
+
+/// Bytes that every buffered body is charged with besides its own: its buffers below HTTP, and a
+/// bound on the number of bodies.
+const BODY_OVERHEAD: usize = 8 * 1024;
+
+/// Bytes up to which a container may use the last quarter of the memory.
+const SMALL_HOLDER: usize = 1024 * 1024;
+
+/// When it is worth asking again for memory: bodies are judged and sent within moments.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The label values of `proxy_inspection_rejected_total`.
+const REASONS: [&str; 4] = ["memory", "timeout", "bytes", "values"];
+
+/// What all buffered bodies share.
+pub struct Inspection {
+    /// Bytes that are reserved, by all containers together.
+    reserved: Mutex<usize>,
+    /// Places for computations: no more than half of the cores, so that connections go on.
+    threads: Arc<Semaphore>,
+    memory: IntGauge,
+    rejected: IntCounterVec,
+}
+
+/// A lease's part.
+struct Share {
+    /// Bytes that are reserved. Changed only under the lock of [`Inspection::reserved`].
+    reserved: AtomicUsize,
+    /// One computation at a time: the next waits for its own container before it waits for
+    /// others, so a container that sends many bodies is not served more often for it.
+    turn: Arc<Semaphore>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            reserved: AtomicUsize::new(0),
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+impl Inspection {
+    /// Registers `proxy_inspection_memory_bytes` and `proxy_inspection_rejected_total`.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let help = "Memory reserved for buffered bodies, in bytes.";
+        let memory = IntGauge::new("proxy_inspection_memory_bytes", help)?;
+        let help = "Buffered bodies that were over a limit, by reason.";
+        let rejected = Opts::new("proxy_inspection_rejected_total", help);
+        let rejected = IntCounterVec::new(rejected, &["reason"])?;
+        for reason in REASONS {
+            rejected.with_label_values(&[reason]);
+        }
+        registry.register(Box::new(memory.clone()))?;
+        registry.register(Box::new(rejected.clone()))?;
+        Ok(Self {
+            reserved: Mutex::new(0),
+            threads: Arc::new(Semaphore::new((shards::threads() / 2).max(1))),
+            memory,
+            rejected,
+        })
+    }
+
+    /// Counts a denial if it is one of a limit on buffered bodies.
+    pub fn count(&self, denial: &Denial) {
+        let reason = match denial.code() {
+            Code::InspectionBusy => "memory",
+            Code::BodyTimeout => "timeout",
+            Code::BodyTooLargeToInspect if denial.detail("limit") == Some("inspect_values") => {
+                "values"
+            }
+            Code::BodyTooLargeToInspect => "bytes",
+            _ => return,
+        };
+        self.rejected.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a response's body that was not complete in time.
+    pub fn count_timeout(&self) {
+        self.rejected.with_label_values(&["timeout"]).inc();
+    }
+
+    /// Begins to buffer a body of a container; `limit` is `limits.inspect_memory` in bytes.
+    pub fn begin(
+        self: &Arc<Self>,
+        container: &Container,
+        limit: usize,
+    ) -> Result<Arc<Reservation>, Denial> {
+        let reservation = Reservation {
+            inspection: Arc::clone(self),
+            share: Arc::clone(container.owned(Arc::<Share>::default)),
+            limit,
+            reserved: AtomicUsize::new(0),
+        };
+        reservation.grow(BODY_OVERHEAD)?;
+        Ok(Arc::new(reservation))
+    }
+}
+
+/// The memory of one body, given back when it is dropped.
+pub struct Reservation {
+    inspection: Arc<Inspection>,
+    share: Arc<Share>,
+    limit: usize,
+    reserved: AtomicUsize,
+}
+
+impl Reservation {
+    /// Reserves more bytes, or denies.
+    pub fn grow(&self, bytes: usize) -> Verdict {
+        let quarter = self.limit / 4;
+        let mut all = self.inspection.reserved.lock();
+        let own = self.share.reserved.load(Ordering::Relaxed);
+        let (all_after, own_after) = (all.saturating_add(bytes), own.saturating_add(bytes));
+        let small = own_after <= SMALL_HOLDER.min(quarter);
+        if own_after > quarter || all_after > self.limit {
+            return Err(busy());
+        }
+        if all_after > self.limit - quarter && !small {
+            return Err(busy());
+        }
+        *all = all_after;
+        self.share.reserved.store(own_after, Ordering::Relaxed);
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        self.inspection.memory.set(all_after as i64);
+        Ok(())
+    }
+
+    /// Gives back all but `bytes`.
+    fn shrink_to(&self, bytes: usize) {
+        let mut all = self.inspection.reserved.lock();
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let returned = reserved.saturating_sub(bytes);
+        *all -= returned;
+        self.share.reserved.fetch_sub(returned, Ordering::Relaxed);
+        self.reserved.fetch_sub(returned, Ordering::Relaxed);
+        self.inspection.memory.set(*all as i64);
+    }
+
+    /// The bytes, which from now on hold the reservation: what they take stays reserved until the
+    /// last reference to them is dropped, and the rest is given back.
+    pub fn keep(self: Arc<Self>, bytes: Bytes) -> Bytes {
+        self.shrink_to(bytes.len());
+        Bytes::from_owner(Kept {
+            bytes,
+            _reservation: self,
+        })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+/// Bytes with their reservation.
+struct Kept {
+    bytes: Bytes,
+    _reservation: Arc<Reservation>,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl contract::Inspection for Reservation {
+    fn reserve(&self, bytes: usize) -> Verdict {
+        self.grow(bytes)
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        let turn = Arc::clone(&self.share.turn);
+        let threads = Arc::clone(&self.inspection.threads);
+        Box::pin(async move {
+            // Neither is ever closed.
+            let turn = turn.acquire_owned().await;
+            let thread = threads.acquire_owned().await;
+            let running = tokio::task::spawn_blocking(move || {
+                // Held by the work: it may outlast the request that waits for it.
+                let _places = (turn, thread);
+                work();
+            });
+            // A panic has left nothing behind, which is what the caller looks at.
+            let _ = running.await;
+        })
+    }
+}
+
+fn busy() -> Denial {
+    let sentence = "Too many request bodies are being inspected: try again";
+    Denial::new(Code::InspectionBusy, sentence)
+        .retry_after(RETRY_AFTER)
+        .rule("limits.inspect_memory")
+}

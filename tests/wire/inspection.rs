@@ -1,0 +1,335 @@
+//! Bodies that are buffered to be judged: what they may cost in bytes, time, values and memory.
+
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use crate::bodies;
+use crate::support::frames::{self, DATA, END_HEADERS, HEADERS, RST_STREAM, frame};
+use crate::support::{Origin, Proxy, SOON, Setup, Tls, handshake, read_reply};
+
+const MB: usize = 1 << 20;
+const API: &str = "api.example.com";
+const GIT: &str = "git.example.com";
+/// Another sandbox than the one that attacks.
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Requests whose bodies are judged: where to, and the beginning of a body.
+const JUDGED: [(&str, &str, &str); 4] = [
+    (GIT, "/acme/web.git/info/lfs/objects/batch", "{\"operation\":"),
+    (GIT, "/acme/web.git/git-receive-pack", "00"),
+    (API, "/graphql", "{\"query\":"),
+    (API, "/repos/acme/web/issues", "{\"title\":"),
+];
+
+struct House {
+    origin: Origin,
+    proxy: Proxy,
+}
+
+fn start(limits: serde_json::Value) -> House {
+    let origin = Origin::start();
+    origin.create_repository("acme/web");
+    let mut setup = Setup::new(&origin);
+    setup.containers.clear();
+    setup.proxy["limits"] = limits;
+    let hosts = json!([{ "host": GIT, "api": API }]);
+    setup.policy = Some(json!({
+        "version": 1,
+        "git": { "hosts": hosts },
+        "rate_limits": { "enabled": false },
+    }));
+    let proxy = setup.start();
+    for (address, id) in [("127.0.0.1", "greedy"), ("127.0.0.2", "other")] {
+        proxy.register_as(
+            json!({ "container_ip": address, "container_id": id, "repos": ["acme/web"] }),
+        );
+    }
+    House { origin, proxy }
+}
+
+fn head(host: &str, path: &str, fields: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n")
+}
+
+fn tls_from(proxy: &Proxy, source: Ipv4Addr, host: &str) -> Tls {
+    let (reply, stream) = proxy.connect_from(source, &format!("{host}:443"));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    handshake(stream, host, proxy.tls_config(&["http/1.1"])).unwrap()
+}
+
+/// How long a small request of the other sandbox takes, one after the other until `done`; the
+/// longest but one in a hundred.
+fn p99_until(proxy: &Proxy, done: impl Fn(usize) -> bool) -> Duration {
+    let mut stream = tls_from(proxy, OTHER, "other.example.com");
+    let mut took = Vec::new();
+    while !done(took.len()) {
+        let begun = Instant::now();
+        stream
+            .write_all(b"GET /zen HTTP/1.1\r\nHost: other.example.com\r\n\r\n")
+            .unwrap();
+        assert_eq!(read_reply(&mut stream).unwrap().status, 200);
+        took.push(begun.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    took.sort_unstable();
+    took[took.len() - 1 - took.len() / 100]
+}
+
+#[test]
+fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
+    let objects = |object: &str| {
+        let mut body = "{\"operation\":\"upload\",\"objects\":[".to_owned();
+        body += &format!("{object},").repeat((8 * MB - 100) / (object.len() + 1));
+        body + object + "]}"
+    };
+    let long = format!("{{\"oid\":\"{}\",\"size\":1}}", "a".repeat(400));
+    for (body, status, limit) in [
+        (objects("{\"\":0}"), 413, "inspect_values"),
+        (objects("{}"), 413, "inspect_values"),
+        (objects("[]"), 413, "inspect_values"),
+        (objects(&long), 200, ""),
+    ] {
+        let House { origin, proxy } = start(json!({}));
+        let quiet = p99_until(&proxy, |count| count == 200);
+        let before = proxy.memory("VmHWM");
+        let done = AtomicBool::new(false);
+        let bomb = || {
+            let fields = format!("Content-Length: {}\r\n", body.len());
+            let head = head(GIT, JUDGED[0].1, &fields);
+            for _ in 0..3 {
+                let reply = proxy.https(GIT, [head.as_bytes(), body.as_bytes()].concat());
+                assert_eq!(reply.status, status, "{}", reply.text());
+                if status == 413 {
+                    assert_eq!(reply.json()["code"], "body_too_large_to_inspect");
+                    assert_eq!(reply.json()["limit"], limit);
+                    assert!(reply.json()["message"].is_string(), "git-lfs shows it");
+                }
+            }
+        };
+        let loud = std::thread::scope(|scope| {
+            let bombs = [scope.spawn(bomb), scope.spawn(bomb)];
+            let p99 = scope.spawn(|| p99_until(&proxy, |_| done.load(Ordering::Relaxed)));
+            for bomb in bombs {
+                bomb.join().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+            p99.join().unwrap()
+        });
+        let grown = (proxy.memory("VmHWM") - before) / 1024;
+        assert!(grown < 64, "{grown} MB for {}", &body[..60]);
+        let most = 2 * quiet + Duration::from_millis(50);
+        assert!(loud < most, "{loud:?}, quiet {quiet:?}: {}", &body[..60]);
+        drop(origin);
+    }
+}
+
+#[test]
+fn a_body_that_trickles_ends_within_the_inspection_timeout() {
+    let House { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
+    for (host, path, beginning) in JUDGED {
+        let mut stream = proxy.tls(host);
+        let begun = Instant::now();
+        let head = head(host, path, "Content-Length: 1000\r\n");
+        stream.write_all((head + beginning).as_bytes()).unwrap();
+        stream.sock.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let reply = loop {
+            match read_reply(&mut stream) {
+                Ok(reply) => break reply,
+                Err(_) => assert!(begun.elapsed() < SOON, "{path}: no answer"),
+            }
+            let _ = stream.write_all(b" ");
+        };
+        reply.assert_denied(408, "body_timeout", "The request body was not complete within 1");
+        assert_eq!(reply.header("connection"), Some("close"), "{path}");
+        let took = begun.elapsed();
+        assert!(took > Duration::from_millis(900), "{path}: {took:?}");
+        assert!(took < Duration::from_secs(5), "{path}: {took:?}");
+        stream.sock.set_read_timeout(Some(SOON)).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "{path}: the connection went on");
+    }
+    assert!(proxy.metric("proxy_inspection_rejected_total", &["timeout"]) >= 4.0);
+    origin.assert_untouched();
+}
+
+#[test]
+fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_connection() {
+    let House { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
+    for (host, path, beginning) in JUDGED {
+        let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
+        let mut opening = frames::opening();
+        opening.extend(frame(HEADERS, END_HEADERS, 1, &frames::post(host, path)));
+        opening.extend(frame(DATA, 0, 1, beginning.as_bytes()));
+        stream.write_all(&opening).unwrap();
+        let mut kinds = Vec::new();
+        // Until the stream is reset: its answer came before, and nothing else ended.
+        let reason = loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).unwrap();
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            stream.read_exact(&mut payload).unwrap();
+            if head[3] == RST_STREAM {
+                break payload;
+            }
+            kinds.push(head[3]);
+        };
+        assert!(kinds.contains(&HEADERS) && kinds.contains(&DATA), "{path}: {kinds:?}");
+        assert_eq!(reason, [0, 0, 0, 0], "{path}: NO_ERROR");
+        assert!(!kinds.contains(&frames::GOAWAY), "{path}: {kinds:?}");
+    }
+    proxy.audited(json!({ "code": "body_timeout", "status": 408 }));
+    origin.assert_untouched();
+}
+
+#[test]
+fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push() {
+    let House { origin, proxy } = start(json!({ "inspect_memory": "32MB" }));
+    let before = proxy.memory("VmHWM");
+    let path = JUDGED[0].1;
+    let beginning = head(GIT, path, &format!("Content-Length: {}\r\n", 8 * MB));
+    let part = vec![b' '; MB];
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for _ in 0..200 {
+        let mut stream = proxy.tls(GIT);
+        // A body that is refused may be cut off while it is being sent.
+        let sent = stream
+            .write_all(beginning.as_bytes())
+            .and_then(|()| stream.write_all(&part[..MB / 2]));
+        stream.sock.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+        match read_reply(&mut stream) {
+            Ok(reply) => {
+                let sentence = "Too many request bodies are being inspected";
+                reply.assert_denied(503, "inspection_busy", sentence);
+                assert_eq!(reply.header("retry-after"), Some("1"));
+                assert!(reply.json()["message"].is_string(), "git-lfs shows it");
+                refused += 1;
+            }
+            Err(_) => {
+                sent.unwrap();
+                held.push(stream);
+            }
+        }
+    }
+    let reserved = proxy.metric("proxy_inspection_memory_bytes", &[]) as usize;
+    assert!(reserved <= 8 * MB, "{reserved} bytes are reserved");
+    assert!((4..=16).contains(&held.len()), "{} are held", held.len());
+    assert!(refused > 150, "{refused} were refused");
+    assert!(proxy.metric("proxy_inspection_rejected_total", &["memory"]) >= 150.0);
+    let grown = (proxy.memory("VmHWM") - before) / 1024;
+    assert!(grown < 40, "{grown} MB");
+
+    let mut push = tls_from(&proxy, OTHER, GIT);
+    let zero = "0".repeat(40);
+    let line = format!("{zero} {} refs/heads/main\0 report-status", "1".repeat(40));
+    let body = format!("{:04x}{line}0000", line.len() + 4);
+    let fields = format!(
+        "Content-Type: application/x-git-receive-pack-request\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    let request = head(GIT, "/acme/web.git/git-receive-pack", &fields) + &body;
+    push.write_all(request.as_bytes()).unwrap();
+    assert_eq!(read_reply(&mut push).unwrap().header("x-proxy-denied"), None);
+    let seen = origin.seen();
+    assert!(seen.iter().any(|seen| seen.target.ends_with("/git-receive-pack")));
+
+    drop(held);
+    crate::support::eventually("the memory is given back", SOON, || {
+        proxy.metric("proxy_inspection_memory_bytes", &[]) == 0.0
+    });
+}
+
+#[test]
+fn a_body_that_is_announced_or_decoded_over_the_limit_is_refused() {
+    let House { origin, proxy } = start(json!({ "inspect_body_bytes": "4KB" }));
+    for (host, path, _) in JUDGED {
+        let reply = proxy.https(host, head(host, path, "Content-Length: 4097\r\n"));
+        if path.ends_with("pack") {
+            // Its pack may be as long as it likes, so its length alone says nothing.
+            continue;
+        }
+        reply.assert_denied(413, "body_too_large_to_inspect", "Body too large to inspect");
+        assert_eq!(reply.json()["limit"], "inspect_body_bytes", "{path}");
+        assert_eq!(reply.json()["limit_bytes"], 4096, "{path}");
+    }
+    assert!(proxy.metric("proxy_inspection_rejected_total", &["bytes"]) >= 3.0);
+    origin.assert_untouched();
+}
+
+/// Padding that decodes to nothing, then a bomb of 64 MiB, each by the encoding's own means.
+fn padded_bombs(padding: usize) -> [(&'static str, Vec<u8>); 3] {
+    let mut zeros = GzEncoder::new(Vec::new(), Compression::best());
+    zeros.write_all(&vec![0; 64 * MB]).unwrap();
+    let zeros = zeros.finish().unwrap();
+    let empty = GzEncoder::new(Vec::new(), Compression::best()).finish().unwrap();
+    let gzip = [empty.repeat(padding / empty.len()), zeros].concat();
+    let frame = [&*bodies::zstd_header(22), &[1, 0, 0]].concat();
+    let zstd = [frame.repeat(padding / frame.len()), bodies::zstd_bomb(22, 512)].concat();
+    [("gzip", gzip), ("br", bodies::padded_brotli(22, padding, 4)), ("zstd", zstd)]
+}
+
+#[test]
+fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
+    let mut failures = Vec::new();
+    for padding in [0, 32 * 1024, 2 * MB] {
+        for (encoding, bomb) in padded_bombs(padding) {
+            let House { origin, proxy } = start(json!({}));
+            // What is made once, for the first request of all, is not the bomb's.
+            let small = "Content-Length: 2\r\n\r\n{}";
+            assert_eq!(proxy.https(API, head(API, "/graphql", small)).status, 400);
+            let before = proxy.memory("VmHWM");
+            let fields = format!("Content-Encoding: {encoding}\r\nTransfer-Encoding: chunked\r\n");
+            let mut stream = proxy.tls(API);
+            stream.write_all(head(API, "/graphql", &fields).as_bytes()).unwrap();
+            for chunk in bomb.chunks(16 * 1024) {
+                let sent = write!(stream, "{:x}\r\n", chunk.len())
+                    .and_then(|()| stream.write_all(chunk))
+                    .and_then(|()| stream.write_all(b"\r\n"));
+                // It is refused before it has been sent.
+                if sent.is_err() {
+                    break;
+                }
+            }
+            let _ = stream.write_all(b"0\r\n\r\n");
+            let reply = read_reply(&mut stream).unwrap();
+            let grown = (proxy.memory("VmHWM") - before) as usize / 1024;
+            if !matches!(reply.status, 413 | 415) || grown >= 16 {
+                failures.push((encoding, padding, reply.status, grown));
+            }
+            origin.assert_untouched();
+        }
+    }
+    assert_eq!(failures, []);
+}
+
+#[test]
+fn a_denied_push_of_many_refs_is_reported_in_less_than_three_times_its_size() {
+    let House { origin, proxy } = start(json!({}));
+    let (id, zero) = ("1".repeat(40), "0".repeat(40));
+    let mut body = String::new();
+    for number in 0..10_000 {
+        let name = match number {
+            0 => format!("{}\0 report-status side-band-64k", "x".repeat(1000)),
+            number => number.to_string(),
+        };
+        let line = format!("{id} {zero} refs/heads/{name}");
+        body += &format!("{:04x}{line}", line.len() + 4);
+    }
+    body += "0000";
+    let fields = format!("Content-Length: {}\r\n", body.len());
+    let head = head(GIT, "/acme/web.git/git-receive-pack", &fields);
+    let reply = proxy.https(GIT, head + &body);
+    assert_eq!(reply.header("x-proxy-denied"), Some("branch_deletion_blocked"));
+    let (answer, request) = (reply.body.len(), body.len());
+    assert!(answer < 3 * request, "{answer} bytes for {request}");
+    let told = reply.body.windows(14).filter(|bytes| *bytes == b"ng refs/heads/");
+    assert_eq!(told.count(), 10_000);
+    origin.assert_untouched();
+}
