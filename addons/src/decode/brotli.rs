@@ -1,7 +1,8 @@
 //! Brotli (RFC 7932).
 
 use brotli_decompressor::{
-    BrotliDecompressStream, BrotliResult, BrotliState, HuffmanCode, StandardAlloc,
+    BrotliDecoderHasMoreOutput, BrotliDecompressStream, BrotliResult, BrotliState, HuffmanCode,
+    StandardAlloc,
 };
 
 use super::{CORRUPT, Encoding, Fault, Progress, Side, TRAILING};
@@ -76,6 +77,9 @@ impl Encoding for Brotli {
             }
             _ => {}
         }
+        // What was decoded first: with input at hand it would go on to fill its window.
+        let has_more = BrotliDecoderHasMoreOutput(&self.state);
+        let input = if has_more { &[] } else { input };
         let (mut read, mut written) = (0, 0);
         let result = BrotliDecompressStream(
             &mut input.len().clone(),

@@ -25,6 +25,11 @@ const MAX_PIECE: usize = 16 * 1024;
 /// The most encoded bytes that are read between two looks at how much of them was padding.
 const MAX_STEP: usize = 16 * 1024;
 
+/// The encoded bytes that a body may have before what they decode to counts: headers and flushes
+/// need far less. The bound on padding is one on time: the tables of an empty deflate block take
+/// 1 µs for 10 bits.
+const FREE_BYTES: u64 = 64 * 1024;
+
 /// A decoder for one body. The caller alternates [`feed`](Self::feed) and [`next`](Self::next):
 ///
 /// ```text
@@ -36,7 +41,9 @@ pub struct Decoder {
     encoding: Box<dyn Encoding>,
     input: Bytes,
     out: Box<[u8]>,
-    is_empty: bool,
+    fed: u64,
+    read: u64,
+    written: u64,
     failed: Option<Fault>,
 }
 
@@ -55,6 +62,7 @@ type Fault = &'static str;
 
 const CORRUPT: Fault = "is corrupt";
 const CUT_SHORT: Fault = "ends before its encoding does";
+const PADDED: Fault = "is mostly padding, which decodes to nothing";
 const TRAILING: Fault = "goes on after the end of its encoding";
 
 /// How far one call of [`Encoding::decode`] came.
@@ -76,6 +84,11 @@ trait Encoding: Send {
 
     /// The most bytes that it holds at any time.
     fn memory(&self) -> usize;
+
+    /// The most decoded bytes that it keeps although more could be written.
+    fn holds_back(&self) -> usize {
+        0
+    }
 }
 
 impl Decoder {
@@ -100,7 +113,9 @@ impl Decoder {
             encoding,
             input: Bytes::new(),
             out: vec![0; MAX_PIECE].into(),
-            is_empty: true,
+            fed: 0,
+            read: 0,
+            written: 0,
             failed: None,
         }))
     }
@@ -112,7 +127,7 @@ impl Decoder {
         if !self.input.is_empty() {
             self.failed = Some(CORRUPT);
         }
-        self.is_empty &= chunk.is_empty();
+        self.fed = self.fed.saturating_add(chunk.len() as u64);
         self.input = chunk;
     }
 
@@ -121,7 +136,8 @@ impl Decoder {
     ///
     /// A `most` of 0 counts as 1, so that a caller without room learns that the body is too long.
     /// Flushed data is returned at once, except for zstd, which holds back a window until its frame
-    /// ends. A corrupt body is denied with `unsupported_encoding`, and so is each later call.
+    /// ends. A body that is corrupt, or hardly anything but padding, is denied with
+    /// `unsupported_encoding`, and so is each later call.
     pub fn next(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
         loop {
             let Progress { read, written } = self.step(most)?;
@@ -140,7 +156,7 @@ impl Decoder {
     /// [`next`](Self::next) has returned `None`; it makes no more output available. A body without
     /// a single byte is complete in any encoding.
     pub fn end(&mut self) -> Result<(), Denial> {
-        if self.is_empty || (self.failed.is_none() && self.encoding.is_complete()) {
+        if self.fed == 0 || (self.failed.is_none() && self.encoding.is_complete()) {
             return Ok(());
         }
         Err(denied(self.side, self.failed.unwrap_or(CUT_SHORT)))
@@ -154,22 +170,40 @@ impl Decoder {
     }
 
     fn step(&mut self, most: usize) -> Result<Progress, Denial> {
+        let step = match self.failed {
+            Some(fault) => Err(fault),
+            None => self.decode(most),
+        };
+        step.map_err(|fault| denied(self.side, self.failed.insert(fault)))
+    }
+
+    fn decode(&mut self, most: usize) -> Result<Progress, Fault> {
         let input = self.input.get(..MAX_STEP).unwrap_or(&self.input);
         let room = most.clamp(1, MAX_PIECE);
         let out = self.out.get_mut(..room).unwrap_or_default();
-        let step = match self.failed {
-            Some(fault) => Err(fault),
-            None => self.encoding.decode(input, out),
+        let step = self.encoding.decode(input, out)?;
+        if step.read == 0 && step.written == 0 && !input.is_empty() {
+            // It would never come to an end.
+            return Err(CORRUPT);
+        }
+        self.read = self.read.saturating_add(step.read as u64);
+        self.written = self.written.saturating_add(step.written as u64);
+        match self.read > self.most_encoded() {
+            true => Err(PADDED),
+            false => Ok(step),
+        }
+    }
+
+    /// How many encoded bytes what was written so far may have taken.
+    fn most_encoded(&self) -> u64 {
+        let for_each_byte = match self.side {
+            Side::Request => 2,
+            // A stream whose events are flushed one by one, or even in a gzip member each.
+            Side::Response => 16,
         };
-        // An encoding that leaves its input untouched would never come to an end.
-        let step = step.and_then(|step| match step {
-            Progress {
-                read: 0,
-                written: 0,
-            } if !input.is_empty() => Err(CORRUPT),
-            _ => Ok(step),
-        });
-        step.map_err(|fault| denied(self.side, *self.failed.insert(fault)))
+        let held_back = self.encoding.holds_back() as u64;
+        let for_content = self.written.saturating_mul(for_each_byte);
+        for_content.saturating_add(held_back + FREE_BYTES)
     }
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fixtures::headers;
 
-/// A body as each encoding writes it; brotli, which is written here by nobody, as stored.
+/// A body as an encoder of each encoding writes it.
 pub(crate) fn encoded(name: &str, body: &[u8]) -> Vec<u8> {
     use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
     let level = Compression::default();
@@ -30,31 +30,13 @@ pub(crate) fn encoded(name: &str, body: &[u8]) -> Vec<u8> {
             let level = ruzstd::encoding::CompressionLevel::Fastest;
             ruzstd::encoding::compress_to_vec(body, level)
         }
-        "br" => stored_brotli(body),
+        "br" => {
+            let mut encoder = ::brotli::CompressorWriter::new(Vec::new(), 4096, 5, 22);
+            encoder.write_all(body).unwrap();
+            encoder.into_inner()
+        }
         _ => unreachable!("{name}"),
     }
-}
-
-/// RFC 7932: a window of 16 bits, then uncompressed meta-blocks, then an empty last one.
-fn stored_brotli(body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut bits: u64 = 0;
-    let mut count = 1; // WBITS: a zero bit
-    for block in body.chunks(1 << 16) {
-        let length = block.len() as u64 - 1;
-        // ISLAST 0, MNIBBLES 4, MLEN - 1, ISUNCOMPRESSED 1
-        bits |= (length << 3 | 1 << 19) << count;
-        count += 20;
-        while count > 0 {
-            out.push(bits as u8);
-            bits >>= 8;
-            count = if count > 8 { count - 8 } else { 0 };
-        }
-        out.extend_from_slice(block);
-        bits = 0;
-    }
-    out.push(((3 << count) | bits) as u8); // ISLAST 1, ISLASTEMPTY 1
-    out
 }
 
 pub(crate) const ENCODINGS: [&str; 5] = ["gzip", "deflate", "raw deflate", "br", "zstd"];
@@ -64,17 +46,25 @@ fn decoder(name: &str) -> Result<Option<Decoder>, Denial> {
     Decoder::of(Side::Response, &headers(&[("content-encoding", name)]))
 }
 
-fn decode(name: &str, body: &[u8], chunk: usize) -> Result<Vec<u8>, Denial> {
+/// Feeds the body in chunks, and pulls pieces of at most `most` bytes.
+fn decode(name: &str, body: &[u8], chunk: usize, most: usize) -> Result<Vec<u8>, Denial> {
     let mut decoder = decoder(name)?.unwrap();
     let mut out = Vec::new();
     for chunk in body.chunks(chunk) {
         decoder.feed(Bytes::copy_from_slice(chunk));
-        while let Some(piece) = decoder.next(usize::MAX)? {
+        while let Some(piece) = decoder.next(most)? {
+            assert!((1..=most).contains(&piece.len()), "{name}: {}", piece.len());
             out.extend(piece);
         }
     }
     decoder.end()?;
     Ok(out)
+}
+
+/// Text of many lengths and repetitions, longer than a deflate window.
+fn text() -> Vec<u8> {
+    let lines = (0..20_000_u32).map(|n| format!("{} {:x}\n", n * n % 977, n.wrapping_mul(n)));
+    lines.collect::<String>().into_bytes()
 }
 
 #[test]
@@ -106,12 +96,12 @@ fn a_bomb_yields_no_more_than_is_asked_for() {
     let zeros = vec![0; 4 << 20];
     let mut failures = Vec::new();
     for name in ENCODINGS {
-        for most in [1, 7, 4096, usize::MAX] {
+        for most in [0, 1, 7, 4096, MAX_PIECE, usize::MAX] {
             let mut decoder = decoder(name).unwrap().unwrap();
             decoder.feed(encoded(name, &zeros).into());
             for _ in 0..100 {
                 let piece = decoder.next(most).unwrap().unwrap();
-                if piece.is_empty() || piece.len() > most.min(MAX_PIECE) {
+                if piece.is_empty() || piece.len() > most.clamp(1, MAX_PIECE) {
                     failures.push((name, most, piece.len()));
                 }
             }
@@ -121,26 +111,204 @@ fn a_bomb_yields_no_more_than_is_asked_for() {
 }
 
 #[test]
-fn a_broken_or_cut_stream_is_denied() {
+fn a_body_is_whole_where_its_encoding_ends_and_nowhere_else() {
+    let text = b"0123456789".repeat(30);
+    let mut failures = Vec::new();
     for name in ENCODINGS {
-        let body = encoded(name, &b"0123456789".repeat(100));
-        let cut = body.get(..body.len() / 2).unwrap();
-        assert!(decode(name, cut, 7).is_err(), "{name}");
-        assert!(decode(name, &[0xff; 64], 7).is_err(), "{name}");
+        let body = encoded(name, &text);
+        for end in 1..body.len() {
+            let cut = body.get(..end).unwrap();
+            if decode(name, cut, 7, 100).is_ok() {
+                failures.push((name, "cut", end));
+            }
+        }
+        for (what, trailing) in [("a zero", &b"\0"[..]), ("text", b"some more of it")] {
+            if decode(name, &[&*body, trailing].concat(), 7, 100).is_ok() {
+                failures.push((name, what, body.len()));
+            }
+        }
+        if decode(name, &[0xff; 64], 7, 100).is_ok() {
+            failures.push((name, "garbage", 0));
+        }
+        if decode(name, &[], 7, 100).as_deref().ok() != Some(&[]) {
+            failures.push((name, "without a byte", 0));
+        }
+    }
+    assert_eq!(failures, []);
+}
+
+#[test]
+fn what_was_denied_stays_denied() {
+    for name in ENCODINGS {
+        let mut broken = decoder(name).unwrap().unwrap();
+        broken.feed(Bytes::from_static(&[0xff; 64]));
+        let mut hurried = decoder(name).unwrap().unwrap();
+        hurried.feed(encoded(name, b"first").into());
+        hurried.feed(encoded(name, b"second").into());
+        for mut decoder in [broken, hurried] {
+            let mut next = || loop {
+                match decoder.next(100) {
+                    Ok(Some(_)) => {}
+                    other => break other,
+                }
+            };
+            let denial = next().err().unwrap();
+            assert_eq!(denial.code(), Code::UnsupportedEncoding, "{name}");
+            decoder.feed(encoded(name, b"another").into());
+            assert!(decoder.next(100).is_err(), "{name}");
+            assert!(decoder.end().is_err(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn frames_and_members_may_follow_one_another() {
+    for name in ["gzip", "zstd"] {
+        let parts = ["one ", "", "two"].map(|part| encoded(name, part.as_bytes()));
+        for chunk in [1, 5, 1000] {
+            let decoded = decode(name, &parts.concat(), chunk, 2).unwrap();
+            assert_eq!(decoded, b"one two", "{name}, {chunk}");
+        }
+    }
+}
+
+/// A gzip member with every part that RFC 1952 knows.
+fn gzip_with_all_parts(header_crc_mask: u16) -> Vec<u8> {
+    let mut member = vec![0x1f, 0x8b, 8, 0b1_1111, 0, 0, 0, 0, 0, 3];
+    member.extend([5, 0]);
+    member.extend(b"extra");
+    member.extend(b"name\0comment\0");
+    let mut crc = flate2::Crc::new();
+    crc.update(&member);
+    member.extend((crc.sum() as u16 ^ header_crc_mask).to_le_bytes());
+    member.extend(encoded("gzip", b"content").split_off(10));
+    member
+}
+
+#[test]
+fn every_part_of_a_gzip_header_is_read_and_its_checksums_are_verified() {
+    let body = gzip_with_all_parts(0);
+    for chunk in 1..body.len() {
+        let decoded = decode("gzip", &body, chunk, 3).unwrap();
+        assert_eq!(decoded, b"content", "{chunk}");
+    }
+    assert!(decode("gzip", &gzip_with_all_parts(1), 9, 9).is_err());
+    let mut failures = Vec::new();
+    // The method, the reserved flags, the checksum, the length.
+    for (at, bit) in [
+        (2, 1),
+        (3, 32),
+        (3, 64),
+        (3, 128),
+        (body.len() - 8, 1),
+        (body.len() - 1, 1),
+    ] {
+        let mut body = body.clone();
+        *body.get_mut(at).unwrap() ^= bit;
+        if decode("gzip", &body, 9, 9).is_ok() {
+            failures.push((at, bit));
+        }
+    }
+    assert_eq!(failures, []);
+}
+
+/// The events of a stream, each as the encoder flushes it.
+fn flushed(name: &str, events: &[&str]) -> Vec<Vec<u8>> {
+    fn each<W: Write>(
+        mut encoder: W,
+        out: impl Fn(&mut W) -> &mut Vec<u8>,
+        events: &[&str],
+    ) -> Vec<Vec<u8>> {
+        let flush = |event: &&str| {
+            encoder.write_all(event.as_bytes()).unwrap();
+            encoder.flush().unwrap();
+            std::mem::take(out(&mut encoder))
+        };
+        events.iter().map(flush).collect()
+    }
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    let level = Compression::default();
+    match name {
+        "gzip" => each(
+            GzEncoder::new(Vec::new(), level),
+            GzEncoder::get_mut,
+            events,
+        ),
+        "deflate" => each(
+            ZlibEncoder::new(Vec::new(), level),
+            ZlibEncoder::get_mut,
+            events,
+        ),
+        "raw deflate" => each(
+            DeflateEncoder::new(Vec::new(), level),
+            DeflateEncoder::get_mut,
+            events,
+        ),
+        "br" => each(
+            ::brotli::CompressorWriter::new(Vec::new(), 4096, 5, 22),
+            ::brotli::CompressorWriter::get_mut,
+            events,
+        ),
+        _ => unreachable!("{name}"),
     }
 }
 
 #[test]
 fn all_that_a_flushed_stream_says_comes_out_at_once() {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Compression::default());
-    let mut decoder = decoder("gzip").unwrap().unwrap();
-    for event in ["data: one\n\n", "data: two\n\n"] {
-        encoder.write_all(event.as_bytes()).unwrap();
-        encoder.flush().unwrap();
-        let chunk = std::mem::take(encoder.get_mut());
-        decoder.feed(chunk.into());
-        assert_eq!(decoder.next(MAX_PIECE).unwrap().unwrap(), event);
-        assert_eq!(decoder.next(MAX_PIECE).unwrap(), None);
+    let events = [
+        "data: one\n\n",
+        "data: two\n\n",
+        "data: two\n\ndata: two\n\n",
+    ];
+    for name in ["gzip", "deflate", "raw deflate", "br"] {
+        let mut decoder = decoder(name).unwrap().unwrap();
+        for (event, chunk) in events.iter().zip(flushed(name, &events)) {
+            decoder.feed(chunk.into());
+            let mut said = Vec::new();
+            while let Some(piece) = decoder.next(4).unwrap() {
+                said.extend(piece);
+            }
+            assert_eq!(said, event.as_bytes(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_of_tiny_events_is_not_taken_for_padding() {
+    let events = vec!["."; 30_000];
+    for name in ["gzip", "deflate", "br"] {
+        let mut decoder = decoder(name).unwrap().unwrap();
+        let mut length = 0;
+        for chunk in flushed(name, &events) {
+            decoder.feed(chunk.into());
+            while let Some(piece) = decoder.next(10).unwrap() {
+                length += piece.len();
+            }
+        }
+        assert_eq!(length, events.len(), "{name}");
+    }
+}
+
+#[test]
+fn a_long_body_is_decoded_however_little_is_asked_for() {
+    let text = text();
+    // What does not compress is not taken for padding while a window of it is still to be read.
+    let noise: Vec<u8> = (0..600_000_u64)
+        .map(|n| {
+            (n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23)
+                .wrapping_mul(n | 1)
+                >> 56) as u8
+        })
+        .collect();
+    for name in ENCODINGS {
+        for body in [&text, &noise] {
+            let encoded = encoded(name, body);
+            for (chunk, most) in [(usize::MAX, 97), (1000, 97), (50_000, MAX_PIECE)] {
+                let decoded = decode(name, &encoded, chunk, most).unwrap();
+                assert!(decoded == *body, "{name}, {chunk}, {most}");
+            }
+        }
     }
 }
 
@@ -149,11 +317,31 @@ proptest! {
     fn every_encoding_is_undone_however_it_is_cut(
         body in proptest::collection::vec("[a-f]{1,9}", 0..400),
         chunk in 1..300_usize,
+        most in 1..300_usize,
     ) {
         let body = body.concat().into_bytes();
         for name in ENCODINGS {
-            let decoded = decode(name, &encoded(name, &body), chunk).unwrap();
+            let decoded = decode(name, &encoded(name, &body), chunk, most).unwrap();
             prop_assert_eq!(&decoded, &body, "{}", name);
+        }
+    }
+
+    #[test]
+    fn a_damaged_body_fares_the_same_however_it_is_cut(
+        body in "[a-f]{0,200}",
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        chunk in 1..50_usize,
+        most in 1..50_usize,
+    ) {
+        for name in ENCODINGS {
+            let mut body = encoded(name, body.as_bytes());
+            for (at, byte) in &damage {
+                let at = at.index(body.len());
+                *body.get_mut(at).unwrap() = *byte;
+            }
+            let whole = decode(name, &body, body.len(), usize::MAX).ok();
+            let cut = decode(name, &body, chunk, most).ok();
+            prop_assert_eq!(whole, cut, "{}", name);
         }
     }
 }

@@ -153,6 +153,10 @@ impl Encoding for Zstd {
         let sequences = 0x17eff * 12;
         ring(2 * self.max_window) + ring(self.max_window) + sequences + 4 * MAX_BLOCK
     }
+
+    fn holds_back(&self) -> usize {
+        self.max_window + MAX_BLOCK
+    }
 }
 
 /// RFC 8878, section 3.1.1.1.1: how many bytes of the header follow its descriptor.
