@@ -201,7 +201,9 @@ impl Asked {
                 let activity = &exchange.connection.activity;
                 let counters = &exchange.live.flow.counters;
                 let filters = self.head.take_filters();
-                Ok(RequestBody::judged(judged, body, filters, counters, activity))
+                Ok(RequestBody::judged(
+                    judged, body, filters, counters, activity,
+                ))
             }
             Err(denial) => {
                 let denial = denial.by("proxy");

@@ -21,7 +21,11 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Requests whose bodies are judged: where to, and the beginning of a body.
 const JUDGED: [(&str, &str, &str); 4] = [
-    (GIT, "/acme/web.git/info/lfs/objects/batch", "{\"operation\":"),
+    (
+        GIT,
+        "/acme/web.git/info/lfs/objects/batch",
+        "{\"operation\":",
+    ),
     (GIT, "/acme/web.git/git-receive-pack", "00"),
     (API, "/graphql", "{\"query\":"),
     (API, "/repos/acme/web/issues", "{\"title\":"),
@@ -137,7 +141,10 @@ fn a_body_that_trickles_ends_within_the_inspection_timeout() {
         let begun = Instant::now();
         let head = head(host, path, "Content-Length: 1000\r\n");
         stream.write_all((head + beginning).as_bytes()).unwrap();
-        stream.sock.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        stream
+            .sock
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
         let reply = loop {
             match read_reply(&mut stream) {
                 Ok(reply) => break reply,
@@ -145,7 +152,11 @@ fn a_body_that_trickles_ends_within_the_inspection_timeout() {
             }
             let _ = stream.write_all(b" ");
         };
-        reply.assert_denied(408, "body_timeout", "The request body was not complete within 1");
+        reply.assert_denied(
+            408,
+            "body_timeout",
+            "The request body was not complete within 1",
+        );
         assert_eq!(reply.header("connection"), Some("close"), "{path}");
         let took = begun.elapsed();
         assert!(took > Duration::from_millis(900), "{path}: {took:?}");
@@ -180,7 +191,10 @@ fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_conne
             }
             kinds.push(head[3]);
         };
-        assert!(kinds.contains(&HEADERS) && kinds.contains(&DATA), "{path}: {kinds:?}");
+        assert!(
+            kinds.contains(&HEADERS) && kinds.contains(&DATA),
+            "{path}: {kinds:?}"
+        );
         assert_eq!(reason, [0, 0, 0, 0], "{path}: NO_ERROR");
         assert!(!kinds.contains(&frames::GOAWAY), "{path}: {kinds:?}");
     }
@@ -203,7 +217,10 @@ fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push()
         let sent = stream
             .write_all(beginning.as_bytes())
             .and_then(|()| stream.write_all(&part[..MB / 2]));
-        stream.sock.set_read_timeout(Some(Duration::from_millis(30))).unwrap();
+        stream
+            .sock
+            .set_read_timeout(Some(Duration::from_millis(30)))
+            .unwrap();
         match read_reply(&mut stream) {
             Ok(reply) => {
                 let sentence = "Too many request bodies are being inspected";
@@ -236,9 +253,15 @@ fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push()
     );
     let request = head(GIT, "/acme/web.git/git-receive-pack", &fields) + &body;
     push.write_all(request.as_bytes()).unwrap();
-    assert_eq!(read_reply(&mut push).unwrap().header("x-proxy-denied"), None);
+    assert_eq!(
+        read_reply(&mut push).unwrap().header("x-proxy-denied"),
+        None
+    );
     let seen = origin.seen();
-    assert!(seen.iter().any(|seen| seen.target.ends_with("/git-receive-pack")));
+    assert!(
+        seen.iter()
+            .any(|seen| seen.target.ends_with("/git-receive-pack"))
+    );
 
     drop(held);
     crate::support::eventually("the memory is given back", SOON, || {
@@ -255,7 +278,11 @@ fn a_body_that_is_announced_or_decoded_over_the_limit_is_refused() {
             // Its pack may be as long as it likes, so its length alone says nothing.
             continue;
         }
-        reply.assert_denied(413, "body_too_large_to_inspect", "Body too large to inspect");
+        reply.assert_denied(
+            413,
+            "body_too_large_to_inspect",
+            "Body too large to inspect",
+        );
         assert_eq!(reply.json()["limit"], "inspect_body_bytes", "{path}");
         assert_eq!(reply.json()["limit_bytes"], 4096, "{path}");
     }
@@ -268,11 +295,21 @@ fn padded_bombs(padding: usize) -> [(&'static str, Vec<u8>); 3] {
     let mut zeros = GzEncoder::new(Vec::new(), Compression::best());
     zeros.write_all(&vec![0; 64 * MB]).unwrap();
     let zeros = zeros.finish().unwrap();
-    let empty = GzEncoder::new(Vec::new(), Compression::best()).finish().unwrap();
+    let empty = GzEncoder::new(Vec::new(), Compression::best())
+        .finish()
+        .unwrap();
     let gzip = [empty.repeat(padding / empty.len()), zeros].concat();
     let frame = [&*bodies::zstd_header(22), &[1, 0, 0]].concat();
-    let zstd = [frame.repeat(padding / frame.len()), bodies::zstd_bomb(22, 512)].concat();
-    [("gzip", gzip), ("br", bodies::padded_brotli(22, padding, 4)), ("zstd", zstd)]
+    let zstd = [
+        frame.repeat(padding / frame.len()),
+        bodies::zstd_bomb(22, 512),
+    ]
+    .concat();
+    [
+        ("gzip", gzip),
+        ("br", bodies::padded_brotli(22, padding, 4)),
+        ("zstd", zstd),
+    ]
 }
 
 #[test]
@@ -287,7 +324,9 @@ fn a_padded_bomb_costs_less_than_16_mb_in_each_encoding() {
             let before = proxy.memory("VmHWM");
             let fields = format!("Content-Encoding: {encoding}\r\nTransfer-Encoding: chunked\r\n");
             let mut stream = proxy.tls(API);
-            stream.write_all(head(API, "/graphql", &fields).as_bytes()).unwrap();
+            stream
+                .write_all(head(API, "/graphql", &fields).as_bytes())
+                .unwrap();
             for chunk in bomb.chunks(16 * 1024) {
                 let sent = write!(stream, "{:x}\r\n", chunk.len())
                     .and_then(|()| stream.write_all(chunk))
@@ -326,10 +365,16 @@ fn a_denied_push_of_many_refs_is_reported_in_less_than_three_times_its_size() {
     let fields = format!("Content-Length: {}\r\n", body.len());
     let head = head(GIT, "/acme/web.git/git-receive-pack", &fields);
     let reply = proxy.https(GIT, head + &body);
-    assert_eq!(reply.header("x-proxy-denied"), Some("branch_deletion_blocked"));
+    assert_eq!(
+        reply.header("x-proxy-denied"),
+        Some("branch_deletion_blocked")
+    );
     let (answer, request) = (reply.body.len(), body.len());
     assert!(answer < 3 * request, "{answer} bytes for {request}");
-    let told = reply.body.windows(14).filter(|bytes| *bytes == b"ng refs/heads/");
+    let told = reply
+        .body
+        .windows(14)
+        .filter(|bytes| *bytes == b"ng refs/heads/");
     assert_eq!(told.count(), 10_000);
     origin.assert_untouched();
 }

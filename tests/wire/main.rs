@@ -8,6 +8,7 @@
 )]
 
 #[path = "../../addons/tests/decode/bodies.rs"]
+#[allow(dead_code, reason = "the tests of the decoders use the rest")]
 mod bodies;
 #[path = "../support/mod.rs"]
 mod support;

@@ -91,8 +91,8 @@ impl<Head> Judges<Head> {
 
     /// A denial of the engine's, as the clients of this body show it.
     pub fn for_client(&self, denial: Denial) -> Denial {
-        let add = |denial, judge: &Box<dyn BodyJudge<Head>>| judge.for_client(denial);
-        self.judges.iter().fold(denial, add)
+        let judges = self.judges.iter();
+        judges.fold(denial, |denial, judge| judge.for_client(denial))
     }
 
     /// Whether the beginning of the body may be enough for all of them.
