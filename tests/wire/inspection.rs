@@ -26,7 +26,7 @@ const JUDGED: [(&str, &str, &str); 4] = [
         "/acme/web.git/info/lfs/objects/batch",
         "{\"operation\":",
     ),
-    (GIT, "/acme/web.git/git-receive-pack", "00"),
+    (GIT, "/acme/web.git/git-receive-pack", "0fff"),
     (API, "/graphql", "{\"query\":"),
     (API, "/repos/acme/web/issues", "{\"title\":"),
 ];
@@ -270,14 +270,12 @@ fn the_bodies_of_one_container_stay_under_a_quarter_and_another_can_still_push()
 }
 
 #[test]
-fn a_body_that_is_announced_or_decoded_over_the_limit_is_refused() {
+fn a_body_that_is_announced_over_the_limit_is_refused() {
     let House { origin, proxy } = start(json!({ "inspect_body_bytes": "4KB" }));
-    for (host, path, _) in JUDGED {
+    // The length of a push says nothing: its pack is not buffered.
+    let judged = JUDGED.iter().filter(|(_, path, _)| !path.ends_with("pack"));
+    for (host, path, _) in judged {
         let reply = proxy.https(host, head(host, path, "Content-Length: 4097\r\n"));
-        if path.ends_with("pack") {
-            // Its pack may be as long as it likes, so its length alone says nothing.
-            continue;
-        }
         reply.assert_denied(
             413,
             "body_too_large_to_inspect",
@@ -355,7 +353,7 @@ fn a_denied_push_of_many_refs_is_reported_in_less_than_three_times_its_size() {
     let mut body = String::new();
     for number in 0..10_000 {
         let name = match number {
-            0 => format!("{}\0 report-status side-band-64k", "x".repeat(1000)),
+            0 => format!("{}\0 report-status", "x".repeat(1000)),
             number => number.to_string(),
         };
         let line = format!("{id} {zero} refs/heads/{name}");
