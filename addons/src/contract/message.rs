@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
-use super::body::{BodyFilter, BodyJudge, WholeBody};
+use super::body::{BodyFilter, BodyJudge, MessageFilter, WholeBody};
 use super::path::Path;
 
 /// The head of a request. Hop-by-hop fields are gone already; what an addon changes is what
@@ -74,6 +74,7 @@ pub struct Response {
     /// The header fields.
     pub headers: HeaderMap,
     filters: Vec<Box<dyn BodyFilter>>,
+    message_filters: Vec<MessageFilter>,
 }
 
 impl Response {
@@ -84,6 +85,7 @@ impl Response {
             status,
             headers,
             filters: Vec::new(),
+            message_filters: Vec::new(),
         }
     }
 
@@ -95,5 +97,22 @@ impl Response {
     /// Hands the filters to the engine.
     pub fn take_filters(&mut self) -> Vec<Box<dyn BodyFilter>> {
         std::mem::take(&mut self.filters)
+    }
+
+    /// Filters what the upstream sends on a WebSocket that this response opens. `make` is called
+    /// for each message and for the payload of each control frame, which is one body for the
+    /// filter; a filter holds no more of a body than a few KiB. A denial closes the WebSocket.
+    /// Filters see a message in the order of these calls.
+    pub fn filter_messages<F: BodyFilter + 'static>(
+        &mut self,
+        make: impl Fn() -> F + Send + 'static,
+    ) {
+        self.message_filters
+            .push(Box::new(move || Box::new(make())));
+    }
+
+    /// Hands the filters of messages to the engine.
+    pub fn take_message_filters(&mut self) -> Vec<MessageFilter> {
+        std::mem::take(&mut self.message_filters)
     }
 }

@@ -22,7 +22,7 @@ mod permit;
 mod slots;
 
 pub use addon::{Addon, Order, Step};
-pub use body::{BodyFilter, BodyJudge, BodyOut, BoxFuture, WholeBody};
+pub use body::{BodyFilter, BodyJudge, BodyOut, BoxFuture, MessageFilter, WholeBody};
 pub use chain::{Chain, Cleared, OrderError};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};

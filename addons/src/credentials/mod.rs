@@ -145,6 +145,12 @@ impl Guarded {
         for scrubber in &self.scrubbers {
             scrubber.scrub_headers(&mut response.headers);
         }
+        if response.status == StatusCode::SWITCHING_PROTOCOLS {
+            for scrubber in &self.scrubbers {
+                let scrubber = Arc::clone(scrubber);
+                response.filter_messages(move || ScrubBody::new(Arc::clone(&scrubber), None));
+            }
+        }
         if self.is_head || has_no_body(response.status) {
             return Ok(());
         }
