@@ -359,4 +359,3 @@ fn http2_clients_are_offered_no_websockets() {
     assert!(frames::read_until_refused(&mut stream));
     assert!(origin.seen().is_empty());
 }
-
