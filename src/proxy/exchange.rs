@@ -376,7 +376,7 @@ impl Answered {
                 opening.ok_or_else(|| not_answered(host, "switched protocols unasked"))?;
             // What it is now relayed by does not poll HTTP.
             upstream.detach();
-            // The head passes the chain like any other; what follows is no body to filter.
+            // The head passes the chain like any other; what follows are messages, and no body.
             let (headers, accepted) = opening.accept(&mut response, host)?;
             return Ok(Self {
                 head: AnswerHead::new(response.status(), headers),
@@ -414,7 +414,10 @@ impl Answered {
         let Self { mut head, rest } = self;
         let (body, upstream) = match rest {
             Rest::Body(body, upstream) => (body, upstream),
-            Rest::Websocket(accepted) => return accepted.relay(head.headers, exchange),
+            Rest::Websocket(accepted) => {
+                let filters = head.take_message_filters();
+                return accepted.relay(head.headers, filters, exchange);
+            }
             Rest::Buffered(bytes) => {
                 exchange.live.answered(head.status.as_u16());
                 return theirs(head, ResponseBody::buffered(bytes, exchange));

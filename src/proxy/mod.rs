@@ -40,6 +40,7 @@ pub use hello::{HelloReader, NoHello};
 pub(crate) use live::LiveFlow;
 pub use sniff::{Sniffed, sniff};
 pub(crate) use upstream::{Dialled, handshake, open_raw};
+pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};
 pub use workers::Workers;
 
 use crate::tls::Authority;

@@ -1,12 +1,17 @@
 //! WebSockets: the opening passes the chain as a request, then bytes are relayed and counted.
+//! Where an addon filters messages, the frames of the upstream are parsed on the way.
 
-use addons::contract::{Denial, Host};
+mod filtered;
+mod frames;
+mod messages;
+
+use addons::contract::{Denial, Host, MessageFilter};
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{
-    CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{Response, StatusCode};
 use http_body::Body as _;
@@ -20,6 +25,10 @@ use super::live::Exchange;
 use super::outgoing::not_answered;
 use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
+use filtered::FilteredUpstream;
+
+pub use frames::{FrameReader, Opcode, Piece, Violation};
+pub use messages::{Failure, Messages};
 
 /// What a server adds to the key, to show that it knows what it agrees to (RFC 6455, 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -34,6 +43,8 @@ pub fn ask(headers: &mut HeaderMap) {
 pub struct Opening {
     client: OnUpgrade,
     accept: String,
+    /// Whether the request, as the chain left it, offers an extension.
+    offers_extension: bool,
 }
 
 impl Opening {
@@ -55,6 +66,7 @@ impl Opening {
         Ok(Self {
             client,
             accept: STANDARD.encode(hash.finish()),
+            offers_extension: headers.contains_key(SEC_WEBSOCKET_EXTENSIONS),
         })
     }
 
@@ -72,6 +84,10 @@ impl Opening {
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
         if !websocket || only(headers, &SEC_WEBSOCKET_ACCEPT) != Some(self.accept.as_str()) {
             let why = "switched to a protocol that was not asked for";
+            return Err(not_answered(host, why));
+        }
+        if !self.offers_extension && headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
+            let why = "agreed to a WebSocket extension that was not offered";
             return Err(not_answered(host, why));
         }
         let upstream = hyper::upgrade::on(&mut *response);
@@ -98,8 +114,13 @@ pub struct Accepted {
 
 impl Accepted {
     /// Answers the client and relays from then on, until a side ends, nothing moves any more,
-    /// the lease ends, a reload forbids it, or we end.
-    pub fn relay(self, headers: HeaderMap, mut exchange: Box<Exchange>) -> Response<Reply> {
+    /// the lease ends, a reload forbids it, or we end. Without `filters` the bytes are not parsed.
+    pub fn relay(
+        self,
+        headers: HeaderMap,
+        filters: Vec<MessageFilter>,
+        mut exchange: Box<Exchange>,
+    ) -> Response<Reply> {
         let status = StatusCode::SWITCHING_PROTOCOLS;
         exchange.live.answered(status.as_u16());
         let tasks = exchange.connection.engine.tasks.clone();
@@ -108,7 +129,15 @@ impl Accepted {
             let Exchange { live, connection } = &mut *exchange;
             if let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) {
                 let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-                relay_bytes(connection, live, client, upstream).await;
+                if filters.is_empty() {
+                    relay_bytes(connection, live, client, upstream).await;
+                    return;
+                }
+                let mut upstream = FilteredUpstream::new(upstream, filters);
+                Box::pin(relay_bytes(connection, live, client, &mut upstream)).await;
+                if let Some(failure) = upstream.failure() {
+                    live.denied(&failure.denial(&live.flow.host));
+                }
             }
         });
         let mut response = reply::empty(status);

@@ -46,3 +46,4 @@ mod survival;
 mod traces;
 mod upstream;
 mod verification;
+mod websockets;

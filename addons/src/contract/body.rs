@@ -35,6 +35,9 @@ pub trait BodyFilter: Send {
     }
 }
 
+/// Makes a filter for one message of a WebSocket, or for the payload of one control frame.
+pub type MessageFilter = Box<dyn Fn() -> Box<dyn BodyFilter> + Send>;
+
 /// Where a filter puts what may pass.
 #[derive(Default)]
 pub struct BodyOut(VecDeque<Bytes>);

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
-use super::body::BodyFilter;
+use super::body::{BodyFilter, MessageFilter};
 use super::judge::{BodyJudge, Judges};
 use super::path::Path;
 
@@ -72,6 +72,7 @@ pub struct Response {
     pub headers: HeaderMap,
     filters: Vec<Box<dyn BodyFilter>>,
     judges: Option<Judges<Self>>,
+    message_filters: Vec<MessageFilter>,
 }
 
 impl Response {
@@ -83,6 +84,7 @@ impl Response {
             headers,
             filters: Vec::new(),
             judges: None,
+            message_filters: Vec::new(),
         }
     }
 
@@ -106,5 +108,22 @@ impl Response {
     /// Hands the judges to the engine.
     pub fn take_judges(&mut self) -> Option<Judges<Self>> {
         self.judges.take()
+    }
+
+    /// Filters what the upstream sends on a WebSocket that this response opens. `make` is called
+    /// for each message and for the payload of each control frame, which is one body for the
+    /// filter; a filter holds no more of a body than a few KiB. A denial closes the WebSocket.
+    /// Filters see a message in the order of these calls.
+    pub fn filter_messages<F: BodyFilter + 'static>(
+        &mut self,
+        make: impl Fn() -> F + Send + 'static,
+    ) {
+        self.message_filters
+            .push(Box::new(move || Box::new(make())));
+    }
+
+    /// Hands the filters of messages to the engine.
+    pub fn take_message_filters(&mut self) -> Vec<MessageFilter> {
+        std::mem::take(&mut self.message_filters)
     }
 }

@@ -23,7 +23,7 @@ mod permit;
 mod slots;
 
 pub use addon::{Addon, Order, Step};
-pub use body::{BodyFilter, BodyOut, BoxFuture};
+pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::{Chain, Cleared, OrderError};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};

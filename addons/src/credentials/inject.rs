@@ -15,6 +15,7 @@ use super::{Credential, CredentialKind, Guarded, placeholder};
 use crate::contract::{
     Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme, Step, Verdict,
 };
+use crate::fold::{folds_to, remove_fields};
 use crate::shards::Shards;
 
 /// What a request may wait for a token: longer than the engine's own limit for getting one, so
@@ -131,6 +132,12 @@ impl HostCredentials {
             if added {
                 record(flow, &ready.name);
             }
+        }
+        if !guarded.scrubbers.is_empty() {
+            // No echo can be found in what an extension compresses.
+            remove_fields(&mut request.headers, |name| {
+                folds_to(name, "sec-websocket-extensions")
+            });
         }
         flow.slots.put(guarded);
         Ok(())

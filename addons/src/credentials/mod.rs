@@ -144,6 +144,12 @@ impl Guarded {
         for scrubber in &self.scrubbers {
             scrubber.scrub_headers(&mut response.headers);
         }
+        if response.status == StatusCode::SWITCHING_PROTOCOLS {
+            for scrubber in self.scrubbers.iter().map(Arc::clone) {
+                response.filter_messages(move || ScrubBody::new(Arc::clone(&scrubber)));
+            }
+            return Ok(());
+        }
         let bodiless = self.is_head || has_no_body(response.status);
         for scrubber in self.scrubbers.iter().map(Arc::clone) {
             if bodiless || self.is_too_short(&response.headers) {

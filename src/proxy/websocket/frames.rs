@@ -1,0 +1,301 @@
+//! Frames of a WebSocket as a server sends them (RFC 6455, section 5.2), parsed without I/O.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use thiserror::Error;
+
+/// The longest payload of a control frame, in bytes (RFC 6455, section 5.5).
+pub const MAX_CONTROL: usize = 125;
+
+/// The longest head of an unmasked frame, in bytes: opcode, length, extended length.
+pub const MAX_HEAD: usize = 10;
+
+const FIN: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const OPCODE: u8 = 0x0f;
+const MASKED: u8 = 0x80;
+/// Lengths from here on say that 2 or 8 bytes with the length follow.
+const LENGTH_IN_2_BYTES: u8 = 126;
+const LENGTH_IN_8_BYTES: u8 = 127;
+
+/// What a frame is, as its opcode says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// Goes on with the message that is under way.
+    Continuation = 0,
+    /// Begins a message of text.
+    Text = 1,
+    /// Begins a message of bytes.
+    Binary = 2,
+    /// Ends the WebSocket: a status code and a reason, or nothing.
+    Close = 8,
+    /// Asks for a pong with the same payload.
+    Ping = 9,
+    /// Answers a ping.
+    Pong = 10,
+}
+
+/// How a server broke RFC 6455. The WebSocket cannot be read on.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Violation {
+    /// Only an extension gives them a meaning, and none was agreed.
+    #[error("a frame has reserved bits set, and no extension was agreed")]
+    ReservedBits,
+    /// One of 3 to 7 and 11 to 15.
+    #[error("a frame has the reserved opcode {0}")]
+    ReservedOpcode(u8),
+    /// Only clients mask.
+    #[error("a frame from the server is masked")]
+    Masked,
+    /// No message is under way.
+    #[error("a continuation frame continues no message")]
+    NothingToContinue,
+    /// Messages do not interleave.
+    #[error("a message begins before the last one has ended")]
+    Interrupted,
+    /// Control frames are whole.
+    #[error("a control frame is fragmented")]
+    FragmentedControl,
+    /// Over [`MAX_CONTROL`].
+    #[error("a control frame has more than {MAX_CONTROL} bytes")]
+    LongControl,
+    /// The most significant bit of a 64-bit length is set.
+    #[error("a frame is longer than 2^63 - 1 bytes")]
+    Length,
+    /// A status code has two bytes.
+    #[error("a close frame has a payload of one byte")]
+    HalfCloseCode,
+    /// What is left after scrubbing has no status code.
+    #[error("the status code of a close frame is part of an echo of a credential")]
+    EchoInCloseCode,
+}
+
+/// What a server sent, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes of a message, possibly none.
+    Message {
+        /// [`Opcode::Text`] or [`Opcode::Binary`], on every piece of the message.
+        opcode: Opcode,
+        /// The bytes, without copying.
+        bytes: Bytes,
+        /// Whether the message ends with them.
+        last: bool,
+    },
+    /// A whole control frame.
+    Control {
+        /// [`Opcode::Close`], [`Opcode::Ping`] or [`Opcode::Pong`].
+        opcode: Opcode,
+        /// At most [`MAX_CONTROL`] bytes.
+        payload: Bytes,
+    },
+}
+
+/// Parses frames from bytes that may be cut anywhere. Holds at most one control frame.
+#[derive(Default)]
+pub struct FrameReader {
+    state: State,
+    /// The message that is under way.
+    message: Option<Opcode>,
+}
+
+/// Where in a frame the next byte is.
+#[derive(Default)]
+enum State {
+    /// Its first: flags and opcode.
+    #[default]
+    First,
+    /// Its second: mask bit and length.
+    Second(Head),
+    /// In the extended length of a data frame, of which `missing` bytes are to come.
+    Length { fin: bool, missing: u8, length: u64 },
+    /// In the payload of a data frame, of which `left` bytes are to come.
+    Data { fin: bool, left: u64 },
+    /// In the payload of a control frame of `length` bytes.
+    Control {
+        opcode: Opcode,
+        length: usize,
+        payload: BytesMut,
+    },
+    /// Beyond reading.
+    Broken(Violation),
+}
+
+/// The first byte of a frame.
+#[derive(Clone, Copy)]
+struct Head {
+    fin: bool,
+    opcode: Opcode,
+}
+
+impl FrameReader {
+    /// Takes the next piece from the front of `input`; `None` once it needs more bytes. All of
+    /// `input` is consumed by then. A violation is final: every later call returns it again.
+    pub fn read(&mut self, input: &mut Bytes) -> Result<Option<Piece>, Violation> {
+        let read = self.step(input);
+        if let Err(violation) = read {
+            self.state = State::Broken(violation);
+        }
+        read
+    }
+
+    fn step(&mut self, input: &mut Bytes) -> Result<Option<Piece>, Violation> {
+        loop {
+            match &mut self.state {
+                State::Broken(violation) => return Err(*violation),
+                State::Data { fin, left } => {
+                    let (fin, left) = (*fin, *left);
+                    return Ok(self.data(fin, left, input));
+                }
+                State::Control {
+                    opcode,
+                    length,
+                    payload,
+                } => {
+                    let missing = *length - payload.len();
+                    payload.put(input.split_to(missing.min(input.len())));
+                    if payload.len() < *length {
+                        return Ok(None);
+                    }
+                    let (opcode, payload) = (*opcode, std::mem::take(payload).freeze());
+                    self.state = State::First;
+                    return Ok(Some(Piece::Control { opcode, payload }));
+                }
+                State::First | State::Second(_) | State::Length { .. } => {
+                    let Ok(byte) = input.try_get_u8() else {
+                        return Ok(None);
+                    };
+                    self.head(byte)?;
+                }
+            }
+        }
+    }
+
+    /// Takes the next byte of a head.
+    fn head(&mut self, byte: u8) -> Result<(), Violation> {
+        self.state = match self.state {
+            State::Second(head) => second(head, byte)?,
+            State::Length {
+                fin,
+                missing,
+                length,
+            } => {
+                let length = length << 8 | u64::from(byte);
+                match missing.saturating_sub(1) {
+                    0 if length >> 63 == 1 => return Err(Violation::Length),
+                    0 => State::Data { fin, left: length },
+                    missing => State::Length {
+                        fin,
+                        missing,
+                        length,
+                    },
+                }
+            }
+            _ => State::Second(self.first(byte)?),
+        };
+        Ok(())
+    }
+
+    /// Reads flags and opcode, and whether the frame may come now.
+    fn first(&mut self, byte: u8) -> Result<Head, Violation> {
+        if byte & RESERVED != 0 {
+            return Err(Violation::ReservedBits);
+        }
+        let fin = byte & FIN != 0;
+        let opcode = match byte & OPCODE {
+            0 => Opcode::Continuation,
+            1 => Opcode::Text,
+            2 => Opcode::Binary,
+            8 => Opcode::Close,
+            9 => Opcode::Ping,
+            10 => Opcode::Pong,
+            reserved => return Err(Violation::ReservedOpcode(reserved)),
+        };
+        match (opcode, self.message) {
+            (Opcode::Continuation, None) => return Err(Violation::NothingToContinue),
+            (Opcode::Text | Opcode::Binary, Some(_)) => return Err(Violation::Interrupted),
+            (Opcode::Text | Opcode::Binary, None) => self.message = Some(opcode),
+            (Opcode::Close | Opcode::Ping | Opcode::Pong, _) if !fin => {
+                return Err(Violation::FragmentedControl);
+            }
+            _ => {}
+        }
+        Ok(Head { fin, opcode })
+    }
+
+    /// Takes what there is of a data frame's payload.
+    fn data(&mut self, fin: bool, left: u64, input: &mut Bytes) -> Option<Piece> {
+        // No message is under way only before a head was read.
+        let opcode = self.message?;
+        if input.is_empty() && left > 0 {
+            return None;
+        }
+        let count = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
+        let bytes = input.split_to(count);
+        let left = left - count as u64;
+        let last = fin && left == 0;
+        if last {
+            self.message = None;
+        }
+        self.state = match left {
+            0 => State::First,
+            left => State::Data { fin, left },
+        };
+        Some(Piece::Message {
+            opcode,
+            bytes,
+            last,
+        })
+    }
+}
+
+/// Reads mask bit and length.
+fn second(Head { fin, opcode }: Head, byte: u8) -> Result<State, Violation> {
+    if byte & MASKED != 0 {
+        return Err(Violation::Masked);
+    }
+    if matches!(opcode, Opcode::Close | Opcode::Ping | Opcode::Pong) {
+        let length = usize::from(byte);
+        if length > MAX_CONTROL {
+            return Err(Violation::LongControl);
+        }
+        let payload = BytesMut::new();
+        return Ok(State::Control {
+            opcode,
+            length,
+            payload,
+        });
+    }
+    let extended = |missing| State::Length {
+        fin,
+        missing,
+        length: 0,
+    };
+    Ok(match byte {
+        LENGTH_IN_2_BYTES => extended(2),
+        LENGTH_IN_8_BYTES => extended(8),
+        length => State::Data {
+            fin,
+            left: length.into(),
+        },
+    })
+}
+
+/// Writes the head of an unmasked frame.
+pub fn write_head(out: &mut BytesMut, fin: bool, opcode: Opcode, length: usize) {
+    let flags = if fin { FIN } else { 0 };
+    out.put_u8(flags | opcode as u8);
+    match (u8::try_from(length), u16::try_from(length)) {
+        (Ok(length), _) if length < LENGTH_IN_2_BYTES => out.put_u8(length),
+        (_, Ok(length)) => {
+            out.put_u8(LENGTH_IN_2_BYTES);
+            out.put_u16(length);
+        }
+        _ => {
+            out.put_u8(LENGTH_IN_8_BYTES);
+            out.put_u64(length as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

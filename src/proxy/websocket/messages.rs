@@ -1,0 +1,191 @@
+//! Messages of a WebSocket through the filters of the chain, and back into frames, without I/O.
+
+use addons::contract::{Denial, Host, MessageFilter};
+use bytes::{Bytes, BytesMut};
+
+use super::frames::{FrameReader, MAX_CONTROL, MAX_HEAD, Opcode, Piece, Violation, write_head};
+use crate::proxy::filtering::Filtering;
+use crate::proxy::outgoing::not_answered;
+
+/// The status code of a close frame: the peer broke the protocol (RFC 6455, section 7.4.1).
+const PROTOCOL_ERROR: u16 = 1002;
+/// The status code of a close frame: a message is not to be had.
+const POLICY_VIOLATION: u16 = 1008;
+
+/// Why a WebSocket was closed by us.
+#[derive(Debug)]
+pub enum Failure {
+    /// The upstream sent what cannot be read.
+    Violation(Violation),
+    /// A filter denied a message.
+    Denied(Denial),
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+impl From<Denial> for Failure {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl Failure {
+    fn status_code(&self) -> u16 {
+        match self {
+            Self::Violation(_) => PROTOCOL_ERROR,
+            Self::Denied(_) => POLICY_VIOLATION,
+        }
+    }
+
+    /// The failure as the audit records it.
+    pub fn denial(&self, host: &Host) -> Denial {
+        match self {
+            Self::Violation(violation) => {
+                not_answered(host, &format!("broke the WebSocket protocol: {violation}"))
+            }
+            Self::Denied(denial) => denial.clone(),
+        }
+    }
+}
+
+/// Filters what a server sends: each message is one body for the filters, and so is the payload
+/// of each control frame. Holds what the filters hold, and at most one control frame.
+///
+/// Since lengths change, a message goes out as fragments of its own, each with what the filters
+/// let through by then. Control frames go out between them.
+pub struct Messages {
+    reader: FrameReader,
+    filters: Vec<MessageFilter>,
+    message: Option<Message>,
+    closed: bool,
+}
+
+/// A message that is under way.
+struct Message {
+    filtering: Filtering,
+    /// Of the next fragment that goes out.
+    opcode: Opcode,
+}
+
+impl Messages {
+    /// Filters each message with a filter from each of `filters`, in their order.
+    pub fn new(filters: Vec<MessageFilter>) -> Self {
+        Self {
+            reader: FrameReader::default(),
+            filters,
+            message: None,
+            closed: false,
+        }
+    }
+
+    /// Takes bytes from the server, and appends frames for the client to `out`. After a failure,
+    /// which ends `out` with a close frame, nothing more may be taken. What follows the server's
+    /// own close frame is thrown away: the client may read no further.
+    pub fn read(&mut self, input: Bytes, out: &mut BytesMut) -> Result<(), Failure> {
+        let read = self.read_frames(input, out);
+        if let Err(failure) = &read {
+            write_head(out, true, Opcode::Close, 2);
+            out.extend_from_slice(&failure.status_code().to_be_bytes());
+        }
+        read
+    }
+
+    fn read_frames(&mut self, mut input: Bytes, out: &mut BytesMut) -> Result<(), Failure> {
+        out.reserve(input.len() + MAX_HEAD);
+        while !self.closed
+            && let Some(piece) = self.reader.read(&mut input)?
+        {
+            match piece {
+                Piece::Message {
+                    opcode,
+                    bytes,
+                    last,
+                } => self.message(opcode, bytes, last, out)?,
+                Piece::Control { opcode, payload } => self.control(opcode, payload, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn filtering(&self) -> Filtering {
+        Filtering::new(self.filters.iter().map(|filter| filter()).collect())
+    }
+
+    fn message(
+        &mut self,
+        opcode: Opcode,
+        bytes: Bytes,
+        last: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), Failure> {
+        let mut message = self.message.take().unwrap_or_else(|| Message {
+            filtering: self.filtering(),
+            opcode,
+        });
+        if !bytes.is_empty() {
+            message.filtering.feed(bytes)?;
+        }
+        if last {
+            message.filtering.end(None)?;
+        }
+        let passed = &mut message.filtering.passed;
+        if last || !passed.is_empty() {
+            write_head(out, last, message.opcode, passed.len());
+            passed
+                .drain()
+                .for_each(|piece| out.extend_from_slice(&piece));
+            message.opcode = Opcode::Continuation;
+        }
+        if !last {
+            self.message = Some(message);
+        }
+        Ok(())
+    }
+
+    fn control(
+        &mut self,
+        opcode: Opcode,
+        payload: Bytes,
+        out: &mut BytesMut,
+    ) -> Result<(), Failure> {
+        if opcode == Opcode::Close && payload.len() == 1 {
+            return Err(Violation::HalfCloseCode.into());
+        }
+        // Whole, status code included: an echo may begin in it.
+        let mut filtering = self.filtering();
+        filtering.feed(payload.clone())?;
+        filtering.end(None)?;
+        let filtered: Vec<u8> = filtering.passed.drain().flatten().collect();
+        if opcode == Opcode::Close {
+            if filtered.get(..2) != payload.get(..2) {
+                return Err(Violation::EchoInCloseCode.into());
+            }
+            self.closed = true;
+        }
+        let filtered = shortened(&filtered);
+        write_head(out, true, opcode, filtered.len());
+        out.extend_from_slice(filtered);
+        Ok(())
+    }
+}
+
+/// As much of a payload as fits into a control frame, cut between characters. What takes the
+/// place of an echo may be longer than the echo.
+fn shortened(payload: &[u8]) -> &[u8] {
+    let Some((fits, [next, ..])) = payload.split_at_checked(MAX_CONTROL) else {
+        return payload;
+    };
+    let is_inside_character = |byte: u8| byte & 0xc0 == 0x80;
+    if !is_inside_character(*next) {
+        return fits;
+    }
+    let begin = fits.iter().rposition(|byte| !is_inside_character(*byte));
+    begin.and_then(|end| fits.get(..end)).unwrap_or(fits)
+}
+
+#[cfg(test)]
+mod tests;
