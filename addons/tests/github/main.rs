@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::*;
-use addons::github::{Asker, Forge, ForgeHosts, Github, GithubSettings, Mutations, Node, Patterns};
+use addons::github::{
+    Asker, Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns,
+};
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
@@ -22,7 +24,8 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 /// A forge that knows the repositories 7 (the container's) and 8, and nodes by the first letter
-/// of their ids: `W…` lie in the container's repository, `X…` in another one.
+/// of their ids: `W…` lie in the container's repository, `X…` in another one, `U…` and `B…` are a
+/// person and an agent.
 struct Known;
 
 impl Forge for Known {
@@ -45,14 +48,17 @@ impl Forge for Known {
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         let node = |id: &String| {
-            let repo = match id.chars().next()? {
-                'W' => "acme/web",
-                'X' => "acme/secret",
+            let (repo, login) = match id.chars().next()? {
+                'W' => (Some("acme/web"), None),
+                'X' => (Some("acme/secret"), None),
+                'U' => (None, Some("somebody")),
+                'B' => (None, Some("copilot-swe-agent")),
                 _ => return None,
             };
             Some(Node {
-                repo: repo.to_owned(),
+                repo: repo.map(str::to_owned),
                 label: id.ends_with("automerge").then(|| "Auto Merge".to_owned()),
+                login: login.map(str::to_owned),
             })
         };
         Box::pin(std::future::ready(Ok(ids.iter().map(node).collect())))
@@ -101,6 +107,7 @@ fn settings() -> GithubSettings {
         writes_are_an_allowlist: true,
         public_reads: false,
         mutations: Mutations::new(&[], &[], true),
+        mentions: Mentions::new(&["@copilot".to_owned()]),
         forge: Arc::new(Known),
     }
 }
