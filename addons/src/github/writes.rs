@@ -221,3 +221,73 @@ fn fits(part: &str, segment: &str) -> bool {
         literal => literal == segment,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::body::Judge;
+    use super::super::content::Objection;
+    use super::super::mentions::Mentions;
+    use super::*;
+
+    fn objection(write: &Write, body: &Value) -> Option<Objection> {
+        let mentions = Mentions::new(&["@copilot".to_owned()]);
+        let owner = "acme";
+        let mentions = &mentions;
+        let judge = Judge { owner, mentions };
+        let objected = judge.objection(body, &write.body)?;
+        Some(objected.objection)
+    }
+
+    /// The lists of keys of a write, at every depth.
+    fn keys(kind: &'static Kind) -> Vec<Keys> {
+        match kind {
+            Kind::Object(listed) => {
+                let below = listed.iter().flat_map(|(_, kind)| keys(kind));
+                std::iter::once(*listed).chain(below).collect()
+            }
+            Kind::List(kind) => keys(kind),
+            Kind::AnyOf(kinds) => kinds.iter().flat_map(keys).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_write_has_a_list_of_keys_and_denies_any_other() {
+        let mut wrong = Vec::new();
+        for write in ALLOWED {
+            let allowed = keys(&write.body);
+            let names = allowed.iter().flat_map(|keys| keys.iter());
+            let reaching = names.filter(|(name, _)| {
+                ["agent_assignment", "head_repo", "issue", "id"].contains(name)
+            });
+            let foreign = json!({ "agent_assignment": {} });
+            let is_denied = matches!(objection(write, &foreign), Some(Objection::Key(_)));
+            if allowed.is_empty() || reaching.count() > 0 || !is_denied {
+                wrong.push((write.method, write.path));
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    #[test]
+    fn no_write_takes_a_body_that_is_no_object_but_those_of_labels() {
+        for write in ALLOWED {
+            let is_labels = write.path == "issues/#/labels" && write.method != "DELETE";
+            for (body, passes) in [
+                (json!(["bug"]), is_labels),
+                (json!("bug"), is_labels),
+                (json!({}), true),
+                (json!(null), false),
+                (json!(7), false),
+                (json!([[]]), false),
+                (json!([null]), false),
+            ] {
+                let objection = objection(write, &body);
+                let line = (write.method, write.path);
+                assert_eq!(objection.is_none(), passes, "{line:?} {body} {objection:?}");
+            }
+        }
+    }
+}

@@ -6,7 +6,9 @@ mod fixtures;
 
 mod graphql;
 mod hostile;
+mod inputs;
 mod rest;
+mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +21,13 @@ use addons::github::{
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
-use fixtures::{Nowhere, OneContainer, container, flow, processor_time, request};
+use fixtures::{Nowhere, OneContainer, container, flow, processor_time, registration, request};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 /// A forge that knows the repositories 7 (the container's) and 8, and nodes by the first letter
-/// of their ids: `W…` lie in the container's repository, `X…` in another one, `U…` and `B…` are a
-/// person and an agent.
+/// of their ids: `W…` lie in the container's repository, `X…` in another one, `L…` in a second one
+/// of the same owner; `U…` and `B…` are a person and an agent.
 struct Known;
 
 impl Forge for Known {
@@ -51,6 +53,7 @@ impl Forge for Known {
             let (repo, login) = match id.chars().next()? {
                 'W' => (Some("acme/web"), None),
                 'X' => (Some("acme/secret"), None),
+                'L' => (Some("acme/lib"), None),
                 'U' => (None, Some("somebody")),
                 'B' => (None, Some("copilot-swe-agent")),
                 _ => return None,
@@ -119,6 +122,11 @@ struct Guard {
 
 impl Guard {
     fn new(settings: GithubSettings) -> Self {
+        Self::of(container("web"), settings)
+    }
+
+    /// A guard before one container.
+    fn of(container: Arc<Container>, settings: GithubSettings) -> Self {
         let policy = PolicySettings {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
@@ -129,7 +137,7 @@ impl Guard {
             rules: Vec::new(),
         };
         let addons: Vec<Arc<dyn Addon>> = vec![
-            Arc::new(Identity::new(OneContainer::new(container("web")))),
+            Arc::new(Identity::new(OneContainer::new(container))),
             Arc::new(Policy::new(policy)),
             Arc::new(Github::new(settings)),
         ];
