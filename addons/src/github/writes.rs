@@ -201,10 +201,10 @@ const ALLOWED: &[Write] = &[
 
 /// The allowed write that a request makes; `rest` is in lower case.
 pub(super) fn find(method: &Method, rest: &[&str]) -> Option<&'static Write> {
-    let of_method = ALLOWED
+    let mut of_method = ALLOWED
         .iter()
         .filter(|write| write.method == method.as_str());
-    of_method.into_iter().find(|write| {
+    of_method.find(|write| {
         let mut segments = rest.iter();
         let fits = write
             .path
