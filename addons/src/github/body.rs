@@ -106,7 +106,7 @@ impl Kind {
     /// Whether a value is of the type, at its top.
     fn fits(&self, value: &Value) -> bool {
         match self {
-            Self::Number => value.is_u64() || value.is_i64(),
+            Self::Number => value.is_i64(),
             Self::TextOrNumber => value.is_string() || Self::Number.fits(value),
             Self::Flag => value.is_boolean(),
             Self::List(_) => value.is_array(),

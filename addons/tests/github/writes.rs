@@ -197,6 +197,28 @@ fn a_value_of_another_type_is_denied() {
 }
 
 #[test]
+fn a_value_of_another_type_is_denied_with_the_type_that_is_wanted() {
+    let guard = Guard::new(settings());
+    let wrong: Vec<_> = [
+        (PULLS, json!({ "draft": "true" }), "true or false"),
+        (ISSUES, json!({ "title": true }), "a text or a whole number"),
+        (ISSUES, json!({ "assignees": "ann" }), "a list"),
+        (ISSUES, json!({ "labels": [7] }), "a text or an object"),
+        (REVIEW_COMMENTS, json!({ "line": 1.5 }), "a whole number"),
+        (COMMENTS, json!([]), "an object"),
+        (COMMENTS, json!({ "body": 7 }), "a text"),
+    ]
+    .into_iter()
+    .map(|(line, body, wanted)| (denial(&guard, line, &body), wanted))
+    .filter(|(denial, wanted)| {
+        let reason = denial.as_ref().and_then(|denial| denial.detail("reason"));
+        reason != Some(format!("the value must be {wanted}").as_str())
+    })
+    .collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
 fn what_github_documents_for_these_writes_passes() {
     assert_passes(
         &Guard::new(settings()),
