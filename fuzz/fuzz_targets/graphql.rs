@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use addons::contract::*;
-use addons::github::{Asker, Forge, ForgeHosts, Github, GithubSettings, Mutations, Node, Patterns};
+use addons::github::{
+    Asker, Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns,
+};
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use libfuzzer_sys::fuzz_target;
@@ -59,6 +61,7 @@ fn chain() -> Chain {
         writes_are_an_allowlist: true,
         public_reads: false,
         mutations: Mutations::new(&[], &[], true),
+        mentions: Mentions::new(&["@copilot".to_owned()]),
         forge: Arc::new(Silent),
     });
     let addons: Vec<Arc<dyn Addon>> = vec![

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::github::{Forge, ForgeHosts, GithubSettings, Mutations, Patterns};
+use addons::github::{Forge, ForgeHosts, GithubSettings, Mentions, Mutations, Patterns};
 
 use super::failure::Failure;
 use crate::config::PolicyConfig;
@@ -32,6 +32,7 @@ pub fn settings(config: &PolicyConfig, forge: Arc<dyn Forge>) -> Result<GithubSe
             &api.blocked_mutations,
             api.writes_are_an_allowlist,
         ),
+        mentions: Mentions::new(&api.blocked_mentions),
         forge,
     })
 }

@@ -26,6 +26,12 @@ const BLOCKED_PATTERNS: [(&str, &str); 3] = [
     ("DELETE", r"^/repos/[^/]+/[^/]+$"),
 ];
 
+/// Assistants that no text may mention, without a file.
+const BLOCKED_MENTIONS: [&str; 1] = ["@copilot"];
+
+/// The longest login that GitHub gives out, with a company's short code, in bytes.
+const MAX_LOGIN: usize = 64;
+
 const EFFECTS: [(&str, Effect); 3] = [
     ("allow", Effect::Allow),
     ("deny", Effect::Deny),
@@ -63,6 +69,11 @@ fn api(fields: &mut Fields<'_>) -> ApiPolicy {
         allowed_patterns: fields.or("allowed_api_patterns", BTreeMap::new(), patterns),
         blocked_mutations: fields.list("blocked_graphql_mutations", |at| at.parse(graphql_name)),
         allowed_mutations: fields.list("allowed_graphql_mutations", |at| at.parse(graphql_name)),
+        blocked_mentions: fields.or(
+            "blocked_mentions",
+            BLOCKED_MENTIONS.map(str::to_owned).to_vec(),
+            |at| at.list(|at| at.parse(mention)),
+        ),
         writes_are_an_allowlist: fields.or("github_writes", true, |at| {
             at.one_of(&[("allowlist", true), ("blocklist", false)])
         }),
@@ -222,6 +233,19 @@ fn graphql_name(text: &str) -> Result<String, &'static str> {
     valid
         .then(|| text.to_owned())
         .ok_or("must be the name of a mutation")
+}
+
+fn mention(text: &str) -> Result<String, &'static str> {
+    let login = text.strip_prefix('@').unwrap_or_default();
+    let ends = |c: char| c.is_ascii_alphanumeric();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let valid = login.starts_with(ends)
+        && login.ends_with(ends)
+        && login.len() <= MAX_LOGIN
+        && login.bytes().all(fits);
+    valid
+        .then(|| text.to_owned())
+        .ok_or("must be @ and a login, in quotes, such as \"@copilot\"")
 }
 
 fn branch_prefix(text: &str) -> Result<String, &'static str> {

@@ -146,6 +146,8 @@ pub struct ApiPolicy {
     pub allowed_patterns: BTreeMap<String, Vec<String>>,
     pub blocked_mutations: Vec<String>,
     pub allowed_mutations: Vec<String>,
+    /// Accounts of assistants, each as a text mentions it: `@copilot`.
+    pub blocked_mentions: Vec<String>,
     /// `github_writes: allowlist`; false for `blocklist`.
     pub writes_are_an_allowlist: bool,
 }

@@ -21,8 +21,9 @@ const KEPT: usize = 4096;
 /// No forge's ids are longer.
 const MAX_ID: usize = 256;
 
-/// Every type that names its repository; nodes of others stay unknown.
+/// Every type that names its repository, and accounts; nodes of other types stay unknown.
 const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
+    ...on Actor{login}\
     ...on Repository{nameWithOwner}\
     ...on RepositoryNode{repository{nameWithOwner}}\
     ...on GitObject{repository{nameWithOwner}}\
@@ -105,11 +106,16 @@ impl Forge for AskedForge {
             let known = asker.container.owned(Known::default);
             let key = Key::new(&asker, What::Number(id));
             if let Some(node) = known.find(&key) {
-                return Ok(Some(node.repo));
+                return Ok(node.repo);
             }
             let repo = self.ask_repo(&asker, id).await?;
-            if let Some(repo) = repo.clone() {
-                known.keep(key, Node { repo, label: None });
+            if repo.is_some() {
+                let node = Node {
+                    repo: repo.clone(),
+                    label: None,
+                    login: None,
+                };
+                known.keep(key, node);
             }
             Ok(repo)
         })
@@ -156,12 +162,16 @@ fn url(asker: &Asker, path: &str) -> String {
 }
 
 fn node(value: &Value) -> Option<Node> {
-    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
-    let repo = text("/repository/nameWithOwner").or_else(|| text("/nameWithOwner"))?;
-    Some(Node {
-        repo: repo.to_owned(),
-        label: text("/name").map(str::to_owned),
-    })
+    let text = |pointer| {
+        let text = value.pointer(pointer).and_then(Value::as_str);
+        text.map(str::to_owned)
+    };
+    let node = Node {
+        repo: text("/repository/nameWithOwner").or_else(|| text("/nameWithOwner")),
+        label: text("/name"),
+        login: text("/login"),
+    };
+    (node.repo.is_some() || node.login.is_some()).then_some(node)
 }
 
 /// What a lease was told, so that it asks once.

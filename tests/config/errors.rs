@@ -392,6 +392,20 @@ fn policies_are_checked() {
                 ],
             ),
             (
+                "policy: { blocked_mentions: [copilot, \"@\", \"@a b\", \"@copilot-\", 7] }",
+                &[
+                    "2:30: policy.blocked_mentions[0]: must be @ and a login, in quotes, such as \"@copilot\"",
+                    "2:39: policy.blocked_mentions[1]: must be @ and a login, in quotes, such as \"@copilot\"",
+                    "2:44: policy.blocked_mentions[2]: must be @ and a login, in quotes, such as \"@copilot\"",
+                    "2:52: policy.blocked_mentions[3]: must be @ and a login, in quotes, such as \"@copilot\"",
+                    "2:65: policy.blocked_mentions[4]: must be a text: put it in quotes",
+                ],
+            ),
+            (
+                "policy: { blocked_mentions: \"@copilot\" }",
+                &["2:29: policy.blocked_mentions: must be a list, [] for an empty one"],
+            ),
+            (
                 "policy: { rules: [{}] }",
                 &[
                     "2:19: policy.rules[0].effect: is missing",

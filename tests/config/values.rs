@@ -25,6 +25,7 @@ fn absent_files_mean_secure_defaults() {
     assert_eq!(config.proxy.dns.types, [1, 28, 5]);
     assert_eq!(config.proxy.logging.level, "info");
     assert!(config.policy.api.writes_are_an_allowlist);
+    assert_eq!(config.policy.api.blocked_mentions, ["@copilot"]);
     assert!(!config.policy.git.public_reads && !config.policy.allow_branch_deletion);
     assert_eq!(
         config.warnings,
@@ -166,7 +167,7 @@ fn what_a_policy_sets_replaces_its_default() {
         "policy.yaml",
         r#"
 version: 1
-policy: { blocked_api_patterns: { PATCH: ["^/x$"] } }
+policy: { blocked_api_patterns: { PATCH: ["^/x$"] }, blocked_mentions: ["@claude", "@codex-bot"] }
 git: { hosts: [git.example.com], public_reads: allow }
 circuit_breakers: { defaults: { success_threshold: 4 }, upstreams: { "*.example.com": { recovery_timeout: 2m } } }
 rate_limits: { defaults: { burst_size: 7 } }
@@ -175,6 +176,10 @@ rate_limits: { defaults: { burst_size: 7 } }
     .unwrap();
     let policy = &config.policy;
     assert_eq!(policy.api.blocked_patterns.len(), 1);
+    assert_eq!(policy.api.blocked_mentions, ["@claude", "@codex-bot"]);
+    let emptied = "version: 1\npolicy: { blocked_mentions: [] }\n";
+    let emptied = load_one("policy.yaml", emptied).unwrap();
+    assert!(emptied.policy.api.blocked_mentions.is_empty());
     assert_eq!(policy.git.hosts[0].api, None);
     let host = |name| Host::parse(name).unwrap();
     let breakers = &policy.circuit_breakers.upstreams;

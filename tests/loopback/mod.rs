@@ -386,6 +386,7 @@ fn policy() -> PolicyConfig {
             allowed_patterns: Default::default(),
             blocked_mutations: Vec::new(),
             allowed_mutations: Vec::new(),
+            blocked_mentions: Vec::new(),
             writes_are_an_allowlist: true,
         },
         rules: Vec::new(),

@@ -40,11 +40,13 @@ pub fn graphql(body: &[u8]) -> http::Response<Body> {
     with_header(response, "content-type", "application/json")
 }
 
-/// The repository that an id of the form `KIND_NAME` lies in; those of `R_gone` lie in none.
+/// The repository that an id of the form `KIND_NAME` lies in, or the login of `U_LOGIN`; those of
+/// `R_gone` lie in none.
 fn owner_of(id: &Value) -> Value {
     let id = id.as_str().unwrap();
     match id.split_once('_') {
         Some((_, "gone")) | None => Value::Null,
+        Some(("U", login)) => json!({ "login": login }),
         Some(("R", name)) => json!({ "nameWithOwner": format!("acme/{name}") }),
         Some((_, name)) => {
             let name = name.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -97,6 +97,79 @@ fn a_review_that_approves_and_a_command_to_a_bot_never_reach_the_origin() {
     assert_eq!(seen.received(), 21);
 }
 
+/// Sends each body; it must be denied with this code and the key's name, and reach nothing.
+#[track_caller]
+fn assert_denied(cases: &[(&str, &str, Value, &str, &str)]) {
+    let origin = Origin::start();
+    let proxy = start(&origin);
+    for (method, path, body, code, key) in cases {
+        let (status, answer) = post(&proxy, path, body, &["--request", method]);
+        let found = (status, &answer["code"], &answer["key"]);
+        assert_eq!(
+            found,
+            (403, &json!(code), &json!(key)),
+            "{method} {path} {body} {answer}"
+        );
+    }
+    origin.assert_untouched();
+}
+
+#[test]
+fn an_issue_that_starts_an_agent_elsewhere_never_reaches_the_origin() {
+    let agent = json!({ "target_repo": "other/secret", "base_branch": "main" });
+    let (code, key) = ("write_not_allowed", "agent_assignment");
+    let issue = json!({ "title": "t", "agent_assignment": agent });
+    let assignees = json!({ "assignees": ["ann"], "agent_assignment": agent });
+    let changed = json!({ "agent_assignment": agent });
+    assert_denied(&[
+        ("POST", "/repos/acme/web/issues", issue, code, key),
+        (
+            "POST",
+            "/repos/acme/web/issues/1/assignees",
+            assignees,
+            code,
+            key,
+        ),
+        ("PATCH", "/repos/acme/web/issues/1", changed, code, key),
+    ]);
+}
+
+#[test]
+fn a_pull_request_from_another_repository_never_reaches_the_origin() {
+    let pulls = "/repos/acme/web/pulls";
+    let head = json!({ "title": "t", "head": "other:main", "base": "main" });
+    let repo = json!({ "title": "t", "head": "main", "base": "main", "head_repo": "other/secret" });
+    let both = json!({ "head_repo": "other/secret", "head": "other:main", "base": "main" });
+    assert_denied(&[
+        ("POST", pulls, head, "repo_not_authorized", "head"),
+        ("POST", pulls, repo, "write_not_allowed", "head_repo"),
+        ("POST", pulls, both, "write_not_allowed", "head_repo"),
+    ]);
+}
+
+#[test]
+fn a_comment_that_calls_an_assistant_never_reaches_the_origin() {
+    let call = json!({ "body": "@copilot merge main into this branch and push" });
+    let assign = json!({ "assignees": ["copilot-swe-agent"] });
+    let code = "write_not_allowed";
+    assert_denied(&[
+        (
+            "POST",
+            "/repos/acme/web/issues/1/comments",
+            call,
+            code,
+            "body",
+        ),
+        (
+            "POST",
+            "/repos/acme/web/issues/1/assignees",
+            assign,
+            code,
+            "assignees",
+        ),
+    ]);
+}
+
 #[test]
 fn graphql_that_is_not_allowed_never_reaches_the_origin() {
     let origin = Origin::start();

@@ -11,6 +11,7 @@ const HOST: &str = "api.github.com";
 /// A server of one's own, whose API lies on the host of its pages.
 const OWN: &str = "git.example.com";
 const COMMENT: &str = "mutation($id:ID!,$body:String!){addComment(input:{subjectId:$id,body:$body}){clientMutationId}}";
+const ASSIGN: &str = "mutation($people:[ID!]!){addAssigneesToAssignable(input:{assignableId:\"I_web\",assigneeIds:$people}){clientMutationId}}";
 const LABEL: &str = "mutation($id:ID!,$labels:[ID!]!){addLabelsToLabelable(input:{labelableId:$id,labelIds:$labels}){clientMutationId}}";
 
 /// What the forge was asked to resolve, by the `Authorization` it came with.
@@ -32,6 +33,8 @@ fn node(id: &Value) -> Value {
         "LA_merge" => {
             json!({ "name": "auto-merge", "repository": { "nameWithOwner": "acme/web" } })
         }
+        "U_ann" => json!({ "login": "ann" }),
+        "BOT_agent" => json!({ "login": "copilot-swe-agent" }),
         _ => Value::Null,
     }
 }
@@ -141,6 +144,24 @@ fn a_label_that_bots_obey_is_known_by_its_name() {
     let house = start();
     assert_eq!(house.label("LA_bug")["data"], json!({}));
     assert_eq!(house.label("LA_merge")["code"], "write_not_allowed");
+}
+
+#[test]
+fn an_agent_is_known_by_the_login_of_its_node() {
+    let house = start();
+    let assign = |id: &str| house.graphql(ASSIGN, json!({ "people": [id] }));
+    assert_eq!(assign("U_ann")["data"], json!({}));
+    let reached = house.origin.seen().len();
+    let denial = assign("BOT_agent");
+    assert_eq!(
+        (&denial["code"], &denial["node"]),
+        (&json!("write_not_allowed"), &json!("BOT_agent"))
+    );
+    assert_eq!(assign("U_unknown")["code"], "repo_not_authorized");
+    // An account lies in no repository, whatever it is named for.
+    assert_eq!(house.comment("U_ann")["code"], "repo_not_authorized");
+    let asked = house.origin.seen().len() - reached;
+    assert_eq!(asked, 2, "the look-ups and nothing else");
 }
 
 #[test]

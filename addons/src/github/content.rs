@@ -1,8 +1,9 @@
-//! What may not be said: an approval, and words or labels that make a bot merge.
+//! What may not be said: an approval, words or labels that make a bot merge, a mention of an
+//! assistant, a branch of another repository.
 
 use std::fmt;
 
-use serde_json::Value;
+use super::mentions::Mentions;
 
 /// Commands that merge bots take from the beginning of a line.
 const LINE_COMMANDS: [&str; 12] = [
@@ -21,7 +22,7 @@ const LINE_COMMANDS: [&str; 12] = [
 ];
 
 /// Commands that bots take wherever in a line they are called by name.
-const MENTIONS: [(&str, &[&str]); 8] = [
+const NAMED_COMMANDS: [(&str, &[&str]); 8] = [
     ("@dependabot", &["merge", "squash"]),
     ("@mergify", &["queue", "merge", "requeue", "squash"]),
     ("@mergifyio", &["queue", "merge", "requeue", "squash"]),
@@ -53,13 +54,20 @@ const LABELS: [&str; 14] = [
 /// Part of the name of any label like it.
 const LABEL_PART: &str = "automerge";
 
-/// Why a text does not go out.
-#[derive(Debug, PartialEq, Eq)]
+/// Why something that a body says does not go out.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Objection {
     Approval,
     Command(&'static str),
+    Mention(String),
+    Agent(String),
     Label(String),
-    Unreadable(&'static str),
+    /// The key is not among those that the write may have.
+    Key(Vec<&'static str>),
+    /// The value is not of this type.
+    Type(String),
+    /// A branch of another repository.
+    ForeignBranch,
 }
 
 impl fmt::Display for Objection {
@@ -69,47 +77,78 @@ impl fmt::Display for Objection {
                 f.write_str("a person approves; reviews may COMMENT or REQUEST_CHANGES")
             }
             Self::Command(command) => write!(f, "bots obey {command:?}; say it in other words"),
+            Self::Mention(name) => write!(
+                f,
+                "a mention of @{name} starts an agent with rights of its own; write the name without the @"
+            ),
+            Self::Agent(name) => write!(
+                f,
+                "assigning an account of {name} starts an agent with rights of its own; name a person"
+            ),
             Self::Label(label) => write!(f, "bots obey the label {label:?}; use another one"),
-            Self::Unreadable(key) => write!(f, "{key:?} is not a string"),
+            Self::Key(allowed) if allowed.is_empty() => f.write_str("this write has no keys"),
+            Self::Key(allowed) => write!(
+                f,
+                "the key is not among those that this write may have: {}",
+                allowed.join(", ")
+            ),
+            Self::Type(wanted) => write!(f, "the value must be {wanted}"),
+            Self::ForeignBranch => f.write_str(
+                "a pull request takes branches of its own repository: BRANCH or OWNER:BRANCH",
+            ),
         }
     }
 }
 
-/// The first objection to what a body or an input says, at any depth. With `names_labels`, all
-/// of its strings are names of labels.
-pub(super) fn objection(value: &Value, names_labels: bool) -> Option<Objection> {
-    match value {
-        Value::Object(members) => members.iter().find_map(|(key, value)| match key.as_str() {
-            "body" => text_objection(value, "body", command),
-            "event" => text_objection(value, "event", approval),
-            "labels" => objection(value, true),
-            _ => objection(value, names_labels),
-        }),
-        Value::Array(items) => items.iter().find_map(|item| objection(item, names_labels)),
-        Value::String(name) if names_labels && is_bot_label(name) => {
-            Some(Objection::Label(name.clone()))
-        }
-        _ => None,
-    }
+/// An objection, and the key of the value that it is about: `comments.body`, empty for the body
+/// itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Objected {
+    pub(super) key: String,
+    pub(super) objection: Objection,
 }
 
-fn text_objection(
-    value: &Value,
-    key: &'static str,
-    judge: impl Fn(&str) -> Option<Objection>,
-) -> Option<Objection> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => judge(text),
-        _ => Some(Objection::Unreadable(key)),
-    }
-}
-
-fn approval(event: &str) -> Option<Objection> {
+/// The objection to an `event` of a review.
+pub(super) fn approval(event: &str) -> Option<Objection> {
     let event = event.trim();
     event
         .eq_ignore_ascii_case("approve")
         .then_some(Objection::Approval)
+}
+
+/// The objection to the text of a comment, an issue or a review.
+pub(super) fn comment(body: &str, mentions: &Mentions) -> Option<Objection> {
+    command(body).or_else(|| text(body, mentions))
+}
+
+/// The objection to any other text, such as a title.
+pub(super) fn text(text: &str, mentions: &Mentions) -> Option<Objection> {
+    let mention = mentions.find(text)?;
+    Some(Objection::Mention(mention.to_owned()))
+}
+
+/// The objection to the name of a label.
+pub(super) fn label(name: &str, mentions: &Mentions) -> Option<Objection> {
+    if is_bot_label(name) {
+        return Some(Objection::Label(name.to_owned()));
+    }
+    text(name, mentions)
+}
+
+/// The objection to the login of somebody who is to be assigned or to review.
+pub(super) fn login(login: &str, mentions: &Mentions) -> Option<Objection> {
+    let agent = mentions.agent(login)?;
+    Some(Objection::Agent(agent.to_owned()))
+}
+
+/// The objection to a branch, in a repository whose owner is given: `BRANCH`, or `OWNER:BRANCH`
+/// with that owner.
+pub(super) fn branch(name: &str, owner: &str) -> Option<Objection> {
+    let is_own = match name.split_once(':') {
+        None => true,
+        Some((named, branch)) => named.eq_ignore_ascii_case(owner) && !branch.contains(':'),
+    };
+    (!is_own).then_some(Objection::ForeignBranch)
 }
 
 fn command(body: &str) -> Option<Objection> {
@@ -121,7 +160,7 @@ fn command(body: &str) -> Option<Objection> {
             return Some(Objection::Command(command));
         }
         while let Some(word) = words.next() {
-            let named = MENTIONS.iter().find(|(name, _)| *name == word);
+            let named = NAMED_COMMANDS.iter().find(|(name, _)| *name == word);
             let said = named.and_then(|(_, commands)| {
                 let next = words.clone().next()?;
                 commands.iter().find(|command| next.starts_with(**command))
@@ -143,13 +182,15 @@ pub(super) fn is_bot_label(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    fn shipped() -> Mentions {
+        Mentions::new(&["@copilot".to_owned()])
+    }
 
     #[test]
     fn commands_that_bots_obey_are_objected_to() {
-        for body in [
+        let commands = [
             "/merge",
             "fine\n  /Merge squash",
             "fine\r/merge",
@@ -160,68 +201,76 @@ mod tests {
             "bors r+",
             "@bors r=me",
             "@mergifyio queue",
-        ] {
-            assert!(
-                objection(&json!({ "body": body }), false).is_some(),
-                "{body}"
-            );
-            let review = json!({ "comments": [{ "path": "a", "body": body }] });
-            assert!(objection(&review, false).is_some(), "{body}");
-        }
+        ];
+        let passed = commands.map(|body| (body, comment(body, &shipped())));
+        let is_command = |found: &Option<Objection>| matches!(found, Some(Objection::Command(_)));
+        let passed: Vec<_> = passed
+            .iter()
+            .filter(|(_, found)| !is_command(found))
+            .collect();
+        assert!(passed.is_empty(), "{passed:?}");
     }
 
     #[test]
     fn what_people_write_is_not() {
-        for body in [
+        let texts = [
             "This merges cleanly; see /merge-notes and src/merge.rs",
             "Thanks @dependabot, closing",
             "I would /merge it",
             "bors is a robot",
             "",
-        ] {
-            assert_eq!(objection(&json!({ "body": body }), false), None, "{body}");
-        }
-        assert_eq!(objection(&json!({ "body": null }), false), None);
+        ];
+        let objected = texts.map(|body| comment(body, &shipped()));
+        assert_eq!(objected, [const { None }; 5]);
     }
 
     #[test]
     fn an_approval_is_objected_to_in_every_spelling() {
-        for event in [
-            json!("APPROVE"),
-            json!("approve"),
-            json!(" Approve "),
-            json!(["APPROVE"]),
-        ] {
-            assert!(
-                objection(&json!({ "event": event }), false).is_some(),
-                "{event}"
-            );
+        for event in ["APPROVE", "approve", " Approve "] {
+            assert_eq!(approval(event), Some(Objection::Approval), "{event}");
         }
         for event in ["COMMENT", "REQUEST_CHANGES", "PENDING"] {
-            assert_eq!(objection(&json!({ "event": event }), false), None);
+            assert_eq!(approval(event), None, "{event}");
         }
     }
 
     #[test]
     fn labels_that_bots_obey_are_objected_to() {
-        for label in [
+        for name in [
             "automerge",
             "Auto-Merge",
             "status: automerge",
             "ready to merge",
             "LGTM",
         ] {
-            assert!(
-                objection(&json!({ "labels": [label] }), false).is_some(),
-                "{label}"
-            );
-            assert!(objection(&json!({ "labels": [{ "name": label }] }), false).is_some());
-            assert!(objection(&json!([label]), true).is_some());
-            assert_eq!(objection(&json!({ "title": label }), false), None);
+            let found = label(name, &shipped());
+            assert_eq!(found, Some(Objection::Label(name.to_owned())));
         }
-        assert_eq!(
-            objection(&json!({ "labels": ["bug", "merge conflict"] }), false),
-            None
-        );
+        for name in ["bug", "merge conflict"] {
+            assert_eq!(label(name, &shipped()), None, "{name}");
+        }
+        let mention = Some(Objection::Mention("copilot".to_owned()));
+        assert_eq!(label("@copilot", &shipped()), mention);
+    }
+
+    #[test]
+    fn a_branch_is_one_of_its_own_repository() {
+        let cases = [
+            ("topic", true),
+            ("topic/one", true),
+            ("acme:topic", true),
+            ("ACME:topic", true),
+            ("other:topic", false),
+            ("acme:secret:topic", false),
+            ("acme :topic", false),
+            (" acme:topic", false),
+            (":topic", false),
+            ("other/secret:topic", false),
+        ];
+        let wrong: Vec<_> = cases
+            .into_iter()
+            .filter(|(name, is_own)| branch(name, "acme").is_none() != *is_own)
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! The words of this addon's denials, each with what could be done instead.
 
+use super::content::{Objected, Objection};
 use crate::contract::{Code, Container, Denial, Verdict};
 
 pub(super) const PR_MERGE_BLOCKED: &str = "PR merge blocked - use GitHub UI";
@@ -8,6 +9,9 @@ pub(super) const RELEASE_BLOCKED: &str = "Release creation blocked";
 /// Writes that pass, for whoever was denied another one.
 const ALLOWED: &str =
     "pull requests and their comments, reviews other than APPROVE, issues, labels, reactions";
+
+/// The most of a client's key that a denial repeats, in bytes.
+const MAX_KEY: usize = 80;
 
 /// Makes them.
 pub(super) struct Denials;
@@ -19,6 +23,22 @@ impl Denials {
         Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
             .with("allowed", ALLOWED)
             .with("repos", repos)
+    }
+
+    /// A write that may be made, but not with what its body or its input says.
+    pub(super) fn body(what: &str, objected: &Objected, container: &Container) -> Denial {
+        let Objected { key, objection } = objected;
+        let denial = match objection {
+            Objection::ForeignBranch => Self::no_repo(objection.to_string()),
+            Objection::Key(allowed) => Self::write(what, container)
+                .with("reason", objection.to_string())
+                .with("allowed_keys", allowed.clone()),
+            _ => Self::write(what, container).with("reason", objection.to_string()),
+        };
+        match shortened(key) {
+            "" => denial,
+            key => denial.with("key", key),
+        }
     }
 
     /// Passes for a repository of the container's list.
@@ -48,4 +68,8 @@ impl Denials {
     pub(super) fn leads_out(field: &str, why: &str) -> Denial {
         Self::no_repo(format!("{field}: {why}")).with("field", field)
     }
+}
+
+fn shortened(key: &str) -> &str {
+    key.get(..key.floor_char_boundary(MAX_KEY)).unwrap_or(key)
 }

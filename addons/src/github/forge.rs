@@ -36,11 +36,13 @@ pub struct Asker {
     pub prefix: &'static str,
 }
 
-/// What a node id names.
+/// What a node id names: something in a repository, or an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The `owner/name` of the repository that it lies in.
-    pub repo: String,
+    pub repo: Option<String>,
     /// The label's name, where it is a label.
     pub label: Option<String>,
+    /// The login, where it is the account of a person or a bot.
+    pub login: Option<String>,
 }

@@ -3,10 +3,12 @@
 //! Repositories are those of the container's list. Reads stay in them; writes are an allowlist.
 //! With a personal token this is the only boundary there is.
 
+mod body;
 mod content;
 mod denials;
 mod forge;
 mod graphql;
+mod mentions;
 mod patterns;
 mod rest;
 mod target;
@@ -27,6 +29,7 @@ use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
 pub use forge::{Asker, Forge, Node};
 pub use graphql::Mutations;
+pub use mentions::Mentions;
 pub use patterns::Patterns;
 use rest::{Access, InRepo, Rest};
 use target::Target;
@@ -50,6 +53,8 @@ pub struct GithubSettings {
     pub public_reads: bool,
     /// Which mutations may be made.
     pub mutations: Mutations,
+    /// `policy.blocked_mentions`
+    pub mentions: Mentions,
     /// Resolves numbers and node ids.
     pub forge: Arc<dyn Forge>,
 }
@@ -85,6 +90,7 @@ pub struct Github {
     services: HostMap<Service>,
     rest: Rest,
     mutations: Arc<Mutations>,
+    mentions: Arc<Mentions>,
     forge: Arc<dyn Forge>,
 }
 
@@ -108,6 +114,7 @@ impl Github {
         }
         let gists = GISTS.map(|host| Host::Name(host.into()));
         services.extend(gists.map(|host| (host, Service::Gists)));
+        let mentions = Arc::new(settings.mentions);
         Self {
             services,
             rest: Rest {
@@ -115,8 +122,10 @@ impl Github {
                 allowed: settings.allowed,
                 writes_are_an_allowlist: settings.writes_are_an_allowlist,
                 public_reads: settings.public_reads,
+                mentions: Arc::clone(&mentions),
             },
             mutations: Arc::new(settings.mutations),
+            mentions,
             forge: settings.forge,
         }
     }
@@ -196,6 +205,7 @@ impl Github {
         }
         let judge = GraphqlJudge {
             mutations: Arc::clone(&self.mutations),
+            mentions: Arc::clone(&self.mentions),
             forge: Arc::clone(&self.forge),
             asker,
         };
@@ -307,6 +317,7 @@ fn is_form(headers: &HeaderMap) -> bool {
 /// Judges a GraphQL body, then the nodes that it names by id.
 struct GraphqlJudge {
     mutations: Arc<Mutations>,
+    mentions: Arc<Mentions>,
     forge: Arc<dyn Forge>,
     asker: Asker,
 }
@@ -337,30 +348,17 @@ impl GraphqlJudge {
     async fn check(self: Box<Self>, body: &Buffered) -> Verdict {
         let container = Arc::clone(&self.asker.container);
         let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
+        let mentions = Arc::clone(&self.mentions);
         // Fragments make a small query cost as much as a large one.
         let wanted = body
-            .compute(move |body| graphql::judge(body, &mutations, &asking))
+            .compute(move |body| graphql::judge(body, &mutations, &mentions, &asking))
             .await?;
-        if wanted.nodes.is_empty() {
+        let ids = wanted.ids();
+        if ids.is_empty() {
             return Ok(());
         }
-        let ids: Vec<String> = wanted.nodes.iter().cloned().collect();
-        let nodes = self.forge.nodes(self.asker, ids.clone()).await?;
-        let mut nodes = nodes.into_iter();
-        for id in ids {
-            let node = nodes.next().flatten();
-            let node = node.filter(|node| Denials::permit_repo(&node.repo, &container).is_ok());
-            let Some(node) = node else {
-                let why = "this node is in none of the listed repositories";
-                return Err(Denials::no_repo(why).with("node", id));
-            };
-            let label = node.label.filter(|label| content::is_bot_label(label));
-            if let Some(label) = label.filter(|_| wanted.labels.contains(&id)) {
-                let why = content::Objection::Label(label).to_string();
-                return Err(Denials::write("a label", &container).with("reason", why));
-            }
-        }
-        Ok(())
+        let nodes = self.forge.nodes(self.asker, ids).await?;
+        wanted.judge(nodes, &self.mentions, &container)
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Method;
 
-use super::content;
+use super::body::Judge;
 use super::denials::{Denials, PR_MERGE_BLOCKED, RELEASE_BLOCKED};
+use super::mentions::Mentions;
 use super::patterns::Patterns;
-use super::{target, writes};
+use super::target;
+use super::writes::{self, Write};
 use crate::contract::{
     BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Request, Verdict,
 };
@@ -23,6 +25,8 @@ pub(super) struct Rest {
     pub(super) writes_are_an_allowlist: bool,
     /// Whether other repositories may be read, without any credential.
     pub(super) public_reads: bool,
+    /// Accounts that no write may mention or assign.
+    pub(super) mentions: Arc<Mentions>,
 }
 
 /// How a request that passes goes out.
@@ -93,8 +97,10 @@ impl Rest {
         if is_read(&request.method) {
             return Ok(access);
         }
-        if writes::is_allowed(&request.method, repo.rest) {
-            return judge_body(request, repo.rest, container).map(|()| access);
+        if let Some(write) = writes::find(&request.method, repo.rest) {
+            return self
+                .judge_body(request, write, repo, container)
+                .map(|()| access);
         }
         if self.allowed.find(&request.method, &path).is_some() || !self.writes_are_an_allowlist {
             return Ok(access);
@@ -175,6 +181,30 @@ impl Rest {
             .hint("remove the pattern from policy.blocked_api_patterns in policy.yaml"))
     }
 
+    fn judge_body(
+        &self,
+        request: &mut Request,
+        write: &'static Write,
+        repo: &InRepo<'_>,
+        container: &Arc<Container>,
+    ) -> Verdict {
+        if request.query.is_some() {
+            return Err(Denial::malformed(
+                "the parameters of a write go in its body, where they can be judged",
+            ));
+        }
+        let judge = WriteJudge {
+            what: what(request),
+            write,
+            owner: repo.owner.to_owned(),
+            mentions: Arc::clone(&self.mentions),
+            container: Arc::clone(container),
+        };
+        super::send_as_json(request);
+        request.judge_body(MAX_BODY, judge);
+        Ok(())
+    }
+
     fn write_denied(&self, request: &Request, container: &Container) -> Denial {
         let denial = Denials::write(&what(request), container);
         let method = &request.method;
@@ -203,26 +233,12 @@ fn special(method: &Method, rest: &[&str]) -> Option<&'static str> {
     }
 }
 
-fn judge_body(request: &mut Request, rest: &[&str], container: &Arc<Container>) -> Verdict {
-    if request.query.is_some() {
-        return Err(Denial::malformed(
-            "the parameters of a write go in its body, where they can be judged",
-        ));
-    }
-    let judge = WriteJudge {
-        what: what(request),
-        names_labels: rest.contains(&"labels"),
-        container: Arc::clone(container),
-    };
-    super::send_as_json(request);
-    request.judge_body(MAX_BODY, judge);
-    Ok(())
-}
-
 /// Judges what an allowed write says.
 struct WriteJudge {
     what: String,
-    names_labels: bool,
+    write: &'static Write,
+    owner: String,
+    mentions: Arc<Mentions>,
     container: Arc<Container>,
 }
 
@@ -255,12 +271,13 @@ impl WriteJudge {
             return Ok(());
         }
         let value = body.json()?;
-        match content::objection(&value, self.names_labels) {
+        let judge = Judge {
+            owner: &self.owner,
+            mentions: &self.mentions,
+        };
+        match judge.objection(&value, &self.write.body) {
             None => Ok(()),
-            Some(objection) => {
-                let denial = Denials::write(&self.what, &self.container);
-                Err(denial.with("reason", objection.to_string()))
-            }
+            Some(objected) => Err(Denials::body(&self.what, &objected, &self.container)),
         }
     }
 }

@@ -6,23 +6,28 @@ mod fixtures;
 
 mod graphql;
 mod hostile;
+mod inputs;
 mod rest;
+mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::*;
-use addons::github::{Asker, Forge, ForgeHosts, Github, GithubSettings, Mutations, Node, Patterns};
+use addons::github::{
+    Asker, Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns,
+};
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
-use fixtures::{Nowhere, OneContainer, container, flow, processor_time, request};
+use fixtures::{Nowhere, OneContainer, container, flow, processor_time, registration, request};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 /// A forge that knows the repositories 7 (the container's) and 8, and nodes by the first letter
-/// of their ids: `W…` lie in the container's repository, `X…` in another one.
+/// of their ids: `W…` lie in the container's repository, `X…` in another one, `L…` in a second one
+/// of the same owner; `U…` and `B…` are a person and an agent.
 struct Known;
 
 impl Forge for Known {
@@ -45,14 +50,18 @@ impl Forge for Known {
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         let node = |id: &String| {
-            let repo = match id.chars().next()? {
-                'W' => "acme/web",
-                'X' => "acme/secret",
+            let (repo, login) = match id.chars().next()? {
+                'W' => (Some("acme/web"), None),
+                'X' => (Some("acme/secret"), None),
+                'L' => (Some("acme/lib"), None),
+                'U' => (None, Some("somebody")),
+                'B' => (None, Some("copilot-swe-agent")),
                 _ => return None,
             };
             Some(Node {
-                repo: repo.to_owned(),
+                repo: repo.map(str::to_owned),
                 label: id.ends_with("automerge").then(|| "Auto Merge".to_owned()),
+                login: login.map(str::to_owned),
             })
         };
         Box::pin(std::future::ready(Ok(ids.iter().map(node).collect())))
@@ -101,6 +110,7 @@ fn settings() -> GithubSettings {
         writes_are_an_allowlist: true,
         public_reads: false,
         mutations: Mutations::new(&[], &[], true),
+        mentions: Mentions::new(&["@copilot".to_owned()]),
         forge: Arc::new(Known),
     }
 }
@@ -112,6 +122,11 @@ struct Guard {
 
 impl Guard {
     fn new(settings: GithubSettings) -> Self {
+        Self::of(container("web"), settings)
+    }
+
+    /// A guard before one container.
+    fn of(container: Arc<Container>, settings: GithubSettings) -> Self {
         let policy = PolicySettings {
             allow_private: Vec::new(),
             own: Arc::new(Nowhere),
@@ -122,7 +137,7 @@ impl Guard {
             rules: Vec::new(),
         };
         let addons: Vec<Arc<dyn Addon>> = vec![
-            Arc::new(Identity::new(OneContainer::new(container("web")))),
+            Arc::new(Identity::new(OneContainer::new(container))),
             Arc::new(Policy::new(policy)),
             Arc::new(Github::new(settings)),
         ];

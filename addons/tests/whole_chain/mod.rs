@@ -15,7 +15,7 @@ use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
-use addons::github::{Asker, Forge, GithubSettings, Mutations, Node, Patterns};
+use addons::github::{Asker, Forge, GithubSettings, Mentions, Mutations, Node, Patterns};
 use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
@@ -152,6 +152,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
             writes_are_an_allowlist: true,
             public_reads: false,
             mutations: Mutations::new(&[], &[], true),
+            mentions: Mentions::new(&[]),
             forge: Arc::new(NoForge),
         },
         credentials: vec![credential],

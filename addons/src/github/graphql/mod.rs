@@ -1,22 +1,26 @@
 //! Judging GraphQL by its tree, never by its text.
 
+mod allowed;
 mod budget;
 mod fields;
 mod input;
 mod mutations;
+mod objection;
 mod selection;
 mod syntax;
+mod wanted;
 
 use serde_json::{Map, Value};
 
 use super::denials::Denials;
+use super::mentions::Mentions;
 use crate::contract::{Buffered, Container, Denial};
 use budget::Budget;
 use input::Variables;
 pub use mutations::Mutations;
-use mutations::Wanted;
 use selection::Walk;
 use syntax::{OperationKind, Unreadable};
+use wanted::Wanted;
 
 /// The most that is read of one body.
 pub(super) const MAX_BODY: usize = 1 << 20;
@@ -32,6 +36,7 @@ const MAX_BATCH: usize = 16;
 pub(super) fn judge(
     body: &Buffered,
     mutations: &Mutations,
+    mentions: &Mentions,
     container: &Container,
 ) -> Result<Wanted, Denial> {
     let body = body.json_at_most(MAX_VALUES)?;
@@ -46,8 +51,13 @@ pub(super) fn judge(
     }
     let mut wanted = Wanted::default();
     let mut budget = Budget::default();
+    let rules = Rules {
+        mutations,
+        mentions,
+        container,
+    };
     for request in requests {
-        judge_request(request, mutations, container, &mut budget, &mut wanted)?;
+        judge_request(request, &rules, &mut budget, &mut wanted)?;
     }
     Ok(wanted)
 }
@@ -62,10 +72,16 @@ impl From<Unreadable> for Denial {
     }
 }
 
+/// What every request of a body is judged by.
+struct Rules<'a> {
+    mutations: &'a Mutations,
+    mentions: &'a Mentions,
+    container: &'a Container,
+}
+
 fn judge_request(
     request: &Value,
-    mutations: &Mutations,
-    container: &Container,
+    rules: &Rules<'_>,
     budget: &mut Budget,
     wanted: &mut Wanted,
 ) -> Result<(), Denial> {
@@ -84,15 +100,17 @@ fn judge_request(
         let mut walk = Walk {
             document: &document,
             variables: &variables,
-            container,
+            container: rules.container,
             budget,
             wanted,
         };
         match operation.kind {
             OperationKind::Query => walk.query(&operation.selections)?,
-            OperationKind::Mutation => walk.mutation(&operation.selections, mutations)?,
+            OperationKind::Mutation => {
+                walk.mutation(&operation.selections, rules.mutations, rules.mentions)?;
+            }
             OperationKind::Subscription => {
-                return Err(Denials::write("a subscription", container));
+                return Err(Denials::write("a subscription", rules.container));
             }
         }
     }

@@ -5,10 +5,12 @@ use serde_json::{Map, Value as Json};
 use super::budget::Budget;
 use super::fields::{self, Place};
 use super::input::Variables;
-use super::mutations::{Mutations, Wanted};
+use super::mutations::Mutations;
 use super::syntax::{Document, Field, Selection, Unreadable};
+use super::wanted::Wanted;
 use crate::contract::{Container, Denial};
 use crate::github::denials::Denials;
+use crate::github::mentions::Mentions;
 
 /// How deep fields may lie in each other, fragments followed. It bounds cycles of them too.
 const MAX_DEPTH: usize = 64;
@@ -38,6 +40,7 @@ impl<'a> Walk<'a> {
         &mut self,
         selections: &'a [Selection],
         mutations: &Mutations,
+        mentions: &Mentions,
     ) -> Result<(), Denial> {
         self.each_field(selections, 0, &mut |walk, field, depth| {
             if field.name == "__typename" {
@@ -45,7 +48,8 @@ impl<'a> Walk<'a> {
             }
             mutations.permit(&field.name, walk.container)?;
             let input = walk.arguments(field)?;
-            walk.wanted.add_input(&field.name, &input, walk.container)?;
+            walk.wanted
+                .add_input(&field.name, &input, mentions, walk.container)?;
             walk.inside(&field.selections, Place::Inside, depth + 1)
         })
     }

@@ -1,0 +1,151 @@
+//! What the body of a REST write may hold, and judging a body by it.
+//!
+//! A key that is not listed is denied, at every depth: what GitHub adds to an operation tomorrow
+//! is closed until it is listed here. A value must be of the listed type, so that nothing is
+//! judged in one reading and obeyed in another.
+
+use serde_json::{Map, Value};
+
+use super::content::{self, Objected, Objection};
+use super::mentions::Mentions;
+
+/// The keys of an object, each with what its value may be. `null` is accepted for each.
+pub(super) type Keys = &'static [(&'static str, Kind)];
+
+/// What a value may be, and by which rule it is judged.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// The text of a comment, an issue or a review, which bots read.
+    Comment,
+    /// Any other text.
+    Text,
+    /// A text or a whole number.
+    TextOrNumber,
+    /// A whole number.
+    Number,
+    /// `true` or `false`.
+    Flag,
+    /// What a review does.
+    Event,
+    /// The name of a label.
+    Label,
+    /// The login of somebody who is assigned, or asked for a review.
+    Login,
+    /// A branch, of this repository.
+    Branch,
+    /// A list of these.
+    List(&'static Kind),
+    /// An object with these keys.
+    Object(Keys),
+    /// The one of these whose type the value has.
+    AnyOf(&'static [Kind]),
+}
+
+/// What values are judged against.
+pub(super) struct Judge<'a> {
+    /// The owner of the repository.
+    pub(super) owner: &'a str,
+    pub(super) mentions: &'a Mentions,
+}
+
+impl Judge<'_> {
+    /// The first objection to a body.
+    pub(super) fn objection(&self, body: &Value, kind: &Kind) -> Option<Objected> {
+        self.value(body, kind, "")
+    }
+
+    /// The depth of this recursion is that of `kind`.
+    fn value(&self, value: &Value, kind: &Kind, key: &str) -> Option<Objected> {
+        let objection = match (kind, value) {
+            (Kind::AnyOf(kinds), value) => {
+                return match kinds.iter().find(|kind| kind.fits(value)) {
+                    Some(kind) => self.value(value, kind, key),
+                    None => Some(objected(key, Objection::Type(kind.wanted()))),
+                };
+            }
+            (Kind::Object(keys), Value::Object(members)) => {
+                return self.members(members, keys, key);
+            }
+            (Kind::List(kind), Value::Array(items)) => {
+                return items.iter().find_map(|item| self.value(item, kind, key));
+            }
+            (kind, value) if !kind.fits(value) => Some(Objection::Type(kind.wanted())),
+            (kind, Value::String(text)) => self.text(text, kind),
+            _ => None,
+        };
+        objection.map(|objection| objected(key, objection))
+    }
+
+    fn members(&self, members: &Map<String, Value>, keys: Keys, key: &str) -> Option<Objected> {
+        members.iter().find_map(|(name, value)| {
+            let path = join(key, name);
+            match keys.iter().find(|(listed, _)| listed == name) {
+                Some(_) if value.is_null() => None,
+                Some((_, kind)) => self.value(value, kind, &path),
+                None => {
+                    let allowed = keys.iter().map(|(listed, _)| *listed).collect();
+                    Some(objected(&path, Objection::Key(allowed)))
+                }
+            }
+        })
+    }
+
+    fn text(&self, text: &str, kind: &Kind) -> Option<Objection> {
+        match kind {
+            Kind::Comment => content::comment(text, self.mentions),
+            Kind::Event => content::approval(text),
+            Kind::Label => content::label(text, self.mentions),
+            Kind::Login => content::login(text, self.mentions),
+            Kind::Branch => content::branch(text, self.owner),
+            _ => content::text(text, self.mentions),
+        }
+    }
+}
+
+impl Kind {
+    /// Whether a value is of the type, at its top.
+    fn fits(&self, value: &Value) -> bool {
+        match self {
+            Self::Number => value.is_i64(),
+            Self::TextOrNumber => value.is_string() || Self::Number.fits(value),
+            Self::Flag => value.is_boolean(),
+            Self::List(_) => value.is_array(),
+            Self::Object(_) => value.is_object(),
+            Self::AnyOf(kinds) => kinds.iter().any(|kind| kind.fits(value)),
+            Self::Comment | Self::Text | Self::Event | Self::Label | Self::Login | Self::Branch => {
+                value.is_string()
+            }
+        }
+    }
+
+    /// The type in words.
+    fn wanted(&self) -> String {
+        let wanted = match self {
+            Self::Number => "a whole number",
+            Self::TextOrNumber => "a text or a whole number",
+            Self::Flag => "true or false",
+            Self::List(_) => "a list",
+            Self::Object(_) => "an object",
+            Self::AnyOf(kinds) => {
+                let kinds: Vec<_> = kinds.iter().map(Self::wanted).collect();
+                return kinds.join(" or ");
+            }
+            _ => "a text",
+        };
+        wanted.to_owned()
+    }
+}
+
+fn objected(key: &str, objection: Objection) -> Objected {
+    let key = key.to_owned();
+    Objected { key, objection }
+}
+
+/// `comments` and `body` to `comments.body`.
+pub(super) fn join(key: &str, name: &str) -> String {
+    if key.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{key}.{name}")
+    }
+}

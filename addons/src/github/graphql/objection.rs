@@ -1,0 +1,88 @@
+//! What the input of a mutation says, judged by the names of its fields.
+
+use serde_json::{Map, Value};
+
+use super::allowed;
+use crate::github::body::join;
+use crate::github::content::{self, Objected, Objection};
+use crate::github::mentions::Mentions;
+
+/// The one argument that GitHub's mutations take.
+const ARGUMENT: &str = "input";
+
+/// The first objection to the arguments of a mutation. A mutation that is not among the shipped
+/// ones, which the configuration allowed, may have any field; its texts are judged all the same.
+pub(super) fn objection(
+    mutation: &str,
+    arguments: &Map<String, Value>,
+    mentions: &Mentions,
+) -> Option<Objected> {
+    let judge = InputJudge {
+        fields: allowed::fields(mutation),
+        names_a_label: mutation == "createLabel" || mutation == "updateLabel",
+        mentions,
+    };
+    arguments.iter().find_map(|(argument, value)| {
+        if judge.fields.is_some() && argument != ARGUMENT {
+            let objection = Objection::Key(vec![ARGUMENT]);
+            return Some(objected(argument, objection));
+        }
+        judge.value(value, "", "")
+    })
+}
+
+struct InputJudge<'a> {
+    fields: Option<&'static [&'static str]>,
+    names_a_label: bool,
+    mentions: &'a Mentions,
+}
+
+impl InputJudge<'_> {
+    /// Judges the value of the field `name`, which lies at `key`. How deep values lie in each
+    /// other is bounded by how they were read.
+    fn value(&self, value: &Value, name: &str, key: &str) -> Option<Objected> {
+        match value {
+            Value::Object(members) => members.iter().find_map(|(name, value)| {
+                let key = join(key, name);
+                match self.fields {
+                    Some(fields) if !allowed::has(fields, &key) => {
+                        Some(objected(&key, Objection::Key(fields.to_vec())))
+                    }
+                    _ => self.field(value, name, &key),
+                }
+            }),
+            Value::Array(items) => items.iter().find_map(|item| self.value(item, name, key)),
+            Value::String(text) => {
+                let objection = self.text(text, name)?;
+                Some(objected(key, objection))
+            }
+            _ => None,
+        }
+    }
+
+    fn field(&self, value: &Value, name: &str, key: &str) -> Option<Objected> {
+        let is_text = matches!(value, Value::String(_) | Value::Null);
+        if (name == "body" || name == "event") && !is_text {
+            return Some(objected(key, Objection::Type("a text".to_owned())));
+        }
+        self.value(value, name, key)
+    }
+
+    fn text(&self, text: &str, name: &str) -> Option<Objection> {
+        match name {
+            "body" => content::comment(text, self.mentions),
+            "event" => content::approval(text),
+            "labels" => content::label(text, self.mentions),
+            "name" if self.names_a_label => content::label(text, self.mentions),
+            name if name.to_ascii_lowercase().ends_with("logins") => {
+                content::login(text, self.mentions)
+            }
+            _ => content::text(text, self.mentions),
+        }
+    }
+}
+
+fn objected(key: &str, objection: Objection) -> Objected {
+    let key = key.to_owned();
+    Objected { key, objection }
+}

@@ -1,0 +1,257 @@
+//! What a body names by id, and what the forge must say of it before the body may pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::objection;
+use crate::contract::{Container, Denial, Verdict};
+use crate::github::content::{self, Objected, Objection};
+use crate::github::denials::Denials;
+use crate::github::forge::Node;
+use crate::github::mentions::Mentions;
+
+/// Ids of people, who lie in no repository.
+const PEOPLE: [&str; 4] = ["actorIds", "assigneeIds", "botIds", "userIds"];
+
+/// Ids that nothing is asked about: teams are those of the repository's organization, and the
+/// label of a mutation is the caller's own.
+const NOT_ASKED: [&str; 2] = ["clientMutationId", "teamIds"];
+
+/// The most nodes that one body may name by id, as many as GitHub resolves at once.
+const MAX_NODES: usize = 100;
+
+/// What is named by node id.
+#[derive(Debug, Default)]
+pub(in crate::github) struct Wanted {
+    /// Nodes that must lie in an authorized repository.
+    nodes: BTreeSet<String>,
+    /// Those of them that are put on something as labels.
+    labels: BTreeSet<String>,
+    /// People who are assigned or asked for a review, and must not be agents.
+    people: BTreeSet<String>,
+    /// Branches that are named with an owner, who must be the owner of the node's repository.
+    branches: Vec<Branch>,
+    /// Pairs of nodes that must be one repository.
+    same: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+struct Branch {
+    key: String,
+    name: String,
+    node: String,
+}
+
+impl Wanted {
+    /// One id or a list of them. None at all names nothing.
+    pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
+        for id in ids_of(ids)? {
+            self.nodes.insert(id.to_owned());
+            self.bounded()?;
+        }
+        Ok(())
+    }
+
+    fn add_people(&mut self, ids: &Value) -> Result<(), Denial> {
+        for id in ids_of(ids)? {
+            self.people.insert(id.to_owned());
+            self.bounded()?;
+        }
+        Ok(())
+    }
+
+    fn bounded(&self) -> Result<(), Denial> {
+        if self.nodes.len() + self.people.len() > MAX_NODES {
+            let why = format!("more than {MAX_NODES} nodes are named by id");
+            return Err(super::malformed(&why));
+        }
+        Ok(())
+    }
+
+    /// The arguments of a mutation: what they say, and what they are about.
+    pub(super) fn add_input(
+        &mut self,
+        mutation: &str,
+        arguments: &Map<String, Value>,
+        mentions: &Mentions,
+        container: &Container,
+    ) -> Result<(), Denial> {
+        let what = format!("mutation {mutation}");
+        let denied = |objected| Err(Denials::body(&what, &objected, container));
+        if let Some(objected) = objection::objection(mutation, arguments, mentions) {
+            return denied(objected);
+        }
+        for input in arguments.values().filter_map(Value::as_object) {
+            if let Some(objected) = self.add_branches(input) {
+                return denied(objected);
+            }
+        }
+        // Whoever is taken off starts nothing.
+        let asks_people = !mentions.is_empty() && !mutation.starts_with("remove");
+        self.add_members(arguments, asks_people)
+    }
+
+    /// The branches and repositories of a pull request.
+    fn add_branches(&mut self, input: &Map<String, Value>) -> Option<Objected> {
+        let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
+        let repository = text("repositoryId");
+        let of = repository.clone().or_else(|| text("pullRequestId"));
+        for key in ["headRefName", "baseRefName"] {
+            let Some(name) = text(key).filter(|name| name.contains(':')) else {
+                continue;
+            };
+            let Some(node) = of.clone() else {
+                return Some(foreign(key));
+            };
+            let key = key.to_owned();
+            self.branches.push(Branch { key, name, node });
+        }
+        if let Some(head) = text("headRepositoryId") {
+            let Some(repository) = repository else {
+                return Some(foreign("headRepositoryId"));
+            };
+            self.same.push((repository, head));
+        }
+        None
+    }
+
+    /// Goes through an input, whose depth is bounded by how it was read.
+    fn add_members(
+        &mut self,
+        members: &Map<String, Value>,
+        asks_people: bool,
+    ) -> Result<(), Denial> {
+        for (key, value) in members {
+            if PEOPLE.contains(&key.as_str()) {
+                if asks_people {
+                    self.add_people(value)?;
+                }
+            } else if is_id(key) {
+                self.add_nodes(value)?;
+            }
+            if key == "labelIds" {
+                self.labels
+                    .extend(ids_of(value)?.into_iter().map(str::to_owned));
+            }
+            self.add_value(value, asks_people)?;
+        }
+        Ok(())
+    }
+
+    fn add_value(&mut self, value: &Value, asks_people: bool) -> Result<(), Denial> {
+        match value {
+            Value::Object(members) => self.add_members(members, asks_people),
+            Value::Array(items) => items
+                .iter()
+                .try_for_each(|item| self.add_value(item, asks_people)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The ids that the forge is asked about.
+    pub(in crate::github) fn ids(&self) -> Vec<String> {
+        self.nodes.union(&self.people).cloned().collect()
+    }
+
+    /// Judges what the forge said of each of [`Wanted::ids`], in their order; one that it did not
+    /// answer is unknown to it.
+    pub(in crate::github) fn judge(
+        &self,
+        nodes: Vec<Option<Node>>,
+        mentions: &Mentions,
+        container: &Container,
+    ) -> Verdict {
+        let ids = self.ids().into_iter();
+        let known = ids.zip(nodes).filter_map(|(id, node)| Some((id, node?)));
+        let known: BTreeMap<String, Node> = known.collect();
+        for id in &self.nodes {
+            self.judge_node(id, known.get(id), mentions, container)?;
+        }
+        for id in &self.people {
+            judge_person(id, known.get(id), mentions, container)?;
+        }
+        let repo = |id: &String| known.get(id)?.repo.as_deref();
+        for Branch { key, name, node } in &self.branches {
+            let owner = repo(node).and_then(|repo| repo.split('/').next());
+            if owner.is_none_or(|owner| content::branch(name, owner).is_some()) {
+                return Err(Denials::body("a pull request", &foreign(key), container));
+            }
+        }
+        let differ = |(one, other): &&(String, String)| match (repo(one), repo(other)) {
+            (Some(one), Some(other)) => !one.eq_ignore_ascii_case(other),
+            _ => true,
+        };
+        if self.same.iter().any(|pair| differ(&pair)) {
+            let objected = foreign("headRepositoryId");
+            return Err(Denials::body("a pull request", &objected, container));
+        }
+        Ok(())
+    }
+
+    fn judge_node(
+        &self,
+        id: &str,
+        node: Option<&Node>,
+        mentions: &Mentions,
+        container: &Container,
+    ) -> Verdict {
+        let is_listed = |node: &&Node| {
+            let repo = node.repo.as_deref();
+            repo.is_some_and(|repo| Denials::permit_repo(repo, container).is_ok())
+        };
+        let Some(node) = node.filter(is_listed) else {
+            let why = "this node is in none of the listed repositories";
+            return Err(Denials::no_repo(why).with("node", id));
+        };
+        let label = node.label.as_deref().filter(|_| self.labels.contains(id));
+        match label.and_then(|label| content::label(label, mentions)) {
+            None => Ok(()),
+            Some(objection) => Err(node_denied("a label", objection, id, container)),
+        }
+    }
+}
+
+fn judge_person(
+    id: &str,
+    node: Option<&Node>,
+    mentions: &Mentions,
+    container: &Container,
+) -> Verdict {
+    let Some(login) = node.and_then(|node| node.login.as_deref()) else {
+        let why = "the forge does not say whose account this node is";
+        return Err(Denials::no_repo(why).with("node", id));
+    };
+    match content::login(login, mentions) {
+        None => Ok(()),
+        Some(objection) => Err(node_denied("an assignment", objection, id, container)),
+    }
+}
+
+fn node_denied(what: &str, objection: Objection, id: &str, container: &Container) -> Denial {
+    let key = String::new();
+    Denials::body(what, &Objected { key, objection }, container).with("node", id)
+}
+
+fn foreign(key: &str) -> Objected {
+    Objected {
+        key: key.to_owned(),
+        objection: Objection::ForeignBranch,
+    }
+}
+
+/// A list of ids, or the one id that GraphQL takes for such a list.
+fn ids_of(value: &Value) -> Result<Vec<&str>, Denial> {
+    let items = match value {
+        Value::Null => return Ok(Vec::new()),
+        Value::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let ids: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+    ids.ok_or_else(|| super::malformed("a node id is a string"))
+}
+
+fn is_id(key: &str) -> bool {
+    let named = key == "id" || key == "ids" || key.ends_with("Id") || key.ends_with("Ids");
+    (named || key == "inReplyTo") && !NOT_ASKED.contains(&key)
+}
