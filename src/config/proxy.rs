@@ -226,6 +226,11 @@ fn audit(fields: &mut Fields<'_>, data_dir: &Path) -> AuditConfig {
         lines_per_minute_per_container: fields.or("lines_per_minute_per_container", 6000, |at| {
             at.number(1..=1_000_000)
         }),
+        bytes_per_minute_per_container: fields.or(
+            "bytes_per_minute_per_container",
+            2 << 20,
+            |at| at.size(64 * KB..=GB),
+        ),
     }
 }
 

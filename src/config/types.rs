@@ -119,6 +119,7 @@ pub struct AuditConfig {
     pub max_bytes: u64,
     pub keep: usize,
     pub lines_per_minute_per_container: u32,
+    pub bytes_per_minute_per_container: u32,
 }
 
 /// `policy.yaml`

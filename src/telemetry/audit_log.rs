@@ -157,6 +157,7 @@ mod tests {
             max_bytes: 1 << 30,
             keep: 1,
             lines_per_minute_per_container: 6000,
+            bytes_per_minute_per_container: 2 << 20,
         };
         AuditLog::start(config, Light::default(), &prometheus::Registry::new()).unwrap()
     }

@@ -300,6 +300,12 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 ],
             ),
             (
+                "audit: { bytes_per_minute_per_container: 63KB }",
+                &[
+                    "2:42: audit.bytes_per_minute_per_container: must be a number of bytes or a size such as 100MB, from 64KB to 1GB",
+                ],
+            ),
+            (
                 "audit: { path: [], max_bytes: 1, keep: many }",
                 &[
                     "2:16: audit.path: must be a text",

@@ -372,6 +372,7 @@ fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
             max_bytes: 100 << 20,
             keep: 5,
             lines_per_minute_per_container: 6000,
+            bytes_per_minute_per_container: 2 << 20,
         },
     }
 }

@@ -87,6 +87,7 @@ fn the_audit_verifies_across_a_rotation_and_whoever_changes_or_cuts_it_is_found(
     let mut setup = Setup::new(&origin);
     setup.proxy["audit"]["max_bytes"] = json!(1024 * 1024);
     setup.proxy["audit"]["lines_per_minute_per_container"] = json!(100_000);
+    setup.proxy["audit"]["bytes_per_minute_per_container"] = json!("100MB");
     let mut proxy = setup.start();
     // A line holds the beginning of a long path: some hundred bytes each.
     let url = format!("http://blocked.example.org/{}", "a".repeat(1000));

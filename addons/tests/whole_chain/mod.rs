@@ -86,6 +86,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
     let audit = AuditSettings {
         sink,
         lines_per_minute_per_container: number(1_000_000),
+        bytes_per_minute_per_container: number(1_000_000_000),
     };
     let credential = Credential {
         name: "key".into(),
