@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod audit;
 mod clients;
 mod commands;
 mod control_plane;
