@@ -177,6 +177,7 @@ fn limits(fields: &mut Fields<'_>) -> Limits {
         // hyper reads heads into no less than 8 KB.
         max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
         inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
+        tunnels_per_second: fields.or("tunnels_per_second", 50, |at| at.number(1..=1_000_000)),
         certificates_per_minute: fields.or("certificates_per_minute", 120, |at| {
             at.number(1..=1_000_000)
         }),

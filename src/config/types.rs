@@ -95,6 +95,8 @@ pub struct Limits {
     pub header_read_timeout: Duration,
     pub max_header_bytes: usize,
     pub inspect_body_bytes: usize,
+    /// CONNECTs, each of which may begin one TLS handshake; four times as many at once.
+    pub tunnels_per_second: u32,
     pub certificates_per_minute: u32,
 }
 

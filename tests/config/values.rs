@@ -58,6 +58,7 @@ limits:
   header_read_timeout: 4s
   max_header_bytes: 16384
   inspect_body_bytes: '1MB'
+  tunnels_per_second: 11
   certificates_per_minute: 5
 dns: { types: [TXT], queries_per_minute: 6, distinct_names_per_minute: 8 }
 logging: { level: "info,unified_proxy=debug", format: text }
@@ -105,6 +106,7 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
     assert_eq!(config.limits.header_read_timeout, Duration::from_secs(4));
     assert_eq!(config.limits.max_header_bytes, 16_384);
     assert_eq!(config.limits.inspect_body_bytes, 1 << 20);
+    assert_eq!(config.limits.tunnels_per_second, 11);
     assert_eq!(config.limits.certificates_per_minute, 5);
     assert_eq!(config.dns.types, [16]);
     assert_eq!(config.dns.queries_per_minute, 6);

@@ -355,6 +355,7 @@ fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
             header_read_timeout: Duration::from_secs(15),
             max_header_bytes: 65536,
             inspect_body_bytes: 8 << 20,
+            tunnels_per_second: 50,
             certificates_per_minute: 120,
         },
         dns: DnsConfig {

@@ -50,6 +50,30 @@ fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
 }
 
 #[test]
+fn explain_of_a_connect_names_its_limit_and_counts_nothing() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["tunnels_per_second"] = json!(1);
+    let proxy = setup.start();
+    let explain = |to: &str| proxy.cli(&["explain", SANDBOX, "CONNECT", to]);
+    for _ in 0..5 {
+        let allowed = explain("api.example.com:443").ok();
+        assert!(allowed.starts_with("CONNECT api.example.com:443 by sandbox: allowed"));
+        let limit = "at most 1 tunnels a second, 4 at once";
+        assert!(allowed.contains(limit), "{allowed}");
+    }
+    for _ in 0..4 {
+        proxy.tunnel("api.example.com:443");
+    }
+    let denied = explain("late.example.org:443").ok();
+    assert!(denied.contains("domain_not_allowed"), "{denied}");
+    let ran = explain("https://api.example.com/");
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+    assert!(ran.stderr.contains("a CONNECT names HOST:PORT"), "{ran:?}");
+    origin.assert_untouched();
+}
+
+#[test]
 fn tail_shows_the_denied_flows_of_one_container_as_they_end() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);

@@ -18,7 +18,9 @@ use addons::git::{GitSettings, PushWatch};
 use addons::github::{Asker, Forge, GithubSettings, Mutations, Node, Patterns};
 use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
 use addons::policy::PolicySettings;
-use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
+use addons::rate_limit::{
+    DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits, TunnelBudget,
+};
 use addons::{Parts, standard_chain};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -106,6 +108,9 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
         spans: None,
         containers,
         rate_limits: RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: number(1_000_000),
+            },
             dns: DnsBudget {
                 queries_per_minute: number(3000),
                 distinct_names_per_minute: number(300),
