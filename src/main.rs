@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use addons::shards;
 use unified_proxy::app::{self, DevOptions};
 use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code, load};
-use unified_proxy::telemetry::verify_audit;
 use unified_proxy::tls::CaFiles;
 
 fn main() -> ExitCode {
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
         }
         Command::Check(dir) => check(&dir),
         Command::Ca(command) => ca(&command),
-        Command::Audit(AuditCommand::Verify(dir)) => audit(&dir),
+        Command::Audit(AuditCommand::Verify(dir)) => cli::verify_audit(&dir),
         Command::SandboxFiles(files) => files.run(),
         Command::Client(command) => return runtime.block_on(cli::run(command)),
     };
@@ -75,15 +74,5 @@ fn ca(command: &CaCommand) -> Result<(), Failure> {
             );
         }
     }
-    Ok(())
-}
-
-fn audit(dir: &ConfigDir) -> Result<(), Failure> {
-    let path = load(dir)?.1.proxy.audit.path;
-    let lines = verify_audit(&path).map_err(|error| Failure::new(code::SOFTWARE, error))?;
-    println!(
-        "{}: {lines} lines, nothing changed, nothing cut",
-        path.display()
-    );
     Ok(())
 }

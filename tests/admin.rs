@@ -42,6 +42,7 @@ impl Server {
         let settings = AuditSettings {
             sink: self.log.journal(),
             lines_per_minute_per_container: NonZeroU32::MAX,
+            bytes_per_minute_per_container: NonZeroU32::MAX,
         };
         let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
         let host = Host::parse(host).unwrap();
@@ -80,6 +81,7 @@ impl Server {
             max_bytes: 1 << 20,
             keep: 0,
             lines_per_minute_per_container: 6000,
+            bytes_per_minute_per_container: 2 << 20,
         };
         let log = AuditLog::start(audit, Light::default(), &metrics).unwrap();
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();

@@ -59,6 +59,7 @@ pub struct ExplainRequest {
     /// The container's id.
     pub container: String,
     pub method: String,
+    /// `host:port` where the method is CONNECT.
     pub url: String,
 }
 
@@ -144,7 +145,9 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
 }
 
 /// The flows that ended last, the newest first; or, asked for `text/event-stream`, every flow as
-/// it ends, with an event `missed` that counts what a slow reader lost.
+/// it ends, with an event `missed` that counts what a slow reader lost. Among them are records of
+/// kind `lost`: so many lines (`count`) are missing from the audit log, given up between `since`
+/// and `until`.
 #[utoipa::path(
     get,
     path = "/internal/flows",

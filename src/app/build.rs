@@ -11,7 +11,9 @@ use addons::git::GitSettings;
 use addons::github::Forge;
 use addons::observe::{Audit, Metrics};
 use addons::policy::{Effect, PolicySettings, Rule};
-use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
+use addons::rate_limit::{
+    DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits, TunnelBudget,
+};
 use addons::{Parts, standard_chain};
 use rustls::crypto::CryptoProvider;
 
@@ -184,6 +186,9 @@ impl Builder {
         let per_upstream = limits.per_upstream.iter();
         let per_upstream = per_upstream.map(|(pattern, limit)| (pattern, rate(*limit)));
         RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: at_least_one(config.proxy.limits.tunnels_per_second),
+            },
             dns: DnsBudget {
                 queries_per_minute: at_least_one(dns.queries_per_minute),
                 distinct_names_per_minute: at_least_one(dns.distinct_names_per_minute),

@@ -16,11 +16,20 @@ pub async fn explain(
     registry: &Registry,
     question: ExplainRequest,
 ) -> Result<Explanation, String> {
-    let (scheme, authority, uri) = destination(&question.url)?;
     let method: Method = question
         .method
         .parse()
         .map_err(|_| format!("{:?} is no method", question.method))?;
+    let (kind, scheme, authority, uri) = match method {
+        Method::CONNECT => {
+            let authority = tunnel_destination(&question.url)?;
+            (Kind::Tunnel, Scheme::Https, authority, Uri::default())
+        }
+        _ => {
+            let (scheme, authority, uri) = destination(&question.url)?;
+            (Kind::Http, scheme, authority, uri)
+        }
+    };
     let id = ContainerId::parse(&question.container).ok_or("that is no container id")?;
     let found = registry.get(&id).map_err(|error| error.to_string())?;
     let container = found.ok_or_else(|| format!("no container {id} is registered"))?;
@@ -29,13 +38,7 @@ pub async fn explain(
         peer: None,
     };
     let mut flow = world
-        .flow(
-            Kind::Http,
-            client,
-            scheme,
-            authority.host.clone(),
-            authority.port,
-        )
+        .flow(kind, client, scheme, authority.host.clone(), authority.port)
         .rehearse();
     flow.principal = Some(Arc::clone(&container).into());
     let mut request = Request::new(
@@ -51,8 +54,13 @@ pub async fn explain(
 }
 
 async fn rehearse(world: &World, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {
-    world.chain.tunnel(flow).await?;
-    let cleared = world.chain.request(flow, request).await?;
+    let cleared = world.chain.tunnel(flow).await?;
+    let cleared = match flow.kind {
+        // Nothing is looked up for a tunnel until there is a request in it.
+        Kind::Tunnel if passthrough(world, flow) => cleared,
+        Kind::Tunnel => return Ok(()),
+        _ => world.chain.request(flow, request).await?,
+    };
     let addresses = world
         .resolver
         .lookup(&cleared, &flow.host, flow.port)
@@ -92,6 +100,17 @@ fn report(world: &World, flow: &Flow, denial: Option<Denial>) -> Explanation {
         allowed: denial.is_none(),
         steps,
     }
+}
+
+fn passthrough(world: &World, flow: &Flow) -> bool {
+    let passthrough = &world.config.proxy.tls.passthrough;
+    passthrough.find(&flow.host).is_some()
+}
+
+fn tunnel_destination(text: &str) -> Result<Authority, String> {
+    Authority::parse(text, None).map_err(|error| {
+        format!("{text:?}: {error}; a CONNECT names HOST:PORT, for example api.example.com:443")
+    })
 }
 
 fn destination(url: &str) -> Result<(Scheme, Authority, Uri), String> {

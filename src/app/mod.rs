@@ -293,6 +293,7 @@ fn audit(
     let settings = AuditSettings {
         sink: log.journal(),
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
+        bytes_per_minute_per_container: build::at_least_one(config.bytes_per_minute_per_container),
     };
     Audit::new(settings, metrics).map(Arc::new)
 }

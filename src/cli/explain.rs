@@ -14,7 +14,7 @@ pub struct Explain {
     container: String,
     /// The request's method; CONNECT for a tunnel
     method: String,
-    /// The request's URL
+    /// The request's URL; HOST:PORT for CONNECT
     url: String,
     /// Print JSON
     #[arg(long)]

@@ -1,5 +1,6 @@
 //! The commands, and those of them that talk to a running server or to the registry's file.
 
+mod audit;
 mod client;
 mod containers;
 mod exit;
@@ -17,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Profile};
 
+pub use audit::verify as verify_audit;
 pub use exit::{Failure, code};
 
 use client::Client;
@@ -79,7 +81,7 @@ pub enum CaCommand {
 /// What to do with the audit log.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Find out whether a line was changed or cut
+    /// Find out whether a line was changed or cut, and how many were folded or lost
     Verify(ConfigDir),
 }
 

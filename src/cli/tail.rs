@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::exit::{Failure, code, print, printable};
 use super::{Target, parse_id};
+use crate::telemetry::LOST;
 
 /// Which flows to show.
 #[derive(Args, Debug)]
@@ -114,14 +115,16 @@ impl Events {
 
 /// One flow, for a person: when, who, what, and how it ended.
 fn line(flow: &Value, colour: bool) -> String {
+    if flow.get("kind").and_then(Value::as_str) == Some(LOST) {
+        return loss(flow, colour);
+    }
     let field = |name: &str| match flow.get(name) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => printable(text),
         Some(other) => other.to_string(),
     };
     let ts = field("ts");
-    // The time of day of an RFC 3339 time.
-    let time = ts.get(11..19).unwrap_or(&ts);
+    let time = time_of_day(&ts);
     let who = match field("container_id") {
         id if id.is_empty() => field("client"),
         id => id,
@@ -152,6 +155,31 @@ fn line(flow: &Value, colour: bool) -> String {
         "aborted" => "2",
         _ => "",
     };
+    shaded(line, shade, colour)
+}
+
+/// A record of the audit log that it lost lines, which is about no flow.
+fn loss(record: &Value, colour: bool) -> String {
+    let text = |name: &str| {
+        let text = record.get(name).and_then(Value::as_str);
+        printable(text.unwrap_or_default())
+    };
+    let (ts, since, until) = (text("ts"), text("since"), text("until"));
+    let count = record.get("count").and_then(Value::as_u64);
+    let line = format!(
+        "{} lost {} audit lines from {since} to {until}",
+        time_of_day(&ts),
+        count.unwrap_or_default()
+    );
+    shaded(line, "33", colour)
+}
+
+/// The time of day of an RFC 3339 time.
+fn time_of_day(ts: &str) -> &str {
+    ts.get(11..19).unwrap_or(ts)
+}
+
+fn shaded(line: String, shade: &str, colour: bool) -> String {
     match colour && !shade.is_empty() {
         true => format!("\x1b[{shade}m{line}\x1b[0m"),
         false => line,
@@ -194,5 +222,17 @@ mod tests {
                      domain_not_allowed by policy 3ms";
         assert_eq!(line(&flow, false), plain);
         assert_eq!(line(&flow, true), format!("\x1b[31m{plain}\x1b[0m"));
+    }
+
+    #[test]
+    fn lost_lines_of_the_audit_are_shown_as_that() {
+        let record = json!({
+            "ts": "2030-01-01T12:34:56.789Z", "kind": "lost", "count": 18,
+            "since": "2030-01-01T12:34:00.000Z", "until": "2030-01-01T12:34:07.000Z",
+        });
+        let plain = "12:34:56 lost 18 audit lines from 2030-01-01T12:34:00.000Z to \
+                     2030-01-01T12:34:07.000Z";
+        assert_eq!(line(&record, false), plain);
+        assert_eq!(line(&record, true), format!("\x1b[33m{plain}\x1b[0m"));
     }
 }

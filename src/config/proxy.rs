@@ -180,6 +180,7 @@ fn limits(fields: &mut Fields<'_>) -> Limits {
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),
         inspect_timeout: fields.or("inspect_timeout", secs(30), |at| at.duration()),
         inspect_memory: fields.or("inspect_memory", 256 << 20, |at| at.size(MB..=1024 * GB)),
+        tunnels_per_second: fields.or("tunnels_per_second", 50, |at| at.number(1..=1_000_000)),
         certificates_per_minute: fields.or("certificates_per_minute", 120, |at| {
             at.number(1..=1_000_000)
         }),
@@ -229,6 +230,11 @@ fn audit(fields: &mut Fields<'_>, data_dir: &Path) -> AuditConfig {
         lines_per_minute_per_container: fields.or("lines_per_minute_per_container", 6000, |at| {
             at.number(1..=1_000_000)
         }),
+        bytes_per_minute_per_container: fields.or(
+            "bytes_per_minute_per_container",
+            2 << 20,
+            |at| at.size(64 * KB..=GB),
+        ),
     }
 }
 

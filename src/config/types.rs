@@ -102,6 +102,8 @@ pub struct Limits {
     pub inspect_timeout: Duration,
     /// The most memory for all buffered bodies together, in bytes.
     pub inspect_memory: usize,
+    /// CONNECTs, each of which may begin one TLS handshake; four times as many at once.
+    pub tunnels_per_second: u32,
     pub certificates_per_minute: u32,
 }
 
@@ -126,6 +128,7 @@ pub struct AuditConfig {
     pub max_bytes: u64,
     pub keep: usize,
     pub lines_per_minute_per_container: u32,
+    pub bytes_per_minute_per_container: u32,
 }
 
 /// `policy.yaml`

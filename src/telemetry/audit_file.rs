@@ -1,24 +1,25 @@
 //! The audit log on disk: lines chained by hashes, in files that rotate.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use addons::observe::hex;
 use aws_lc_rs::digest::{SHA256, digest};
-use thiserror::Error;
 
+use super::audit_head::AuditHead;
+use super::lost::Lost;
 use crate::config::AuditConfig;
 
 /// What the first line of all points to.
-const GENESIS: Digits = [b'0'; 64];
+pub const GENESIS: Digits = [b'0'; 64];
 
 /// How much is gathered before it is handed to the system.
 const GATHERED: usize = 64 * 1024;
 
 /// A SHA-256 in lower-case hexadecimal digits.
-type Digits = [u8; 64];
+pub type Digits = [u8; 64];
 
 /// The log, open for appending.
 pub struct AuditFile {
@@ -40,16 +41,7 @@ impl AuditFile {
         }
         let mut file = open_for_append(&config.path)?;
         let length = cut_half_line(&mut file)?;
-        let last = match last_line(&mut file, length)? {
-            Some(line) => Some(line),
-            None => match File::open(rotated(&config.path, 1)) {
-                Ok(mut older) => {
-                    let length = older.metadata()?.len();
-                    last_line(&mut older, length)?
-                }
-                Err(_) => None,
-            },
-        };
+        let last = newest_line(&config.path, &mut file, length)?;
         Ok(Self {
             config,
             file,
@@ -84,13 +76,18 @@ impl AuditFile {
     /// cut from its end are missed.
     pub fn flush(&mut self) -> io::Result<()> {
         self.write(self.gathered.len())?;
-        fs::write(head_path(&self.config.path), self.previous)
+        let head = AuditHead {
+            last: self.previous,
+            lost: None,
+        };
+        head.write(&self.config.path)
     }
 
-    /// How many lines were appended that the system does not have.
-    pub fn unwritten(&self) -> usize {
-        let ends = self.gathered.iter().filter(|byte| **byte == b'\n');
-        ends.count()
+    /// Forgets the lines that were appended and that the system does not have; answers how many
+    /// those were. The log must be opened again before another line is appended.
+    pub fn discard(&mut self) -> u64 {
+        let gathered = std::mem::take(&mut self.gathered);
+        gathered.iter().filter(|byte| **byte == b'\n').count() as u64
     }
 
     /// Hands the first bytes of what is gathered to the system.
@@ -127,86 +124,30 @@ impl AuditFile {
     }
 }
 
-/// Why the log cannot be trusted.
-#[derive(Debug, Error)]
-pub enum AuditBroken {
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
-    #[error(
-        "{path}:{line}: this line does not follow from the one before: something was changed or cut here"
-    )]
-    Broken { path: PathBuf, line: usize },
-    #[error("{path}: lines are missing from its end")]
-    Cut { path: PathBuf },
+/// Lines that were lost before the log was opened, and of which it has no record.
+pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
+    let lost = AuditHead::read(path)?.lost?;
+    let last = File::open(path).and_then(|mut log| {
+        let length = whole_length(&mut log)?;
+        newest_line(path, &mut log, length)
+    });
+    // The process may have been killed after it wrote the record, and before it said so.
+    let is_recorded = last.ok().flatten().is_some_and(|line| {
+        let record = String::from_utf8_lossy(&line).into_owned();
+        record.contains(&lost.members())
+    });
+    (!is_recorded).then_some(lost)
 }
 
-/// Reads the whole chain, oldest file first; answers how many lines it has. What was rotated
-/// away is gone by the operator's own rule, so the oldest line left is where trust begins.
-pub fn verify(path: &Path) -> Result<u64, AuditBroken> {
-    let newest_rotated = (1..)
-        .take_while(|number| rotated(path, *number).exists())
-        .last()
-        .unwrap_or(0);
-    let files = (1..=newest_rotated)
-        .rev()
-        .map(|number| rotated(path, number))
-        .chain([path.to_owned()]);
-    let head = fs::read(head_path(path)).ok();
-    let mut previous = (newest_rotated == 0).then_some(GENESIS);
-    let (mut lines, mut reaches_head) = (0, head.is_none());
-    for file in files {
-        let failed = |source| AuditBroken::Io {
-            path: file.clone(),
-            source,
-        };
-        let reader = BufReader::new(File::open(&file).map_err(failed)?);
-        for (at, line) in reader.split(b'\n').enumerate() {
-            let line = line.map_err(failed)?;
-            let claimed = claimed_previous(&line);
-            let follows = match (&previous, &claimed) {
-                (Some(previous), Some(claimed)) => previous == claimed.as_bytes(),
-                (None, Some(_)) => true,
-                (_, None) => false,
-            };
-            if !follows {
-                return Err(AuditBroken::Broken {
-                    path: file,
-                    line: at + 1,
-                });
-            }
-            let current = hash(&line);
-            reaches_head |= head.as_deref() == Some(&current);
-            previous = Some(current);
-            lines += 1;
-        }
-    }
-    if reaches_head || head.as_deref() == Some(&GENESIS) {
-        Ok(lines)
-    } else {
-        Err(AuditBroken::Cut {
-            path: path.to_owned(),
-        })
-    }
-}
-
-fn claimed_previous(line: &[u8]) -> Option<String> {
-    let object: serde_json::Value = serde_json::from_slice(line).ok()?;
-    object.get("prev")?.as_str().map(str::to_owned)
-}
-
-fn hash(line: &[u8]) -> Digits {
+pub fn hash(line: &[u8]) -> Digits {
     hex(digest(&SHA256, line).as_ref())
 }
 
-fn rotated(path: &Path, number: usize) -> PathBuf {
+pub fn rotated(path: &Path, number: usize) -> PathBuf {
     suffixed(path, &format!(".{number}"))
 }
 
-fn head_path(path: &Path) -> PathBuf {
-    suffixed(path, ".head")
-}
-
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -229,12 +170,29 @@ fn open_for_append(path: &Path) -> io::Result<File> {
 }
 
 fn cut_half_line(file: &mut File) -> io::Result<u64> {
-    let length = file.metadata()?.len();
-    let whole = length - trailing_bytes(file, length, |byte| byte != b'\n')?;
-    if whole < length {
+    let whole = whole_length(file)?;
+    if whole < file.metadata()?.len() {
         file.set_len(whole)?;
     }
     Ok(whole)
+}
+
+/// The length of the whole lines.
+fn whole_length(file: &mut File) -> io::Result<u64> {
+    let length = file.metadata()?.len();
+    Ok(length - trailing_bytes(file, length, |byte| byte != b'\n')?)
+}
+
+/// The log's last line, which a rotated file has where the new one has none.
+fn newest_line(path: &Path, file: &mut File, length: u64) -> io::Result<Option<Vec<u8>>> {
+    let last = last_line(file, length)?;
+    match File::open(rotated(path, 1)) {
+        Ok(mut older) if last.is_none() => {
+            let length = older.metadata()?.len();
+            last_line(&mut older, length)
+        }
+        _ => Ok(last),
+    }
 }
 
 /// The last line below `length`, which is the length of whole lines.
@@ -268,19 +226,24 @@ fn trailing_bytes(file: &mut File, end: u64, fits: impl Fn(u8) -> bool) -> io::R
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) mod tests {
+    use addons::observe::CHAIN_BYTES;
 
-    fn config(dir: &Path) -> AuditConfig {
+    use super::*;
+    use crate::telemetry::audit_verify::verify;
+
+    pub(in crate::telemetry) fn config(dir: &Path) -> AuditConfig {
         AuditConfig {
             path: dir.join("audit.jsonl"),
             max_bytes: 1 << 20,
             keep: 2,
             lines_per_minute_per_container: 6000,
+            bytes_per_minute_per_container: 2 << 20,
         }
     }
 
-    fn written(config: &AuditConfig, numbers: std::ops::Range<u32>) {
+    /// Appends lines with these numbers.
+    pub(in crate::telemetry) fn written(config: &AuditConfig, numbers: std::ops::Range<u32>) {
         let mut log = AuditFile::open(config.clone()).unwrap();
         for number in numbers {
             let object = format!("{{\"n\":{number}}}");
@@ -300,10 +263,10 @@ mod tests {
         written(&config, 3..7);
         assert!(rotated(&config.path, 1).exists());
         assert!(!rotated(&config.path, 3).exists());
-        assert_eq!(verify(&config.path).unwrap(), 7);
+        assert_eq!(verify(&config.path).unwrap().lines, 7);
         written(&config, 7..60);
         assert!(
-            verify(&config.path).unwrap() < 60,
+            verify(&config.path).unwrap().lines < 60,
             "the oldest lines are rotated away"
         );
     }
@@ -318,47 +281,18 @@ mod tests {
         };
         written(&config, 0..5000);
         assert!(rotated(&config.path, 3).exists());
-        assert_eq!(verify(&config.path).unwrap(), 5000);
+        assert_eq!(verify(&config.path).unwrap().lines, 5000);
         let sizes = (1..4).map(|number| fs::metadata(rotated(&config.path, number)).unwrap().len());
         assert!(sizes.into_iter().all(|size| size <= config.max_bytes));
     }
 
     #[test]
-    fn a_changed_line_is_found() {
+    fn a_line_takes_what_a_budget_counts() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
-        written(&config, 0..5);
-        let text = fs::read_to_string(&config.path)
-            .unwrap()
-            .replace("\"n\":2", "\"n\":9");
-        fs::write(&config.path, text).unwrap();
-        let error = verify(&config.path).unwrap_err();
-        assert!(
-            matches!(error, AuditBroken::Broken { line: 4, .. }),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn lines_cut_from_the_middle_or_the_end_are_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = config(dir.path());
-        written(&config, 0..5);
-        let text = fs::read_to_string(&config.path).unwrap();
-        let lines: Vec<_> = text.lines().collect();
-        fs::write(
-            &config.path,
-            [lines[0], lines[2], lines[3], lines[4]].join("\n"),
-        )
-        .unwrap();
-        assert!(matches!(
-            verify(&config.path),
-            Err(AuditBroken::Broken { line: 2, .. })
-        ));
-        fs::write(&config.path, lines[..4].join("\n")).unwrap();
-        assert!(matches!(verify(&config.path), Err(AuditBroken::Cut { .. })));
-        fs::write(&config.path, "").unwrap();
-        assert!(matches!(verify(&config.path), Err(AuditBroken::Cut { .. })));
+        written(&config, 7..8);
+        let length = fs::metadata(&config.path).unwrap().len();
+        assert_eq!(length as usize, "{\"n\":7}".len() + CHAIN_BYTES);
     }
 
     #[test]
@@ -369,6 +303,47 @@ mod tests {
         let mut file = OpenOptions::new().append(true).open(&config.path).unwrap();
         file.write_all(b"{\"n\":3,\"pr").unwrap();
         written(&config, 4..5);
-        assert_eq!(verify(&config.path).unwrap(), 4);
+        assert_eq!(verify(&config.path).unwrap().lines, 4);
+    }
+
+    pub(in crate::telemetry) fn lost(count: u64) -> Lost {
+        Lost {
+            count,
+            since: 1_000,
+            until: 2_000,
+        }
+    }
+
+    #[test]
+    fn a_loss_is_known_after_a_restart_until_the_log_has_a_record_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let path = &config.path;
+        assert_eq!(unrecorded_loss(path), None);
+        // Without a log, with a log, and with one that ends in the record of another loss.
+        let mut log = None;
+        for before in [None, Some(b"{\"n\":1}".to_vec()), Some(lost(3).record())] {
+            if let Some(line) = before {
+                log.get_or_insert_with(|| AuditFile::open(config.clone()).unwrap());
+                log.as_mut().unwrap().append(&line).unwrap();
+                log.as_mut().unwrap().flush().unwrap();
+            }
+            AuditHead::note_lost(path, lost(18)).unwrap();
+            assert_eq!(unrecorded_loss(path), Some(lost(18)));
+            assert_eq!(
+                verify(path).map(|log| log.unrecorded).ok(),
+                log.as_ref().map(|_| Some(lost(18)))
+            );
+        }
+        let mut log = log.unwrap();
+        log.append(&lost(18).record()).unwrap();
+        log.write(log.gathered.len()).unwrap();
+        assert_eq!(
+            unrecorded_loss(path),
+            None,
+            "killed before the head was written"
+        );
+        log.flush().unwrap();
+        assert_eq!(AuditHead::read(path).unwrap().lost, None);
     }
 }

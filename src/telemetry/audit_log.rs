@@ -1,12 +1,14 @@
 //! Writing the audit log without making anybody wait for a disk.
 
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::audit_file::AuditFile;
+use super::audit_file::{AuditFile, unrecorded_loss};
+use super::audit_head::AuditHead;
 use super::journal::Journal;
 use super::light::{Light, Lit};
 use super::line_buffer::LineBuffer;
@@ -16,7 +18,7 @@ use crate::config::AuditConfig;
 const FLUSH: Duration = Duration::from_millis(200);
 /// How long the writer lets lines gather, so that flows do not wake it one by one.
 const GATHERING: Duration = Duration::from_millis(10);
-/// How long a disk that failed is left alone.
+/// How long a disk that failed is left alone. Losses are recorded as often at most.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The thread that writes what the journal has for the log.
@@ -31,17 +33,21 @@ impl AuditLog {
         config: AuditConfig,
         light: Light,
         metrics: &prometheus::Registry,
-    ) -> std::io::Result<Self> {
-        let journal = Journal::new(metrics).map_err(std::io::Error::other)?;
+    ) -> io::Result<Self> {
+        let journal = Journal::new(metrics).map_err(io::Error::other)?;
         let journal = Arc::new(journal);
+        if let Some(lost) = unrecorded_loss(&config.path) {
+            journal.add_lost(lost);
+        }
         let mut writer = Writer {
             config,
             light,
             file: None,
-            failed_at: None,
+            lit: None,
+            has_failed: false,
             journal: Arc::clone(&journal),
         };
-        writer.open();
+        writer.recover();
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let handle = thread.spawn(move || writer.run())?;
         Ok(Self {
@@ -67,8 +73,10 @@ impl AuditLog {
 struct Writer {
     config: AuditConfig,
     light: Light,
-    file: Option<(AuditFile, Lit)>,
-    failed_at: Option<Instant>,
+    file: Option<AuditFile>,
+    /// While the disk takes what it is given.
+    lit: Option<Lit>,
+    has_failed: bool,
     journal: Arc<Journal>,
 }
 
@@ -76,6 +84,7 @@ impl Writer {
     fn run(mut self) {
         let mut batch = LineBuffer::default();
         let mut unflushed: Option<Instant> = None;
+        let mut recovered = Instant::now();
         let mut more = true;
         while more {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
@@ -89,18 +98,20 @@ impl Writer {
                 self.flush();
                 unflushed = None;
             }
-            if self.failed_at.is_some_and(|at| at.elapsed() >= RETRY) {
-                self.open();
+            if recovered.elapsed() >= RETRY {
+                self.recover();
+                recovered = Instant::now();
             }
             if more {
                 std::thread::sleep(GATHERING);
             }
         }
         self.flush();
+        self.recover();
     }
 
     fn append(&mut self, line: &[u8]) {
-        let Some((file, _)) = &mut self.file else {
+        let Some(file) = &mut self.file else {
             self.journal.count_dropped(1);
             return;
         };
@@ -110,36 +121,75 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        if let Some(Err(error)) = self.file.as_mut().map(|(file, _)| file.flush()) {
+        if let Some(Err(error)) = self.file.as_mut().map(AuditFile::flush) {
             self.fail(&error);
         }
     }
 
-    fn open(&mut self) {
-        match AuditFile::open(self.config.clone()) {
-            Ok(file) => {
-                self.file = Some((file, self.light.on()));
-                self.failed_at = None;
+    /// Opens a log that failed, and records the lines that were lost. The disk counts as mended
+    /// once it has taken that record.
+    fn recover(&mut self) {
+        let recovered = self.open().and_then(|()| self.record_loss());
+        match recovered {
+            Ok(()) => {
+                self.lit.get_or_insert_with(|| self.light.on());
+                self.has_failed = false;
             }
             Err(error) => self.fail(&error),
         }
     }
 
+    fn open(&mut self) -> io::Result<()> {
+        if self.file.is_none() {
+            self.file = Some(AuditFile::open(self.config.clone())?);
+        }
+        Ok(())
+    }
+
+    /// Appends a record of the lines that were lost since the last one, if any were, and hands it
+    /// to the system.
+    fn record_loss(&mut self) -> io::Result<()> {
+        let Some(file) = self.file.as_mut().filter(|_| self.journal.lost().is_some()) else {
+            return Ok(());
+        };
+        // What was appended before is written first, so that whether the record was written can be
+        // told from whether anything is left.
+        file.flush()?;
+        let Some(lost) = self.journal.take_lost() else {
+            return Ok(());
+        };
+        let record = lost.record();
+        let written = file.append(&record).and_then(|()| file.flush());
+        if written.is_err() && file.discard() > 0 {
+            self.journal.add_lost(lost);
+        } else {
+            self.journal.show(&record);
+        }
+        written
+    }
+
     /// Flows go on: an audit that blocks the appliance would be a way to stop it.
-    fn fail(&mut self, error: &std::io::Error) {
-        if self.failed_at.is_none() {
+    fn fail(&mut self, error: &io::Error) {
+        if !self.has_failed {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
         }
-        if let Some((file, _)) = self.file.take() {
-            self.journal.count_dropped(file.unwritten() as u64);
+        self.has_failed = true;
+        self.lit = None;
+        if let Some(mut file) = self.file.take() {
+            self.journal.count_dropped(file.discard());
         }
-        self.failed_at = Some(Instant::now());
+        if let Some(lost) = self.journal.lost()
+            && let Err(error) = AuditHead::note_lost(&self.config.path, lost)
+        {
+            tracing::debug!(%error, "lost audit lines would not be known after a restart");
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::thread;
 
@@ -148,17 +198,22 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::telemetry::audit_file::verify;
+    use crate::telemetry::audit_verify::verify;
     use crate::telemetry::ended::end_flows;
 
     fn start(path: PathBuf) -> AuditLog {
+        start_with(path, Light::default())
+    }
+
+    fn start_with(path: PathBuf, light: Light) -> AuditLog {
         let config = AuditConfig {
             path,
             max_bytes: 1 << 30,
             keep: 1,
             lines_per_minute_per_container: 6000,
+            bytes_per_minute_per_container: 2 << 20,
         };
-        AuditLog::start(config, Light::default(), &prometheus::Registry::new()).unwrap()
+        AuditLog::start(config, light, &prometheus::Registry::new()).unwrap()
     }
 
     #[test]
@@ -168,7 +223,7 @@ mod tests {
         let log = start(path.clone());
         end_flows(log.journal(), 2000);
         log.finish();
-        assert_eq!(verify(&path).unwrap(), 2000);
+        assert_eq!(verify(&path).unwrap().lines, 2000);
         assert_eq!(log.journal.dropped(), 0);
         end_flows(log.journal(), 3);
         assert_eq!(log.journal.dropped(), 3);
@@ -204,7 +259,7 @@ mod tests {
             reader.join().unwrap();
         });
         log.finish();
-        assert_eq!(verify(&path).unwrap(), THREADS as u64 * LINES);
+        assert_eq!(verify(&path).unwrap().lines, THREADS as u64 * LINES);
         let key = |line: &Value| ["thread", "number"].map(|key| line[key].as_u64().unwrap());
         let file = std::fs::read_to_string(&path).unwrap();
         let file = file.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -256,11 +311,88 @@ mod tests {
         assert!(reader.try_recv().is_err());
     }
 
+    /// A log on a disk that is full until the link is removed.
+    fn full(dir: &Path) -> PathBuf {
+        let path = dir.join("audit.jsonl");
+        symlink("/dev/full", &path).unwrap();
+        path
+    }
+
+    fn eventually(what: &str, holds: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            assert!(Instant::now() < until, "{what}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     #[test]
     fn all_lines_that_a_full_disk_lost_are_counted() {
-        let log = start("/dev/full".into());
+        let dir = tempfile::tempdir().unwrap();
+        let log = start(full(dir.path()));
         end_flows(log.journal(), 1000);
         log.finish();
         assert_eq!(log.journal.dropped(), 1000);
+    }
+
+    #[test]
+    fn lost_lines_are_recorded_and_shown_as_soon_as_the_disk_takes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = full(dir.path());
+        let light = Light::default();
+        let log = start_with(path.clone(), light.clone());
+        let mut reader = log.journal().subscribe();
+        end_flows(log.journal(), 18);
+        eventually("the lines are lost", || log.journal.dropped() == 18);
+        assert!(!light.is_on());
+        std::fs::remove_file(&path).unwrap();
+        eventually("the loss is recorded", || log.journal.lost().is_none());
+        eventually("the light is on", || light.is_on());
+        end_flows(log.journal(), 2);
+        log.finish();
+        let found = verify(&path).unwrap();
+        assert_eq!((found.lines, found.lost, found.gaps), (3, 18, 1));
+        assert_eq!((found.unrecorded, log.journal.dropped()), (None, 18));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let record: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(
+            (&record["kind"], &record["count"]),
+            (&"lost".into(), &18.into())
+        );
+        log.journal.newest();
+        let mut shown = std::iter::from_fn(|| reader.try_recv().ok());
+        let shown = shown.find(|line| line.contains("\"lost\""));
+        assert!(text.starts_with(shown.unwrap().trim_end_matches('}')));
+    }
+
+    #[test]
+    fn lost_lines_are_recorded_by_the_next_process_where_the_disk_stayed_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = full(dir.path());
+        for (round, lines) in [(1, 5), (2, 7)] {
+            let log = start(path.clone());
+            end_flows(log.journal(), lines);
+            log.finish();
+            assert_eq!(log.journal.dropped(), lines as u64, "round {round}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        start(path.clone()).finish();
+        let found = verify(&path).unwrap();
+        assert_eq!((found.lines, found.lost, found.unrecorded), (1, 12, None));
+        start(path.clone()).finish();
+        assert_eq!(verify(&path).unwrap().lines, 1);
+    }
+
+    #[test]
+    fn lines_that_the_writer_could_not_keep_up_with_are_recorded_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.jsonl");
+        let log = start(path.clone());
+        log.journal.count_dropped(3);
+        eventually("the loss is recorded", || log.journal.lost().is_none());
+        log.journal.count_dropped(4);
+        log.finish();
+        let found = verify(&path).unwrap();
+        assert_eq!((found.lines, found.lost, found.gaps), (2, 7, 2));
     }
 }

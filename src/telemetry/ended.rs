@@ -11,7 +11,8 @@ use addons::observe::{Audit, AuditSettings, AuditSink};
 pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
     let settings = AuditSettings {
         sink,
-        lines_per_minute_per_container: NonZeroU32::new(1_000_000).unwrap(),
+        lines_per_minute_per_container: NonZeroU32::MAX,
+        bytes_per_minute_per_container: NonZeroU32::MAX,
     };
     let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
     let outcome = Outcome {

@@ -15,6 +15,7 @@ use tokio::sync::broadcast;
 
 use super::flow_log::FlowLog;
 use super::line_buffer::LineBuffer;
+use super::lost::Lost;
 use super::shard::{ROOM, Shard, Waiting};
 
 /// Text that waits in the shards at most, in bytes; each has its equal share. What comes on top is
@@ -34,6 +35,8 @@ pub struct Journal {
     drained: Mutex<Drained>,
     bounds: Bounds,
     dropped: IntCounter,
+    /// Lines of which the log has no record yet.
+    lost: Mutex<Option<Lost>>,
 }
 
 /// What may wait for the disk.
@@ -67,6 +70,7 @@ impl Journal {
             drained: Mutex::default(),
             bounds,
             dropped,
+            lost: Mutex::default(),
         })
     }
 
@@ -82,7 +86,31 @@ impl Journal {
 
     /// Counts lines that are lost to the log.
     pub(super) fn count_dropped(&self, lines: u64) {
-        self.dropped.inc_by(lines);
+        if lines > 0 {
+            self.dropped.inc_by(lines);
+            self.add_lost(Lost::now(lines));
+        }
+    }
+
+    /// Lost lines of which the log has no record yet.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        *self.lost.lock()
+    }
+
+    /// The same, for whoever records them.
+    pub(super) fn take_lost(&self) -> Option<Lost> {
+        self.lost.lock().take()
+    }
+
+    /// Adds lines of which the log has no record, and which are counted already.
+    pub(super) fn add_lost(&self, more: Lost) {
+        let mut lost = self.lost.lock();
+        *lost = Some(lost.map_or(more, |lost| lost.and(more)));
+    }
+
+    /// Shows a record of the log itself among the flows.
+    pub(super) fn show(&self, record: &[u8]) {
+        self.drain().flows.push(record);
     }
 
     /// How many lines were lost to the log.
@@ -122,10 +150,7 @@ impl Journal {
                 shard.swap(taken);
             }
         }
-        let dropped = drained.merge(self.bounds);
-        if dropped > 0 {
-            self.count_dropped(dropped);
-        }
+        self.count_dropped(drained.merge(self.bounds));
         drained
     }
 }

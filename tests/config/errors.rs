@@ -146,7 +146,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
             (
                 "limits:\n  zzz: 1",
                 &[
-                    "3:3: limits.zzz: unknown key; known here: max_connections, max_connections_per_container, header_read_timeout, max_header_bytes, inspect_body_bytes, inspect_values, inspect_timeout, inspect_memory, certificates_per_minute",
+                    "3:3: limits.zzz: unknown key; known here: max_connections, max_connections_per_container, header_read_timeout, max_header_bytes, inspect_body_bytes, inspect_values, inspect_timeout, inspect_memory, tunnels_per_second, certificates_per_minute",
                 ],
             ),
             (
@@ -297,6 +297,13 @@ fn wrong_types_are_refused_without_quoting_the_value() {
                 "tracing: { otlp_endpoint: \"collector.example.com:4318\" }",
                 &[
                     "2:27: tracing.otlp_endpoint: must be the http:// or https:// URL of an OTLP collector, such as http://collector.example.com:4318",
+                ],
+            ),
+            (
+                "limits: { tunnels_per_second: 0 }\naudit: { bytes_per_minute_per_container: 63KB }",
+                &[
+                    "2:31: limits.tunnels_per_second: must be a whole number from 1 to 1000000",
+                    "3:42: audit.bytes_per_minute_per_container: must be a number of bytes or a size such as 100MB, from 64KB to 1GB",
                 ],
             ),
             (

@@ -59,10 +59,11 @@ limits:
   header_read_timeout: 4s
   max_header_bytes: 16384
   inspect_body_bytes: '1MB'
+  tunnels_per_second: 11
   certificates_per_minute: 5
 dns: { types: [TXT], queries_per_minute: 6, distinct_names_per_minute: 8 }
 logging: { level: "info,unified_proxy=debug", format: text }
-audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_container: 9 }
+audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_container: 9, bytes_per_minute_per_container: 64KB }
 "#,
     )
     .unwrap()
@@ -106,6 +107,7 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
     assert_eq!(config.limits.header_read_timeout, Duration::from_secs(4));
     assert_eq!(config.limits.max_header_bytes, 16_384);
     assert_eq!(config.limits.inspect_body_bytes, 1 << 20);
+    assert_eq!(config.limits.tunnels_per_second, 11);
     assert_eq!(config.limits.certificates_per_minute, 5);
     assert_eq!(config.dns.types, [16]);
     assert_eq!(config.dns.queries_per_minute, 6);
@@ -115,6 +117,7 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
     assert_eq!(config.audit.path, Path::new("log.jsonl"));
     assert_eq!((config.audit.max_bytes, config.audit.keep), (2 << 20, 0));
     assert_eq!(config.audit.lines_per_minute_per_container, 9);
+    assert_eq!(config.audit.bytes_per_minute_per_container, 64 << 10);
 }
 
 #[test]

@@ -358,6 +358,7 @@ fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
             inspect_values: 100_000,
             inspect_timeout: Duration::from_secs(30),
             inspect_memory: 256 << 20,
+            tunnels_per_second: 50,
             certificates_per_minute: 120,
         },
         dns: DnsConfig {
@@ -375,6 +376,7 @@ fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
             max_bytes: 100 << 20,
             keep: 5,
             lines_per_minute_per_container: 6000,
+            bytes_per_minute_per_container: 2 << 20,
         },
     }
 }

@@ -17,7 +17,7 @@ mod tunnel;
 
 pub use clients::Ran;
 pub use dev::Dev;
-pub use exchange::{Reply, read_reply};
+pub use exchange::{Reply, read_connect_reply, read_reply};
 pub use lfs::FILES;
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin, Seen};

@@ -42,6 +42,7 @@ fn start(limits: serde_json::Value) -> House {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     setup.proxy["limits"] = limits;
+    setup.proxy["limits"]["tunnels_per_second"] = 1000.into();
     let hosts = json!([{ "host": GIT, "api": API }]);
     setup.policy = Some(json!({
         "version": 1,

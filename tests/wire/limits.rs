@@ -2,11 +2,17 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Origin, Proxy, RawOrigin, Reply, SANDBOX, Setup, eventually, read_reply};
+use crate::support::{
+    Origin, Proxy, RawOrigin, Reply, SANDBOX, Setup, eventually, handshake, read_connect_reply,
+    read_reply,
+};
 
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const SOON: Duration = Duration::from_secs(10);
@@ -84,6 +90,141 @@ fn connects_draw_on_no_rate_and_websockets_do() {
     let open = || proxy.https_get("api.example.com", "/websocket", &upgrade);
     assert_eq!(open().status, 101);
     open().assert_denied(429, "rate_limited", "");
+}
+
+/// Asks for tunnels, each on a connection of its own; answers with the statuses.
+fn connects(proxy: &Proxy, source: Ipv4Addr, authority: &str, count: usize) -> Vec<u16> {
+    let ask = |_| proxy.connect_from(source, authority).0.status;
+    (0..count).map(ask).collect()
+}
+
+#[test]
+fn a_container_over_its_tunnels_is_told_to_wait_and_others_are_not() {
+    let origin = Origin::start();
+    let disabled = json!({ "version": 1, "rate_limits": { "enabled": false } });
+    let mut setup = with_second(&origin, disabled);
+    setup.proxy["limits"]["tunnels_per_second"] = json!(1);
+    let proxy = setup.start();
+    let begun = Instant::now();
+    // What policy would deny counts as well: the cheap check comes first.
+    let mut statuses = connects(&proxy, Ipv4Addr::LOCALHOST, "blocked.example.org:443", 2);
+    statuses.extend(connects(
+        &proxy,
+        Ipv4Addr::LOCALHOST,
+        "api.example.com:443",
+        8,
+    ));
+    let refilled = begun.elapsed().as_secs() as usize;
+    let passed = statuses.iter().filter(|status| **status != 429).count();
+    assert!((4..=4 + refilled).contains(&passed), "{statuses:?}");
+    assert_eq!(statuses[..4], [403, 403, 200, 200]);
+
+    let (rejected, mut kept) = proxy.connect("api.example.com:443");
+    rejected.assert_connect_denied(429, "rate_limited", "Rate limit exceeded");
+    assert_eq!(rejected.header("retry-after"), Some("1"));
+    let body = rejected.json();
+    assert_eq!(body["container_id"], SANDBOX);
+    assert_eq!(body["upstream"], "api.example.com");
+    assert_eq!(body["retry_after"], 1);
+    // The connection stays open, and requests without a tunnel draw on nothing.
+    let plain =
+        "GET http://plain.example.com/status/204 HTTP/1.1\r\nHost: plain.example.com\r\n\r\n";
+    for _ in 0..10 {
+        kept.write_all(plain.as_bytes()).unwrap();
+        assert_eq!(read_reply(&mut kept).unwrap().status, 204);
+    }
+    let line = json!({ "kind": "tunnel", "code": "rate_limited", "addon": "rate_limit",
+        "rule": "limits.tunnels_per_second", "host": "api.example.com" });
+    proxy.audited(line);
+    let labels = [
+        &format!("container=\"{SANDBOX}\""),
+        "upstream=\"api.example.com\"",
+    ];
+    assert!(proxy.metric("proxy_rate_limit_rejected_total", &labels) >= 1.0);
+    let others = connects(&proxy, SECOND, "api.example.com:443", 4);
+    assert_eq!(others, [200; 4]);
+    eventually("a tunnel is granted again", SOON, || {
+        proxy.connect("api.example.com:443").0.status == 200
+    });
+}
+
+#[test]
+fn a_socket_of_its_own_is_held_to_the_tunnel_limit_too() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["limits"]["tunnels_per_second"] = json!(1);
+    let proxy = setup.start();
+    let body = json!({ "listener": "unix", "container_id": "inner", "repos": [] });
+    let reply = proxy.admin("POST", "/internal/containers", Some(body));
+    let socket = PathBuf::from(reply.json()["socket"].as_str().unwrap());
+    eventually("it listens", SOON, || socket.exists());
+    let connect = |_| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let head = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        read_connect_reply(&mut stream).unwrap().status
+    };
+    let statuses: Vec<u16> = (0..8).map(connect).collect();
+    assert_eq!(statuses[..4], [200; 4]);
+    assert!(statuses.contains(&429), "{statuses:?}");
+}
+
+/// Opens a tunnel and shakes hands in it; `None` where the tunnel is refused.
+fn open(proxy: &Proxy, source: Ipv4Addr) -> Option<Duration> {
+    let begun = Instant::now();
+    let (reply, stream) = proxy.connect_from(source, "api.example.com:443");
+    if reply.status != 200 {
+        assert_eq!(reply.status, 429);
+        return None;
+    }
+    handshake(stream, "api.example.com", proxy.tls_config(&["http/1.1"])).unwrap();
+    Some(begun.elapsed())
+}
+
+/// The median time of new tunnels of the second container, all of which must be granted.
+fn median_of_new_tunnels(proxy: &Proxy) -> Duration {
+    let mut times: Vec<_> = (0..21).map(|_| open(proxy, SECOND).unwrap()).collect();
+    times.sort();
+    times[10]
+}
+
+#[test]
+fn a_flood_of_tunnels_takes_no_more_than_its_share_of_the_processor() {
+    const FLOODERS: usize = 3;
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.containers.push((SECOND.to_string(), "second".into()));
+    let proxy = setup.start();
+    median_of_new_tunnels(&proxy);
+    let quiet = median_of_new_tunnels(&proxy);
+    let (done, granted) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let begun = Instant::now();
+    let flooded = std::thread::scope(|scope| {
+        for _ in 0..FLOODERS {
+            scope.spawn(|| {
+                // Bounded, so that a test that fails meanwhile ends.
+                while !done.load(Ordering::Relaxed) && begun.elapsed() < 2 * SOON {
+                    let opened = open(&proxy, Ipv4Addr::LOCALHOST);
+                    granted.fetch_add(usize::from(opened.is_some()), Ordering::Relaxed);
+                }
+            });
+        }
+        // The burst is over when the first is refused.
+        eventually("the flood is refused", SOON, || {
+            proxy.metric("proxy_rate_limit_rejected_total", &[SANDBOX]) > 0.0
+        });
+        let flooded = median_of_new_tunnels(&proxy);
+        done.store(true, Ordering::Relaxed);
+        flooded
+    });
+    let most = 200 + 50 * (1 + begun.elapsed().as_secs() as usize);
+    let granted = granted.into_inner();
+    assert!(
+        (200..=most).contains(&granted),
+        "{granted} of at most {most}"
+    );
+    let bound = 8 * quiet + Duration::from_millis(20);
+    assert!(flooded < bound, "{flooded:?} where it was {quiet:?} before");
 }
 
 fn breakers(failures: u32, recovery: u32, successes: u32) -> Value {
@@ -179,11 +320,11 @@ fn a_probe_whose_client_goes_away_frees_its_place() {
     let mut setup = Setup::new(&origin);
     setup.policy = Some(breakers(1, 1, 1));
     // It answers the first connection with an error, lets the second hang, and is well then.
-    let turn = std::sync::atomic::AtomicUsize::new(0);
+    let turn = AtomicUsize::new(0);
     let moody = RawOrigin::start(move |mut stream| {
         let mut head = [0; 1024];
         let _ = stream.read(&mut head)?;
-        match turn.fetch_add(1, std::sync::atomic::Ordering::AcqRel) {
+        match turn.fetch_add(1, Ordering::AcqRel) {
             0 => stream.write_all(b"HTTP/1.1 500 Broken\r\nConnection: close\r\n\r\n"),
             1 => stream.read_exact(&mut head),
             _ => stream.write_all(b"HTTP/1.1 204 Well\r\nConnection: close\r\n\r\n"),

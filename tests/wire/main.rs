@@ -13,6 +13,7 @@ mod bodies;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod audit;
 mod clients;
 mod commands;
 mod control_plane;

@@ -62,7 +62,7 @@ codes! {
     RegistrationExpired = "registration_expired", 403, Policy;
     /// The registry cannot be read.
     RegistryUnavailable = "registry_unavailable", 503, Us;
-    /// A budget of requests, questions or certificates is spent.
+    /// A budget of requests, tunnels, questions or certificates is spent.
     RateLimited = "rate_limited", 429, Policy;
     /// A cap on connections is reached.
     TooManyConnections = "too_many_connections", 429, Policy;

@@ -12,6 +12,9 @@ use super::budget::{Budget, Terms};
 use super::line::AuditLine;
 use crate::contract::{Addon, Flow, Order, Outcome, Principal};
 
+/// Bytes that the log adds to each line: `"prev"`, the hash of the line before, and a newline.
+pub const CHAIN_BYTES: usize = 75;
+
 /// Takes audit lines. It must not block: it is called where flows end.
 pub trait AuditSink: Send + Sync {
     /// Takes a line: one JSON object with no newline in it or behind it. `ended` is when the
@@ -35,9 +38,13 @@ pub enum Destination {
 pub struct AuditSettings {
     /// Takes the lines, for the log and for those who watch.
     pub sink: Arc<dyn AuditSink>,
-    /// What one container may write to the log; strangers share as much, and so do the errands of
-    /// the appliance itself.
+    /// Lines that one container may write to the log in any minute; strangers share as many, and
+    /// so do the errands of the appliance itself. Folded lines may come on top: 512, and the
+    /// coarse ones.
     pub lines_per_minute_per_container: NonZeroU32,
+    /// The same in bytes. Folded lines count, but for the coarse ones, which have at most 128 KiB
+    /// a minute.
+    pub bytes_per_minute_per_container: NonZeroU32,
 }
 
 /// Writes the audit log. Made once: a reload keeps it.
@@ -57,6 +64,7 @@ impl Audit {
         registry.register(Box::new(folded.clone()))?;
         let terms = Arc::new(Terms {
             lines_per_minute: settings.lines_per_minute_per_container,
+            bytes_per_minute: settings.bytes_per_minute_per_container,
             sink: settings.sink,
             folded,
         });
@@ -76,7 +84,7 @@ impl Audit {
 
     /// Writes all that is held: the last act before the process ends.
     pub fn flush(&self) {
-        self.each_budget(Budget::flush);
+        self.each_budget(|budget| budget.flush(Instant::now()));
     }
 
     fn each_budget(&self, act: impl Fn(&Budget)) {
@@ -133,11 +141,11 @@ impl Addon for Audit {
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);
         let write = |to| self.terms.sink.write(written.json(), ended, to);
-        if budget.admits() {
+        if budget.admits(written.json(), ended) {
             write(Destination::Both);
         } else {
             write(Destination::Live);
-            budget.fold(&line, written);
+            budget.fold(&line, written, ended);
         }
     }
 }
@@ -198,6 +206,7 @@ mod tests {
                 live: Arc::clone(&live),
             }),
             lines_per_minute_per_container: NonZeroU32::new(lines_per_minute).unwrap(),
+            bytes_per_minute_per_container: NonZeroU32::MAX,
         };
         let audit = Audit::new(settings, &Registry::new()).unwrap();
         (audit, log, live)
@@ -278,7 +287,7 @@ mod tests {
         assert_eq!(live.take().len(), 8);
         audit.tick(Instant::now() + Duration::from_secs(59));
         assert_eq!(log.take().len(), 0);
-        audit.tick(Instant::now() + Duration::from_secs(60));
+        audit.tick(Instant::now() + Duration::from_secs(61));
         assert_eq!(counts(&log.take()), [None, Some(5)]);
         assert_eq!(audit.terms.folded.get(), 4);
     }

@@ -1,4 +1,9 @@
-//! How many audit lines one lease may write, and what becomes of the others.
+//! How much one lease may write to the audit log, and folding what is over it.
+//!
+//! A lease writes at most its budget of bytes in any minute, and on top of it, each time that
+//! folded lines are written, the coarse ones: those that say only how flows ended, of which there
+//! are few. Three quarters of the budget are for lines that are written as their flows end, the
+//! last one is for folded lines.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,35 +11,54 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
-use super::audit::{AuditSink, Destination};
+use super::audit::{AuditSink, CHAIN_BYTES, Destination};
 use super::line::{AuditLine, Cost};
+use super::window::{Amount, Window};
 use super::written::{Apart, Written};
 
 /// The longest that a folded line waits to be written.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// Different lines that are held; what comes on top is told apart by its outcome alone.
-const MAX_HELD: usize = 512;
+/// Different lines that are held in full at most: a bound on the work of writing them at once.
+const MAX_HELD: u32 = 512;
+
+/// The share of the bytes that is kept for folded lines: one part in so many.
+const FOLDED_SHARE: u32 = 4;
 
 /// What holds for all budgets.
 pub(super) struct Terms {
     pub(super) lines_per_minute: NonZeroU32,
+    pub(super) bytes_per_minute: NonZeroU32,
     pub(super) sink: Arc<dyn AuditSink>,
     pub(super) folded: IntCounter,
+}
+
+impl Terms {
+    /// Bytes of folded lines that are held at most.
+    fn folded_bytes(&self) -> u32 {
+        self.bytes_per_minute.get() / FOLDED_SHARE
+    }
 }
 
 /// The budget of one lease, or of all strangers together. What it still holds is written when
 /// it is dropped: a lease owns its budget.
 pub(super) struct Budget {
-    limiter: DefaultDirectRateLimiter,
-    held: Mutex<Held>,
+    state: Mutex<State>,
     terms: Arc<Terms>,
     ended: CancellationToken,
+}
+
+struct State {
+    /// What was written, but for coarse lines. Its bytes and those of `held` together never
+    /// exceed the budget.
+    written: Window,
+    held: Held,
+    /// The lease's end was seen, and what was held then is written.
+    flushed_at_end: bool,
 }
 
 #[derive(Default)]
@@ -42,6 +66,8 @@ struct Held {
     /// By what the lines say, whichever flow they say it of. All of it is hashed, so that a
     /// client cannot make many that share a hash.
     lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
+    /// The lines among them that are held in full, at their longest.
+    full: Amount,
     since: Option<Instant>,
 }
 
@@ -54,6 +80,17 @@ struct Fold {
 }
 
 impl Fold {
+    fn new(apart: &mut Apart, cost: Cost) -> Self {
+        let mut head = std::mem::take(&mut apart.head);
+        head.shrink_to_fit();
+        Self {
+            head,
+            cost_at: apart.cost_at,
+            cost,
+            count: 1,
+        }
+    }
+
     fn add(&mut self, cost: Cost) {
         self.count += 1;
         self.cost.bytes_in = self.cost.bytes_in.saturating_add(cost.bytes_in);
@@ -63,63 +100,97 @@ impl Fold {
 
 impl Budget {
     pub(super) fn new(terms: Arc<Terms>, ended: CancellationToken) -> Self {
+        let state = State {
+            written: Window::new(Instant::now()),
+            held: Held::default(),
+            flushed_at_end: false,
+        };
         Self {
-            limiter: RateLimiter::direct(Quota::per_minute(terms.lines_per_minute)),
-            held: Mutex::default(),
+            state: Mutex::new(state),
             terms,
             ended,
         }
     }
 
-    /// Whether one more line may be written by itself. What may not is to be folded.
-    pub(super) fn admits(&self) -> bool {
-        self.limiter.check().is_ok()
+    /// Counts one more line, unless the budget is spent: then the line is to be folded.
+    pub(super) fn admits(&self, line: &[u8], now: Instant) -> bool {
+        let bytes = in_the_log(line.len());
+        let mut state = self.state.lock();
+        let spent = state.written.sum(now);
+        let most = self.terms.bytes_per_minute.get() - self.terms.folded_bytes();
+        let fits = spent.lines < self.terms.lines_per_minute.get()
+            && spent.bytes.saturating_add(bytes) <= most;
+        if fits {
+            state.written.add(Amount { lines: 1, bytes }, now);
+        }
+        fits
     }
 
-    /// Folds the line into those that say the same.
-    pub(super) fn fold(&self, line: &AuditLine<'_>, written: Written) {
+    /// Folds the line into those that say the same. Where the budget has no room for another
+    /// line in full, it is folded into a coarse one.
+    pub(super) fn fold(&self, line: &AuditLine<'_>, written: Written, now: Instant) {
         // Before the lock, so that a text that is not kept is freed outside of it.
         let mut apart = written.apart();
-        let mut held = self.held.lock();
-        if let Some(fold) = held.lines.get_mut(&apart.said) {
+        let mut state = self.state.lock();
+        if let Some(fold) = state.held.lines.get_mut(&apart.said) {
             fold.add(line.cost);
             self.terms.folded.inc();
             return;
         }
-        held.since.get_or_insert_with(Instant::now);
-        if held.lines.len() >= MAX_HELD {
+        state.held.since.get_or_insert(now);
+        if !self.holds_in_full(&mut state, &apart, now) {
             apart = line.coarse().written().apart();
         }
-        match held.lines.entry(apart.said) {
+        let fold = Fold::new(&mut apart, line.cost);
+        match state.held.lines.entry(apart.said) {
             Entry::Occupied(mut fold) => {
                 fold.get_mut().add(line.cost);
                 self.terms.folded.inc();
             }
             Entry::Vacant(new) => {
-                apart.head.shrink_to_fit();
-                new.insert(Fold {
-                    head: apart.head,
-                    cost_at: apart.cost_at,
-                    cost: line.cost,
-                    count: 1,
-                });
+                new.insert(fold);
             }
         }
     }
 
-    /// Writes what has been held long enough, or all of it when the lease is over.
+    /// Reserves room for a line that is held in full, if there is some.
+    fn holds_in_full(&self, state: &mut State, line: &Apart, now: Instant) -> bool {
+        let bytes = in_the_log(line.longest());
+        let held = state.held.full.bytes.saturating_add(bytes);
+        let all = state.written.sum(now).bytes.saturating_add(held);
+        let fits = state.held.full.lines < MAX_HELD
+            && held <= self.terms.folded_bytes()
+            && all <= self.terms.bytes_per_minute.get();
+        if fits {
+            state.held.full.lines += 1;
+            state.held.full.bytes = held;
+        }
+        fits
+    }
+
+    /// Writes what has been held long enough, and once what is held when the lease ends. What
+    /// ends after it waits for its time, or for the budget to be dropped.
     pub(super) fn flush_if_due(&self, now: Instant) {
-        let due = self.held.lock().since.is_some_and(|since| {
-            now.saturating_duration_since(since) >= HELD_FOR || self.ended.is_cancelled()
-        });
-        if due {
-            self.flush();
+        let is_due = {
+            let mut state = self.state.lock();
+            let is_last = self.ended.is_cancelled() && !state.flushed_at_end;
+            state.flushed_at_end |= is_last;
+            let since = state.held.since;
+            is_last || since.is_some_and(|at| now.saturating_duration_since(at) >= HELD_FOR)
+        };
+        if is_due {
+            self.flush(now);
         }
     }
 
     /// Writes what is held.
-    pub(super) fn flush(&self) {
-        let held = std::mem::take(&mut *self.held.lock());
+    pub(super) fn flush(&self, now: Instant) {
+        let held = {
+            let mut state = self.state.lock();
+            let held = std::mem::take(&mut state.held);
+            state.written.add(held.full, now);
+            held
+        };
         for (said, fold) in held.lines {
             let Fold { head, cost_at, .. } = fold;
             let line = Apart {
@@ -128,14 +199,193 @@ impl Budget {
                 cost_at,
             };
             let line = line.together(fold.cost, fold.count);
-            let sink = &self.terms.sink;
-            sink.write(&line, Instant::now(), Destination::Log);
+            self.terms.sink.write(&line, now, Destination::Log);
         }
     }
 }
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        self.flush();
+        self.flush(Instant::now());
+    }
+}
+
+/// The bytes that a line of so many takes in the log.
+fn in_the_log(length: usize) -> u32 {
+    u32::try_from(length + CHAIN_BYTES).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::contract::{Addon, Code, Container, Denial, Kind, Outcome};
+    use crate::fixtures::{container, flow_of};
+    use crate::observe::audit::{Audit, AuditSettings};
+
+    const BUDGET: u32 = 256 * 1024;
+    const COARSE: usize = 128 * 1024;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Lines of the log, with the time at which they were written.
+    #[derive(Default)]
+    struct Log(Mutex<Vec<(Instant, Value, usize)>>);
+
+    impl AuditSink for Log {
+        fn write(&self, line: &[u8], at: Instant, to: Destination) {
+            if to != Destination::Live {
+                let value = serde_json::from_slice(line).unwrap();
+                self.0.lock().push((at, value, line.len() + CHAIN_BYTES));
+            }
+        }
+    }
+
+    impl Log {
+        /// The most bytes in any 60 seconds, of lines that are coarse or are not.
+        fn most_in_a_minute(&self, coarse: bool) -> usize {
+            let lines = self.0.lock();
+            let lines = lines
+                .iter()
+                .filter(|(_, line, _)| (line["host"] == "*") == coarse);
+            let lines: Vec<_> = lines.map(|(at, _, bytes)| (*at, *bytes)).collect();
+            let (mut first, mut sum, mut most) = (0, 0, 0);
+            for (at, bytes) in &lines {
+                sum += bytes;
+                while *at >= lines[first].0 + 60 * SECOND {
+                    sum -= lines[first].1;
+                    first += 1;
+                }
+                most = most.max(sum);
+            }
+            most
+        }
+
+        fn flows(&self) -> u64 {
+            let lines = self.0.lock();
+            let counts = lines.iter().map(|(_, line, _)| line["count"].as_u64());
+            counts.map(|count| count.unwrap_or(1)).sum()
+        }
+    }
+
+    fn audit(log: &Arc<Log>) -> Audit {
+        let settings = AuditSettings {
+            sink: Arc::clone(log) as _,
+            lines_per_minute_per_container: NonZeroU32::MAX,
+            bytes_per_minute_per_container: NonZeroU32::new(BUDGET).unwrap(),
+        };
+        Audit::new(settings, &Registry::new()).unwrap()
+    }
+
+    /// Ends a flow to a path that needs escaping, so that its line is as long as it can be.
+    fn end(audit: &Audit, container: &Arc<Container>, number: usize, at: Instant) {
+        let mut flow = flow_of(container, Kind::Http, "api.example.com");
+        flow.started = at;
+        flow.record.path = Some(format!("/{number}{}", "\"".repeat(1024)).into());
+        let code = Code::ALL[number % Code::ALL.len()];
+        let outcome = Outcome {
+            status: 200,
+            denial: (!number.is_multiple_of(3)).then(|| Denial::new(code, "no")),
+            aborted: number.is_multiple_of(2),
+            duration: Duration::ZERO,
+        };
+        audit.finished(&flow, &outcome);
+    }
+
+    #[test]
+    fn however_a_container_floods_its_bytes_in_any_minute_are_within_the_budget() {
+        type Flows = fn(u64) -> usize;
+        const END: u64 = 104;
+        let patterns: [(&str, Flows); 6] = [
+            ("steadily", |_| 20),
+            ("at once", |second| 3000 * usize::from(second == 0)),
+            ("every minute", |second| {
+                600 * usize::from(second % 60 == 59)
+            }),
+            ("in turns", |second| 40 * usize::from(second / 37 % 2 == 0)),
+            ("when its lines are written", |second| {
+                300 * usize::from(second % 61 < 2)
+            }),
+            // The folded lines are written after a minute, and others when the lease ends.
+            ("when its lease ends", |second| match second {
+                ..100 => 2,
+                100..=END => 40,
+                _ => 0,
+            }),
+        ];
+        let mut wrong = Vec::new();
+        for (how, flows_of) in patterns {
+            let (log, start) = (Arc::new(Log::default()), Instant::now());
+            let (audit, web) = (audit(&log), container("web"));
+            let mut flows = 0;
+            for second in 0..250 {
+                let now = start + u32::try_from(second).unwrap() * SECOND;
+                for _ in 0..flows_of(second) {
+                    end(&audit, &web, flows, now);
+                    flows += 1;
+                }
+                if second == END {
+                    web.end();
+                }
+                audit.tick(now);
+            }
+            audit.flush();
+            let [full, coarse] = [false, true].map(|coarse| log.most_in_a_minute(coarse));
+            let within = full <= BUDGET as usize && coarse <= COARSE;
+            // Half of it is used at least, and every flow is in some line.
+            if !within || full < BUDGET as usize / 2 || log.flows() != flows as u64 {
+                wrong.push((how, full, coarse, log.flows(), flows));
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    #[test]
+    fn all_coarse_lines_of_a_minute_together_have_at_most_128_kib() {
+        let id = "x".repeat(128);
+        let host = crate::contract::Host::parse("api.example.com").unwrap();
+        let text = "y".repeat(4000);
+        let mut kinds: Vec<_> = Code::ALL.iter().map(|code| Some(code.as_str())).collect();
+        kinds.extend([None, None]);
+        let bytes = kinds.iter().map(|code| {
+            let mut flow = flow_of(&container(&id), Kind::Websocket, "api.example.com");
+            flow.record.path = Some(text.as_str().into());
+            let outcome = Outcome {
+                status: 200,
+                denial: None,
+                aborted: true,
+                duration: Duration::ZERO,
+            };
+            let line = AuditLine {
+                code: *code,
+                host: Some(&host),
+                rule: Some(&text),
+                credential: Some(&text),
+                ..AuditLine::of(&flow, &outcome)
+            };
+            in_the_log(line.coarse().written().apart().longest())
+        });
+        // Tunnels, requests, WebSockets and questions.
+        let bytes = 4 * bytes.sum::<u32>() as usize;
+        assert!(bytes <= COARSE, "{bytes}");
+    }
+
+    #[test]
+    fn a_line_of_another_container_is_written_whatever_one_floods() {
+        let log = Arc::new(Log::default());
+        let (audit, start) = (audit(&log), Instant::now());
+        let (web, db) = (container("web"), container("db"));
+        for number in 0..2000 {
+            end(&audit, &web, number, start);
+        }
+        for number in 0..20 {
+            end(&audit, &db, number, start);
+        }
+        let lines = log.0.lock();
+        let of_db = lines
+            .iter()
+            .filter(|(_, line, _)| line["container_id"] == "db");
+        assert_eq!(of_db.count(), 20);
     }
 }

@@ -134,8 +134,10 @@ fn hex_digit(nibble: u8) -> u8 {
     first + nibble
 }
 
-/// To the millisecond, in UTC. A clock that is out of all range shows where it began.
-fn rfc_3339(at: SystemTime) -> [u8; 24] {
+/// A time as RFC 3339 writes it, to the millisecond and in UTC. A clock that is out of all range
+/// shows where it began.
+#[must_use]
+pub fn rfc_3339(at: SystemTime) -> [u8; 24] {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let second = i64::try_from(since.as_secs()).unwrap_or_default();
     let at = OffsetDateTime::from_unix_timestamp(second).unwrap_or(OffsetDateTime::UNIX_EPOCH);

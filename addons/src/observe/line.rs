@@ -118,16 +118,22 @@ impl<'a> AuditLine<'a> {
         }
     }
 
-    /// The line for all flows that ended alike, where even their difference is a flood.
+    /// The line for all flows of a kind that ended alike, where their differences are a flood.
+    /// What a client or an upstream chooses is left out, the status included, so that there are
+    /// few such lines, and they are short.
     pub(super) fn coarse(self) -> Self {
         Self {
+            client: None,
             method: None,
+            host: None,
+            port: 0,
             path: None,
+            status: None,
+            // Follows from the code.
+            addon: None,
             rule: None,
             upstream_addr: None,
-            client: None,
-            port: 0,
-            host: None,
+            credential: None,
             ..self
         }
     }

@@ -10,9 +10,10 @@ mod rejected;
 mod sharded;
 mod trace;
 mod usual;
+mod window;
 mod written;
 
-pub use audit::{Audit, AuditSettings, AuditSink, Destination};
-pub use json::hex;
+pub use audit::{Audit, AuditSettings, AuditSink, CHAIN_BYTES, Destination};
+pub use json::{hex, rfc_3339};
 pub use metrics::Metrics;
 pub use trace::{Span, SpanSink, Trace};

@@ -48,7 +48,15 @@ impl Written {
     }
 }
 
+/// A line's cost at its longest, and a count: three numbers and one, with their keys.
+const LONGEST_NUMBERS: usize = 129;
+
 impl Apart {
+    /// The most bytes that the line can have, whatever it stands for.
+    pub(super) fn longest(&self) -> usize {
+        self.head.len() + self.said.len() + LONGEST_NUMBERS
+    }
+
     /// Puts the line together so that it stands for `count` flows, which took so much.
     pub(super) fn together(&self, cost: Cost, count: u64) -> Vec<u8> {
         let (before, after) = self.said.split_at(self.cost_at);
@@ -258,6 +266,17 @@ mod tests {
         });
         let folded = line.written().apart().together(line.cost, 7);
         assert_eq!(String::from_utf8(folded).unwrap(), expected.to_string());
+    }
+
+    #[test]
+    fn no_line_is_longer_than_its_longest() {
+        let apart = line().written().apart();
+        let most = Cost {
+            bytes_in: u64::MAX,
+            bytes_out: u64::MAX,
+            duration_ms: u64::MAX,
+        };
+        assert_eq!(apart.together(most, u64::MAX).len(), apart.longest());
     }
 
     #[test]

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, verdict};
-    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings};
+    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, TunnelBudget};
 
     fn budget(queries: u32, names: u32) -> DnsBudget {
         DnsBudget {
@@ -144,6 +144,9 @@ mod tests {
 
     fn limit(queries: u32, names: u32) -> RateLimit {
         RateLimit::new(RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: NonZeroU32::new(1_000_000).unwrap(),
+            },
             dns: budget(queries, names),
             requests: None,
             buckets: RateBuckets::new(&prometheus::Registry::new()).unwrap(),

@@ -1,19 +1,26 @@
-//! How much one container may use of what is shared: the upstreams, and the resolver.
+//! How much one container may use of what is shared: the upstreams, the resolver, and the
+//! processor for TLS handshakes.
 
 mod buckets;
 mod dns;
 mod requests;
+mod tunnels;
 
 use std::time::Duration;
 
-use crate::contract::{Addon, Code, Denial, DnsQuery, Flow, Host, Order, Request, Step, Verdict};
+use crate::contract::{
+    Addon, Code, Denial, DnsQuery, Flow, Host, Kind, Order, Request, Step, Verdict,
+};
 
 pub use buckets::RateBuckets;
 pub use dns::DnsBudget;
 pub use requests::{Rate, RequestLimits};
+pub use tunnels::TunnelBudget;
 
 /// What the limits are made from.
 pub struct RateLimitSettings {
+    /// How many tunnels a lease may open.
+    pub tunnels: TunnelBudget,
     /// What a lease may ask the resolver for.
     pub dns: DnsBudget,
     /// What a lease may ask an upstream for; `None` where requests are not counted.
@@ -30,6 +37,23 @@ impl RateLimit {
     #[must_use]
     pub fn new(settings: RateLimitSettings) -> Self {
         Self(settings)
+    }
+
+    fn count_tunnel(&self, flow: &mut Flow) -> Verdict {
+        if flow.kind != Kind::Tunnel {
+            return Ok(());
+        }
+        let budget = self.0.tunnels;
+        if flow.is_rehearsal() {
+            let (each, burst) = (budget.per_second, budget.burst());
+            flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
+            return Ok(());
+        }
+        budget.count(flow.container()?).map_err(|wait| {
+            over(flow, wait)
+                .rule("limits.tunnels_per_second")
+                .hint("raise limits.tunnels_per_second in proxy.yaml")
+        })
     }
 
     fn count_name(&self, flow: &Flow, host: &Host, is_query: bool) -> Verdict {
@@ -84,7 +108,11 @@ impl Addon for RateLimit {
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        self.count_name(flow, &flow.host, false).into()
+        // First, since a tunnel that is over its limit must not cost anything else.
+        let counted = self.count_tunnel(flow);
+        counted
+            .and_then(|()| self.count_name(flow, &flow.host, false))
+            .into()
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Container, Denial, Kind, Request};
     use crate::fixtures::{code, container, entry, flow_of, request, verdict};
-    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings};
+    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, TunnelBudget};
 
     fn rate(per_second: u32, burst: u32) -> Rate {
         let [per_second, burst] = [per_second, burst].map(|n| NonZeroU32::new(n).unwrap());
@@ -127,6 +127,9 @@ mod tests {
             .iter()
             .map(|(pattern, rate)| (HostPattern::parse(pattern).unwrap(), *rate));
         RateLimit::new(RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: NonZeroU32::new(1_000_000).unwrap(),
+            },
             dns: DnsBudget {
                 queries_per_minute: most,
                 distinct_names_per_minute: most,

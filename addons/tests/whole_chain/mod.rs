@@ -18,7 +18,9 @@ use addons::git::{GitSettings, PushWatch};
 use addons::github::{Asker, Forge, GithubSettings, Mentions, Mutations, Node, Patterns};
 use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
 use addons::policy::PolicySettings;
-use addons::rate_limit::{DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits};
+use addons::rate_limit::{
+    DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits, TunnelBudget,
+};
 use addons::{Parts, standard_chain};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -86,6 +88,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
     let audit = AuditSettings {
         sink,
         lines_per_minute_per_container: number(1_000_000),
+        bytes_per_minute_per_container: number(1_000_000_000),
     };
     let credential = Credential {
         name: "key".into(),
@@ -105,6 +108,9 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
         spans: None,
         containers,
         rate_limits: RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: number(1_000_000),
+            },
             dns: DnsBudget {
                 queries_per_minute: number(3000),
                 distinct_names_per_minute: number(300),

@@ -51,9 +51,13 @@ class Product:
                     "allow_private": ["127.0.0.0/8"],
                 },
                 "tls": {"upstream_ca": str(certificates / "ca.pem"), "passthrough": ["pass.many.example.com"]},
-                "limits": {"certificates_per_minute": MOST, "max_connections_per_container": 20_000},
+                "limits": {
+                    "certificates_per_minute": MOST,
+                    "max_connections_per_container": 20_000,
+                    "tunnels_per_second": MOST,
+                },
                 "dns": {"queries_per_minute": MOST, "distinct_names_per_minute": MOST},
-                "audit": {"lines_per_minute_per_container": MOST},
+                "audit": {"lines_per_minute_per_container": MOST, "bytes_per_minute_per_container": "1GB"},
             },
             "allowlist.yaml": {"version": 1, "domains": ["api.example.com", "*.many.example.com"]},
             "policy.yaml": {

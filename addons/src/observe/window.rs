@@ -1,0 +1,123 @@
+//! Sums over the last minute.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// How far back a sum reaches, in whole seconds before the present one: 60 seconds in a row touch
+/// at most 61 of them.
+const REACH: u64 = 60;
+
+/// Lines and bytes that were written, by the second in which they were.
+///
+/// A token bucket allows a full burst on top of a minute's refill; this bounds what is written in
+/// any 60 seconds.
+pub(super) struct Window {
+    began: Instant,
+    /// The seconds in which something was written, counted from `began`, the oldest first.
+    seconds: VecDeque<(u64, Amount)>,
+    sum: Amount,
+}
+
+/// A number of lines, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) lines: u32,
+    pub(super) bytes: u32,
+}
+
+impl Amount {
+    fn add(&mut self, other: Self) {
+        self.lines = self.lines.saturating_add(other.lines);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.lines = self.lines.saturating_sub(other.lines);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+    }
+}
+
+impl Window {
+    pub(super) fn new(began: Instant) -> Self {
+        Self {
+            began,
+            seconds: VecDeque::new(),
+            sum: Amount::default(),
+        }
+    }
+
+    /// The sum of the last minute.
+    pub(super) fn sum(&mut self, now: Instant) -> Amount {
+        let now = self.second(now);
+        while let Some((second, amount)) = self.seconds.front()
+            && second + REACH < now
+        {
+            self.sum.subtract(*amount);
+            self.seconds.pop_front();
+        }
+        self.sum
+    }
+
+    /// Counts what is written at `now`.
+    pub(super) fn add(&mut self, amount: Amount, now: Instant) {
+        self.sum(now);
+        self.sum.add(amount);
+        let now = self.second(now);
+        match self.seconds.back_mut() {
+            // Flows end in other threads: an earlier time than that of the last call is possible.
+            Some((second, newest)) if *second >= now => newest.add(amount),
+            _ => self.seconds.push_back((now, amount)),
+        }
+    }
+
+    fn second(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.began).as_secs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn amount(lines: u32, bytes: u32) -> Amount {
+        Amount { lines, bytes }
+    }
+
+    #[test]
+    fn what_was_written_counts_for_a_minute_and_not_much_longer() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut window = Window::new(start);
+        window.add(amount(1, 10), at(500));
+        window.add(amount(2, 20), at(900));
+        window.add(amount(4, 40), at(30_000));
+        for (millis, expected) in [
+            (30_000, amount(7, 70)),
+            (60_999, amount(7, 70)),
+            (61_000, amount(4, 40)),
+            (90_999, amount(4, 40)),
+            (91_000, amount(0, 0)),
+            (1_000_000_000, amount(0, 0)),
+        ] {
+            assert_eq!(window.sum(at(millis)), expected, "at {millis} ms");
+        }
+        assert!(window.seconds.is_empty());
+    }
+
+    #[test]
+    fn a_time_before_the_last_counts_as_the_last_and_memory_is_bounded() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        for second in 0..1000 {
+            for back in [0, 3, 1] {
+                let at = start + Duration::from_secs(second);
+                window.add(amount(1, 1), at - Duration::from_secs(back));
+            }
+        }
+        assert_eq!(window.seconds.len(), 61);
+        let last = start + Duration::from_secs(999);
+        assert_eq!(window.sum(last), amount(183, 183));
+    }
+}

@@ -1,0 +1,150 @@
+//! Tunnels that one container opens.
+//!
+//! A tunnel costs a TLS handshake, which is by far the most expensive thing that a client can ask
+//! for without being let anywhere. There is no handshake without a CONNECT, and one for each at
+//! most, so CONNECTs are counted.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
+
+use crate::contract::Container;
+
+/// Seconds whose tunnels may be opened at once: programs open many when they start.
+const BURST_SECONDS: u32 = 4;
+
+/// How many tunnels a lease may open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelBudget {
+    /// Tunnels a second in the long run. Four times as many may be opened at once.
+    pub per_second: NonZeroU32,
+}
+
+impl TunnelBudget {
+    pub(super) fn burst(self) -> NonZeroU32 {
+        self.per_second
+            .saturating_mul(NonZeroU32::MIN.saturating_add(BURST_SECONDS - 1))
+    }
+
+    /// Counts a tunnel; an error says how long to wait.
+    pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
+        let opened = container.owned(|| Opened(Mutex::new((self, self.limiter()))));
+        let mut opened = opened.0.lock();
+        // A reload may change the budget of a lease that has begun.
+        if opened.0 != self {
+            *opened = (self, self.limiter());
+        }
+        let counted = opened.1.check();
+        counted.map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
+    }
+
+    fn limiter(self) -> DefaultDirectRateLimiter {
+        RateLimiter::direct(Quota::per_second(self.per_second).allow_burst(self.burst()))
+    }
+}
+
+/// The tunnels that a lease opened, and the budget that they are held to. Owned by the lease, so
+/// that it is gone with it.
+struct Opened(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::contract::{Addon, Code, Flow, Kind};
+    use crate::fixtures::{code, container, flow_of, query, request, verdict};
+    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings};
+
+    /// Tunnels at once at one a second, which is too slow for a test to see the budget fill.
+    const BURST: usize = 4;
+
+    fn limit(per_second: u32, names_per_minute: u32) -> RateLimit {
+        let number = |n| NonZeroU32::new(n).unwrap();
+        RateLimit::new(RateLimitSettings {
+            tunnels: TunnelBudget {
+                per_second: number(per_second),
+            },
+            dns: DnsBudget {
+                queries_per_minute: NonZeroU32::MAX,
+                distinct_names_per_minute: number(names_per_minute),
+            },
+            // As `rate_limits.enabled: false` leaves it.
+            requests: None,
+            buckets: RateBuckets::new(&prometheus::Registry::new()).unwrap(),
+        })
+    }
+
+    fn tunnel(container: &Arc<Container>) -> Flow {
+        flow_of(container, Kind::Tunnel, "api.example.com")
+    }
+
+    /// How many of so many tunnels are let through.
+    fn passed(limit: &RateLimit, container: &Arc<Container>, tunnels: usize) -> usize {
+        let open = |_: &usize| code(limit.tunnel(&mut tunnel(container))).is_none();
+        (0..tunnels).filter(open).count()
+    }
+
+    #[test]
+    fn tunnels_over_the_budget_are_denied_with_the_time_to_wait() {
+        let (limit, web) = (limit(1, 100), container("web"));
+        assert_eq!(passed(&limit, &web, BURST), BURST);
+        let denial = verdict(limit.tunnel(&mut tunnel(&web))).unwrap_err();
+        assert_eq!(denial.code(), Code::RateLimited);
+        assert_eq!(denial.sentence(), "Rate limit exceeded");
+        assert_eq!(denial.rule_name(), Some("limits.tunnels_per_second"));
+        let json = denial.to_json();
+        assert_eq!(json["container_id"], "web");
+        assert_eq!(json["upstream"], "api.example.com");
+        assert_eq!(json["retry_after"], 1);
+        assert_eq!(passed(&limit, &container("db"), 10), BURST);
+    }
+
+    #[test]
+    fn plain_requests_questions_and_dry_runs_are_no_tunnels() {
+        let (limit, web) = (limit(1, 100), container("web"));
+        for _ in 0..10 {
+            let mut plain = flow_of(&web, Kind::Http, "api.example.com");
+            assert_eq!(code(limit.tunnel(&mut plain)), None);
+            assert_eq!(
+                code(limit.request(&mut plain, &mut request("/", &[]))),
+                None
+            );
+            let mut question = flow_of(&web, Kind::Dns, "api.example.com");
+            let mut asked = query("api.example.com");
+            assert_eq!(code(limit.dns_query(&mut question, &mut asked)), None);
+            assert_eq!(code(limit.tunnel(&mut tunnel(&web).rehearse())), None);
+        }
+        assert_eq!(passed(&limit, &web, 10), BURST);
+    }
+
+    #[test]
+    fn a_dry_run_says_what_the_limit_is() {
+        let limit = limit(50, 100);
+        let mut dry = tunnel(&container("web")).rehearse();
+        assert_eq!(code(limit.tunnel(&mut dry)), None);
+        let notes: Vec<_> = dry.notes().iter().map(|note| &*note.text).collect();
+        assert_eq!(notes, ["at most 50 tunnels a second, 200 at once"]);
+    }
+
+    #[test]
+    fn a_tunnel_over_the_budget_costs_no_name() {
+        let (limit, web) = (limit(1, 1), container("web"));
+        assert_eq!(passed(&limit, &web, 10), BURST);
+        let over = verdict(limit.tunnel(&mut flow_of(&web, Kind::Tunnel, "b.example.com")));
+        assert_eq!(
+            over.unwrap_err().rule_name(),
+            Some("limits.tunnels_per_second")
+        );
+    }
+
+    #[test]
+    fn a_reload_changes_the_budget_of_a_lease_that_has_begun() {
+        let web = container("web");
+        assert_eq!(passed(&limit(1, 100), &web, 10), BURST);
+        assert_eq!(passed(&limit(2, 100), &web, 10), 2 * BURST);
+    }
+}

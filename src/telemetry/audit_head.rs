@@ -1,0 +1,136 @@
+//! The file beside the audit log: how far the log goes, and which lines it lost.
+//!
+//! It has always the same length and is overwritten in place, which needs no space on the disk.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::audit_file::{Digits, GENESIS, suffixed};
+use super::lost::Lost;
+
+/// What stands in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditHead {
+    /// The hash of the last line that the system has, so that lines cut from the log's end are
+    /// missed.
+    pub last: Digits,
+    /// Lines that were lost, and of which the log has no record yet.
+    pub lost: Option<Lost>,
+}
+
+impl AuditHead {
+    /// Reads the file of a log; `None` where there is none, or where a full disk left it empty.
+    pub fn read(log: &Path) -> Option<Self> {
+        let text = fs::read(suffixed(log, ".head")).ok()?;
+        if text.is_empty() {
+            return None;
+        }
+        let mut last = [0; size_of::<Digits>()];
+        let (digits, rest) = text.split_at(last.len().min(text.len()));
+        last.iter_mut()
+            .zip(digits)
+            .for_each(|(to, from)| *to = *from);
+        Some(Self {
+            last,
+            lost: read_lost(rest),
+        })
+    }
+
+    /// Writes the file of a log.
+    pub fn write(&self, log: &Path) -> io::Result<()> {
+        let lost = self.lost.unwrap_or(Lost {
+            count: 0,
+            since: 0,
+            until: 0,
+        });
+        let mut text = self.last.to_vec();
+        writeln!(
+            text,
+            " {:020} {:020} {:020}",
+            lost.count, lost.since, lost.until
+        )?;
+        OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(suffixed(log, ".head"))?
+            .write_all(&text)
+    }
+
+    /// Notes lines of which the log cannot have a record now.
+    pub fn note_lost(log: &Path, lost: Lost) -> io::Result<()> {
+        let last = Self::read(log).map_or(GENESIS, |head| head.last);
+        let lost = Some(lost);
+        Self { last, lost }.write(log)
+    }
+}
+
+fn read_lost(text: &[u8]) -> Option<Lost> {
+    let mut numbers = str::from_utf8(text).ok()?.split_whitespace();
+    let mut number = || numbers.next()?.parse().ok();
+    let (count, since, until) = (number()?, number()?, number()?);
+    let lost = Lost {
+        count,
+        since,
+        until,
+    };
+    (count > 0).then_some(lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_read_as_it_was_written_and_keeps_its_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("audit.jsonl");
+        assert_eq!(AuditHead::read(&log), None);
+        let lost = |count| Lost {
+            count,
+            since: 1,
+            until: u64::MAX,
+        };
+        AuditHead::note_lost(&log, lost(u64::MAX)).unwrap();
+        let head = AuditHead::read(&log).unwrap();
+        assert_eq!((head.last, head.lost), (GENESIS, Some(lost(u64::MAX))));
+        for lost in [None, Some(lost(18)), None] {
+            let head = AuditHead {
+                last: [b'a'; 64],
+                lost,
+            };
+            head.write(&log).unwrap();
+            assert_eq!(AuditHead::read(&log), Some(head));
+            let length = fs::metadata(suffixed(&log, ".head")).unwrap().len();
+            assert_eq!(length, 128);
+        }
+        AuditHead::note_lost(&log, lost(3)).unwrap();
+        assert_eq!(AuditHead::read(&log).unwrap().last, [b'a'; 64]);
+    }
+
+    #[test]
+    fn what_is_no_head_is_not_taken_for_one_that_agrees() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("audit.jsonl");
+        let digits = str::from_utf8(&GENESIS).unwrap();
+        for (text, is_genesis) in [
+            (digits.to_owned(), true),
+            (format!("{digits} x y z"), true),
+            ("0000".to_owned(), false),
+            ("\u{e9}".repeat(100), false),
+        ] {
+            fs::write(suffixed(&log, ".head"), &text).unwrap();
+            let head = AuditHead::read(&log).unwrap();
+            assert_eq!(
+                (head.last == GENESIS, head.lost),
+                (is_genesis, None),
+                "{text}"
+            );
+        }
+        fs::write(suffixed(&log, ".head"), "").unwrap();
+        assert_eq!(AuditHead::read(&log), None);
+    }
+}

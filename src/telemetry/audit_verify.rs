@@ -1,0 +1,239 @@
+//! Following the audit log's hashes from its first line to its last.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::audit_file::{Digits, GENESIS, hash, rotated};
+use super::audit_head::AuditHead;
+use super::lost::{self, Lost};
+
+/// The newest gaps that are kept to be shown.
+const GAPS: usize = 10;
+
+/// What a log has whose hash chain is intact.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// All lines.
+    pub lines: u64,
+    /// Lines among them that stand for several flows.
+    pub folded: u64,
+    /// The flows that those stand for.
+    pub folded_flows: u64,
+    /// Lines that are missing, as the records of lost lines have it.
+    pub lost: u64,
+    /// How many such records there are.
+    pub gaps: u64,
+    /// The newest of them, the oldest first.
+    pub newest_gaps: VecDeque<Gap>,
+    /// Lines that are missing and of which the log has no record yet.
+    pub unrecorded: Option<Lost>,
+}
+
+/// Lines that are missing from the log.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub count: u64,
+    pub since: String,
+    pub until: String,
+}
+
+impl Verified {
+    fn count(&mut self, line: &Value) {
+        self.lines += 1;
+        let text = |key| line.get(key).and_then(Value::as_str).unwrap_or_default();
+        let count = line.get("count").and_then(Value::as_u64).unwrap_or(1);
+        if text("kind") == lost::KIND {
+            self.lost = self.lost.saturating_add(count);
+            self.gaps += 1;
+            if self.newest_gaps.len() == GAPS {
+                self.newest_gaps.pop_front();
+            }
+            self.newest_gaps.push_back(Gap {
+                count,
+                since: text("since").to_owned(),
+                until: text("until").to_owned(),
+            });
+        } else if count > 1 {
+            self.folded += 1;
+            self.folded_flows = self.folded_flows.saturating_add(count);
+        }
+    }
+}
+
+/// Why the log cannot be trusted.
+#[derive(Debug, Error)]
+pub enum AuditBroken {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error(
+        "{path}:{line}: this line does not follow from the one before: something was changed or cut here"
+    )]
+    Broken { path: PathBuf, line: usize },
+    #[error("{path}: lines are missing from its end")]
+    Cut { path: PathBuf },
+}
+
+/// Reads the whole chain, oldest file first. What was rotated away is gone by the operator's own
+/// rule, so the oldest line left is where trust begins.
+pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
+    let newest_rotated = (1..)
+        .take_while(|number| rotated(path, *number).exists())
+        .last()
+        .unwrap_or(0);
+    let files = (1..=newest_rotated)
+        .rev()
+        .map(|number| rotated(path, number))
+        .chain([path.to_owned()]);
+    let head = AuditHead::read(path);
+    let mut chain = HashChain {
+        previous: (newest_rotated == 0).then_some(GENESIS),
+        end: head.map(|head| head.last).filter(|last| *last != GENESIS),
+        verified: Verified {
+            unrecorded: head.and_then(|head| head.lost),
+            ..Verified::default()
+        },
+    };
+    for file in files {
+        chain.follow(file)?;
+    }
+    match chain.end {
+        None => Ok(chain.verified),
+        Some(_) => Err(AuditBroken::Cut {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// The chain up to some line.
+struct HashChain {
+    /// The hash of that line; `None` before the oldest line where older ones were rotated away.
+    previous: Option<Digits>,
+    /// The hash that a later line must have, so that none is missing from the end.
+    end: Option<Digits>,
+    verified: Verified,
+}
+
+impl HashChain {
+    fn follow(&mut self, file: PathBuf) -> Result<(), AuditBroken> {
+        let failed = |source| AuditBroken::Io {
+            path: file.clone(),
+            source,
+        };
+        let reader = BufReader::new(File::open(&file).map_err(failed)?);
+        for (at, line) in reader.split(b'\n').enumerate() {
+            if !self.takes(&line.map_err(failed)?) {
+                let line = at + 1;
+                return Err(AuditBroken::Broken { path: file, line });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next line, unless it does not follow from the one before.
+    fn takes(&mut self, line: &[u8]) -> bool {
+        let read: Value = serde_json::from_slice(line).unwrap_or_default();
+        let claimed = read.get("prev").and_then(Value::as_str);
+        let follows = match (&self.previous, claimed) {
+            (Some(previous), Some(claimed)) => previous == claimed.as_bytes(),
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if follows {
+            let current = hash(line);
+            self.end = self.end.filter(|end| *end != current);
+            self.previous = Some(current);
+            self.verified.count(&read);
+        }
+        follows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::audit_file::tests::{config, lost, written};
+    use super::super::audit_file::{AuditFile, suffixed};
+    use super::*;
+
+    #[test]
+    fn a_changed_line_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        written(&config, 0..5);
+        let text = fs::read_to_string(&config.path)
+            .unwrap()
+            .replace("\"n\":2", "\"n\":9");
+        fs::write(&config.path, text).unwrap();
+        let error = verify(&config.path).unwrap_err();
+        assert!(
+            matches!(error, AuditBroken::Broken { line: 4, .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn lines_cut_from_the_middle_or_the_end_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        written(&config, 0..5);
+        let text = fs::read_to_string(&config.path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        fs::write(
+            &config.path,
+            [lines[0], lines[2], lines[3], lines[4]].join("\n"),
+        )
+        .unwrap();
+        assert!(matches!(
+            verify(&config.path),
+            Err(AuditBroken::Broken { line: 2, .. })
+        ));
+        fs::write(&config.path, lines[..4].join("\n")).unwrap();
+        assert!(matches!(verify(&config.path), Err(AuditBroken::Cut { .. })));
+        fs::write(&config.path, "").unwrap();
+        assert!(matches!(verify(&config.path), Err(AuditBroken::Cut { .. })));
+    }
+
+    #[test]
+    fn records_of_lost_lines_and_folded_lines_are_told_and_protected_like_any_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let mut log = AuditFile::open(config.clone()).unwrap();
+        log.append(br#"{"kind":"http","count":40}"#).unwrap();
+        log.append(br#"{"kind":"http"}"#).unwrap();
+        for count in 1..=12 {
+            log.append(&lost(count).record()).unwrap();
+        }
+        log.append(br#"{"kind":"dns","count":2}"#).unwrap();
+        log.flush().unwrap();
+        let found = verify(&config.path).unwrap();
+        assert_eq!((found.lines, found.folded, found.folded_flows), (15, 2, 42));
+        assert_eq!((found.lost, found.gaps), (78, 12));
+        let counts: Vec<_> = found.newest_gaps.iter().map(|gap| gap.count).collect();
+        assert_eq!(counts, Vec::from_iter(3..=12));
+        let text = fs::read_to_string(&config.path).unwrap();
+        let lines: Vec<_> = text.split_inclusive('\n').collect();
+        for tampered in [
+            text.replace("\"count\":12,", "\"count\":11,"),
+            [&lines[..13], &lines[14..]].concat().concat(),
+        ] {
+            fs::write(&config.path, tampered).unwrap();
+            let error = verify(&config.path).unwrap_err();
+            assert!(matches!(error, AuditBroken::Broken { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_full_leaves_a_head_that_does_not_accuse_anybody() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        written(&config, 0..3);
+        fs::write(suffixed(&config.path, ".head"), "").unwrap();
+        assert_eq!(verify(&config.path).unwrap().lines, 3);
+    }
+}

@@ -1,0 +1,139 @@
+//! The audit log under floods and on a full disk.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_reply};
+
+const HOST: &str = "api.example.com";
+
+/// The rest of a path makes each line a kilobyte, and different from all others.
+#[test]
+fn a_flood_of_long_paths_is_held_to_its_bytes_and_others_keep_their_lines() {
+    const FLOWS: usize = 1500;
+    const BUDGET: usize = 64 * 1024;
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.proxy["audit"]["bytes_per_minute_per_container"] = json!(BUDGET);
+    setup.containers.push(("127.0.0.2".into(), "second".into()));
+    let mut proxy = setup.start();
+    let begun = Instant::now();
+    let mut stream = proxy.dial();
+    let long = "a".repeat(1000);
+    for number in 0..FLOWS {
+        let url = format!("http://blocked.example.org/{number}/{long}");
+        let head = format!("GET {url} HTTP/1.1\r\nHost: blocked.example.org\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        assert_eq!(read_reply(&mut stream).unwrap().status, 403);
+    }
+    let urls = "http://blocked.example.org/[1-20]";
+    proxy.curl_from(Ipv4Addr::new(127, 0, 0, 2), &[urls]);
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    let minutes = 1 + begun.elapsed().as_secs() as usize / 60;
+    let text = std::fs::read_to_string(proxy.path("data/audit.jsonl")).unwrap();
+    let (mut full, mut coarse, mut flows, mut others) = (0, 0, 0, 0);
+    for line in text.lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        if value["container_id"] == "second" {
+            others += 1;
+            continue;
+        }
+        flows += value["count"].as_u64().unwrap_or(1);
+        match value["host"] == "*" {
+            true => coarse += line.len() + 1,
+            false => full += line.len() + 1,
+        }
+    }
+    assert!(
+        full <= minutes * BUDGET,
+        "{full} bytes in {minutes} minutes"
+    );
+    assert!(full > BUDGET / 2, "{full} bytes of a budget of {BUDGET}");
+    assert!(coarse <= minutes * 128 * 1024, "{coarse} bytes");
+    assert_eq!((flows as usize, others), (FLOWS, 20));
+    let verify = proxy.cli(&["audit", "verify", "--config", "config"]).ok();
+    assert!(verify.contains("folded: "), "{verify}");
+}
+
+#[test]
+fn an_audit_log_on_a_full_disk_degrades_a_check_and_stops_nobody() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    audit_on_a_full_disk(&mut setup);
+    let proxy = setup.start();
+    for _ in 0..5 {
+        assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    }
+    eventually("a check says so", SOON, || {
+        let checks = proxy.health().json()["checks"].clone();
+        checks
+            .as_object()
+            .unwrap()
+            .values()
+            .any(|check| check != &json!(true))
+    });
+    assert_eq!(proxy.health().status, 200);
+}
+
+/// Has the audit log on a disk that is full until the link is removed that is returned.
+fn audit_on_a_full_disk(setup: &mut Setup) -> PathBuf {
+    let directory = setup.dir().join("audit");
+    std::fs::create_dir(&directory).unwrap();
+    let path = directory.join("audit.jsonl");
+    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+    setup.proxy["audit"]["path"] = json!(path);
+    path
+}
+
+#[test]
+fn lines_that_a_full_disk_lost_are_in_the_chain_once_there_is_space() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    let path = audit_on_a_full_disk(&mut setup);
+    let mut proxy = setup.start();
+    let dropped = |proxy: &Proxy| proxy.metric("proxy_audit_lines_dropped_total", &[]);
+    let get = |proxy: &Proxy| proxy.get("http://plain.example.com/status/204", &[]).status;
+    for _ in 0..5 {
+        assert_eq!(get(&proxy), 204);
+    }
+    eventually("the lines are lost", SOON, || dropped(&proxy) == 5.0);
+    // What is not recorded when the process ends is recorded by the next one.
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    proxy.restart();
+    assert_eq!(get(&proxy), 204);
+    eventually("another line is lost", SOON, || dropped(&proxy) == 1.0);
+    assert_eq!(proxy.health().json()["checks"]["audit_writable"], false);
+
+    std::fs::remove_file(&path).unwrap();
+    eventually("lines are written again", SOON, || {
+        proxy.health().json()["checks"]["audit_writable"] == true
+    });
+    assert_eq!(get(&proxy), 204);
+    let flows = proxy.admin("GET", "/internal/flows", None).json();
+    let is_loss = |flow: &Value| flow["kind"] == "lost" && flow["count"] == 6;
+    assert!(
+        flows["flows"].as_array().unwrap().iter().any(is_loss),
+        "{flows}"
+    );
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    let verify = || proxy.cli(&["audit", "verify", "--config", "config"]);
+    let told = verify().ok();
+    for part in [": 2 lines, hash chain intact\n", "\nlost: 6 lines\n"] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (record, rest) = text.split_once('\n').unwrap();
+    let smaller = record.replace("\"count\":6", "\"count\":1");
+    for tampered in [format!("{smaller}\n{rest}"), rest.to_owned()] {
+        std::fs::write(&path, &tampered).unwrap();
+        assert_eq!(verify().code, Some(70), "{tampered}");
+    }
+}
