@@ -79,6 +79,7 @@ pub struct Origin {
     pub https: SocketAddr,
     pub http: SocketAddr,
     pub ca_pem: String,
+    tls: rustls::ServerConfig,
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
 }
@@ -122,7 +123,7 @@ impl Origin {
         let named = protocols.iter().map(|name| name.as_bytes().to_vec());
         tls.alpn_protocols = named.collect();
         let (https, http) = runtime.block_on(async {
-            let tls = TlsAcceptor::from(Arc::new(tls));
+            let tls = TlsAcceptor::from(Arc::new(tls.clone()));
             (
                 listen(Arc::clone(&shared), Some(tls)).await,
                 listen(Arc::clone(&shared), None).await,
@@ -132,9 +133,18 @@ impl Origin {
             https,
             http,
             ca_pem,
+            tls,
             shared,
             runtime: Some(runtime),
         }
+    }
+
+    /// TLS with its certificates, for an upstream that a test writes itself.
+    pub fn tls(&self, protocols: &[&str]) -> rustls::ServerConfig {
+        let mut tls = self.tls.clone();
+        let named = protocols.iter().map(|name| name.as_bytes().to_vec());
+        tls.alpn_protocols = named.collect();
+        tls
     }
 
     /// Every request so far, oldest first.

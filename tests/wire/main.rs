@@ -42,3 +42,4 @@ mod survival;
 mod traces;
 mod upstream;
 mod verification;
+mod websockets;

@@ -274,7 +274,7 @@ fn grpc_gets_its_trailers_over_http2() {
     assert_eq!(origin.only().header("te"), Some("trailers"));
 }
 
-fn websocket(host: &str, target: &str) -> String {
+pub fn websocket(host: &str, target: &str) -> String {
     format!(
         "GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

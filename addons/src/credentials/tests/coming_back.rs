@@ -192,6 +192,36 @@ fn a_stream_waits_for_a_beginning_of_a_secret_and_for_nothing_else() {
     assert_eq!(step("nothing\n\n").0, "sk-ant/Api03+x9_nothing\n\n");
 }
 
+#[test]
+fn every_message_of_a_websocket_is_scrubbed_as_a_body_of_its_own() {
+    let (addon, mut flow) = guarded(key("k", SECRET));
+    let mut opened = Response::new(StatusCode::SWITCHING_PROTOCOLS, HeaderMap::new());
+    assert_eq!(code(addon.response(&mut flow, &mut opened)), None);
+    assert!(opened.take_filters().is_empty(), "a 101 has no body");
+    let filters = opened.take_message_filters();
+    let [filter] = filters.as_slice() else {
+        panic!("{} filters", filters.len());
+    };
+    let (half, rest) = SECRET.split_at(5);
+    for (chunks, clean) in [
+        (vec!["<", SECRET, ">"], "<[REDACTED:k]>"),
+        (vec![half, rest], "[REDACTED:k]"),
+        (vec![half], half),
+        (vec![rest], rest),
+    ] {
+        let (mut filter, mut out) = (filter(), BodyOut::default());
+        for chunk in chunks {
+            filter.chunk(chunk.into(), &mut out).unwrap();
+        }
+        filter.end(&mut out, None).unwrap();
+        let passed: Vec<u8> = out.drain().flatten().collect();
+        assert_eq!(String::from_utf8(passed).unwrap(), clean);
+    }
+    let mut answered = Response::new(StatusCode::OK, HeaderMap::new());
+    assert_eq!(code(addon.response(&mut flow, &mut answered)), None);
+    assert!(answered.take_message_filters().is_empty());
+}
+
 fn scrubbed(container: &Arc<Container>, chunks: &[&[u8]]) -> Vec<u8> {
     let addon = Credentials::new(vec![basic(SECRET), key("k", "aaaaaab")]);
     let mut flow = flow_of(container, Kind::Http, "api.example.com");

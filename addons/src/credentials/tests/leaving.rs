@@ -52,6 +52,23 @@ fn the_secret_is_added_in_the_form_that_the_entry_says() {
 }
 
 #[test]
+fn a_websocket_whose_messages_are_scrubbed_offers_no_extension() {
+    let elsewhere = || flow_of(&container("web"), Kind::Http, "other.example.com");
+    for (mut flow, offers) in [(flow(), false), (elsewhere(), true)] {
+        for name in ["sec-websocket-extensions", "sec_websocket_extensions"] {
+            let mut request = request("/", &[(name, "permessage-deflate")]);
+            let headers = sent(key("k", SECRET), &mut flow, &mut request).unwrap();
+            assert_eq!(
+                headers.contains_key(name),
+                offers,
+                "{name} to {}",
+                flow.host
+            );
+        }
+    }
+}
+
+#[test]
 fn a_secret_goes_to_its_own_host_and_port_over_tls_and_nowhere_else() {
     assert!(sends_key(key("k", SECRET), &mut flow(), "/"));
     let mut clear = flow();
