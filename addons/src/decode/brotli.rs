@@ -44,23 +44,21 @@ impl Brotli {
     /// Refuses a window before it is allocated: the first byte tells its size.
     fn begin(&mut self, first: u8) -> Result<(), Fault> {
         self.has_begun = true;
-        match window_bits(first) {
-            Some(bits) if bits <= self.max_window_bits => Ok(()),
-            Some(_) => Err("has a brotli window of more than 4 MiB"),
-            None => Err("has a brotli window that RFC 7932 does not know"),
+        match window_bits(first) <= self.max_window_bits {
+            true => Ok(()),
+            false => Err("has a brotli window of more than 4 MiB"),
         }
     }
 }
 
-/// Reads WBITS (RFC 7932, section 9.1) from the first byte; `None` for what the RFC reserves, which
-/// the extension for large windows uses.
-fn window_bits(first: u8) -> Option<u8> {
+/// Reads WBITS (RFC 7932, section 9.1) from the first byte. A decoder that is strict refuses what the
+/// RFC reserves.
+fn window_bits(first: u8) -> u8 {
     match (first & 1, first >> 1 & 7, first >> 4 & 7) {
-        (0, _, _) => Some(16),
-        (_, 0, 0) => Some(17),
-        (_, 0, 1) => None,
-        (_, 0, bits) => Some(8 + bits),
-        (_, bits, _) => Some(17 + bits),
+        (0, _, _) => 16,
+        (_, 0, 0) => 17,
+        (_, 0, bits) => 8 + bits,
+        (_, bits, _) => 17 + bits,
     }
 }
 

@@ -193,17 +193,21 @@ fn every_part_of_a_gzip_header_is_read_and_its_checksums_are_verified() {
         assert_eq!(decoded, b"content", "{chunk}");
     }
     assert!(decode("gzip", &gzip_with_all_parts(1), 9, 9).is_err());
+    let plain = encoded("gzip", b"content");
+    let end = plain.len();
     let mut failures = Vec::new();
-    // The method, the reserved flags, the checksum, the length.
-    for (at, bit) in [
+    // The magic number, the method, the reserved flags, the checksum, the length.
+    let damages = [
+        (0, 1),
         (2, 1),
         (3, 32),
         (3, 64),
         (3, 128),
-        (body.len() - 8, 1),
-        (body.len() - 1, 1),
-    ] {
-        let mut body = body.clone();
+        (end - 8, 1),
+        (end - 4, 1),
+    ];
+    for (at, bit) in damages {
+        let mut body = plain.clone();
         *body.get_mut(at).unwrap() ^= bit;
         if decode("gzip", &body, 9, 9).is_ok() {
             failures.push((at, bit));

@@ -27,6 +27,7 @@ const CHECKSUM: usize = 4;
 pub(super) struct Zstd {
     decoder: FrameDecoder,
     max_window: usize,
+    window_fault: Fault,
     waiting: Vec<u8>,
     part: Part,
     /// The length of the part, as far as it is known.
@@ -47,15 +48,16 @@ enum Part {
 
 impl Zstd {
     pub(super) fn new(side: Side) -> Self {
-        let max_window = match side {
-            Side::Request => MAX_REQUEST_WINDOW,
-            Side::Response => MAX_WINDOW,
+        let (max_window, window_fault) = match side {
+            Side::Request => (MAX_REQUEST_WINDOW, "has a zstd window of more than 4 MiB"),
+            Side::Response => (MAX_WINDOW, "has a zstd window of more than 8 MiB"),
         };
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(max_window as u64);
         Self {
             decoder,
             max_window,
+            window_fault,
             waiting: Vec::new(),
             part: Part::Descriptor,
             length: MAGIC.len() + 1,
@@ -72,7 +74,11 @@ impl Zstd {
                 self.length += header_length(*descriptor)?;
             }
             (Part::Header, mut header) => {
-                self.decoder.reset(&mut header).map_err(refused)?;
+                let is_ready = self.decoder.reset(&mut header);
+                is_ready.map_err(|error| match error {
+                    FrameDecoderError::WindowSizeTooBig { .. } => self.window_fault,
+                    _ => CORRUPT,
+                })?;
                 self.expect(Part::BlockHeader, BLOCK_HEADER);
             }
             (Part::BlockHeader, [a, b, c]) => {
@@ -108,7 +114,7 @@ impl Zstd {
         let (read, _) = self
             .decoder
             .decode_from_to(block, &mut [])
-            .map_err(refused)?;
+            .map_err(|_| CORRUPT)?;
         if read != block.len() {
             return Err(CORRUPT);
         }
@@ -202,11 +208,4 @@ fn literals_length(content: &[u8]) -> usize {
         _ => header >> 4 & 0x3_ffff,
     };
     length as usize
-}
-
-fn refused(error: FrameDecoderError) -> Fault {
-    match error {
-        FrameDecoderError::WindowSizeTooBig { .. } => "has a zstd window that is too large",
-        _ => CORRUPT,
-    }
 }

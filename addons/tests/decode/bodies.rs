@@ -80,6 +80,11 @@ pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8>
     let mut bits = Bits::default();
     match window_bits {
         16 => bits.put(1, 0),
+        // The extension for large windows, which the RFC reserves.
+        25.. => {
+            bits.put(8, 0x11);
+            bits.put(6, window_bits);
+        }
         _ => bits.put(4, (window_bits - 17) << 1 | 1),
     }
     for _ in 0..padding {
@@ -88,14 +93,14 @@ pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8>
         bits.align();
     }
     for _ in 0..blocks {
-        put_zeros(&mut bits);
+        put_zeros(&mut bits, window_bits);
     }
     bits.put(2, 0b11);
     bits.bytes()
 }
 
 /// RFC 7932, section 9.2: one literal, and one copy of all the rest from one byte before.
-fn put_zeros(bits: &mut Bits) {
+fn put_zeros(bits: &mut Bits, window_bits: u64) {
     let length = 1 << 24;
     bits.put(1, 0); // ISLAST
     bits.put(2, 2); // MNIBBLES 6
@@ -111,7 +116,8 @@ fn put_zeros(bits: &mut Bits) {
     };
     one_symbol(bits, 8, 0); // literals: zero
     one_symbol(bits, 10, 399); // insert 1, copy 2118 and more
-    one_symbol(bits, 6, 16); // distance 1 or 2
+    let width = if window_bits > 24 { 8 } else { 6 };
+    one_symbol(bits, width, 16); // distance 1 or 2
     bits.put(24, length - 1 - 2118);
     bits.put(1, 0);
 }
