@@ -35,6 +35,7 @@ mod oauth_files;
 mod oauth_github_app;
 mod observability;
 mod readme;
+mod rebinding;
 mod reload;
 mod rules;
 mod streaming;
