@@ -38,6 +38,7 @@ mod readme;
 mod rebinding;
 mod reload;
 mod rules;
+mod security_map;
 mod streaming;
 mod survival;
 mod traces;
