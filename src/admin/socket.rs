@@ -74,7 +74,10 @@ pub(super) struct Peers {
 impl Peers {
     /// Our own user and root always may.
     pub(super) fn new(listener: UnixListener, admin_uids: &[u32]) -> Self {
-        let ours = rustix::process::geteuid().as_raw();
+        Self::of_user(rustix::process::geteuid().as_raw(), listener, admin_uids)
+    }
+
+    fn of_user(ours: u32, listener: UnixListener, admin_uids: &[u32]) -> Self {
         let allowed = [0, ours].into_iter().chain(admin_uids.iter().copied());
         Self {
             listener,
@@ -129,20 +132,84 @@ impl Connected<IncomingStream<'_, Peers>> for Peer {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
 
     use super::*;
 
-    #[tokio::test]
-    async fn strangers_are_not_admitted() {
+    /// A user who is neither root nor the one that the tests run as.
+    const OTHER: u32 = 54_321;
+
+    /// Connects as a user who is not root and waits for the server to close the connection: root
+    /// becomes another user for it, everybody else connects as who they are.
+    fn connect(path: &Path) -> (u32, Child) {
+        let own = rustix::process::geteuid().as_raw();
+        let mut client = Command::new("python3");
+        client
+            .current_dir("/")
+            .args(["-c", CLIENT])
+            .arg(path)
+            .stderr(Stdio::null());
+        let uid = if own == 0 { OTHER + 1 } else { own };
+        if own == 0 {
+            client.uid(uid);
+        }
+        (uid, client.spawn().unwrap())
+    }
+
+    const CLIENT: &str = "import socket, sys; s = socket.socket(socket.AF_UNIX); \
+        s.settimeout(5); s.connect(sys.argv[1]); sys.exit(s.recv(1) != b'')";
+
+    /// A socket in a directory that every user may enter.
+    fn open(mode: u32) -> (tempfile::TempDir, std::path::PathBuf, UnixListener) {
         let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let path = directory.path().join("api.sock");
-        let mut peers = Peers::new(bind(&path, 0o600).unwrap(), &[]);
-        let client = UnixStream::connect(&path).await.unwrap();
-        let (stream, _) = Listener::accept(&mut peers.listener).await;
-        assert!(peers.admit(&stream).is_some());
-        peers.allowed.clear();
-        assert!(peers.admit(&stream).is_none());
-        drop(client);
+        let listener = bind(&path, mode).unwrap();
+        (directory, path, listener)
+    }
+
+    #[tokio::test]
+    async fn a_peer_of_another_user_is_closed_unread_though_the_mode_lets_it_connect() {
+        let (_directory, path, listener) = open(0o666);
+        let mut peers = Peers::of_user(OTHER, listener, &[]);
+        let (_, mut client) = connect(&path);
+        let closed = tokio::task::spawn_blocking(move || client.wait().unwrap());
+        tokio::select! {
+            (_, peer) = peers.accept() => panic!("user {} was admitted", peer.uid),
+            closed = closed => assert!(closed.unwrap().success(), "it was not closed"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_admitted_by_its_uid_or_as_the_servers_own_user() {
+        for listed in [true, false] {
+            let (_directory, path, listener) = open(0o666);
+            let (uid, mut client) = connect(&path);
+            let mut peers = match listed {
+                true => Peers::of_user(OTHER, listener, &[uid]),
+                false => Peers::of_user(uid, listener, &[]),
+            };
+            let (stream, peer) = peers.accept().await;
+            assert_eq!(peer.uid, uid, "listed: {listed}");
+            drop(stream);
+            client.wait().unwrap();
+        }
+    }
+
+    /// Root passes every mode, so root connects as another user.
+    #[tokio::test]
+    async fn the_mode_keeps_other_users_from_connecting_at_all() {
+        let (_directory, path, listener) = open(0o600);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        if rustix::process::geteuid().is_root() {
+            let (uid, mut client) = connect(&path);
+            let status = tokio::task::spawn_blocking(move || client.wait().unwrap());
+            assert!(!status.await.unwrap().success(), "user {uid} connected");
+            let connected = tokio::time::timeout(Duration::ZERO, listener.accept());
+            assert!(connected.await.is_err(), "user {uid} is in the queue");
+        }
     }
 
     #[tokio::test]

@@ -91,6 +91,10 @@ impl Builder {
         let entries = config.allowlist.values();
         let labels = entries.map(|entry| Arc::clone(&entry.label));
         self.lasting.breakers.name_upstreams(labels);
+        self.lasting.metrics.create_configured(
+            config.allowlist.values().map(|entry| &*entry.label),
+            config.credentials.iter().map(|entry| entry.name.as_str()),
+        );
         Ok(World {
             epoch,
             chain,

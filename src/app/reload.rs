@@ -46,6 +46,9 @@ impl Reloader {
         );
         let reloads = IntCounterVec::new(opts, &["status"])?;
         metrics.register(Box::new(reloads.clone()))?;
+        for status in ["ok", "failed"] {
+            reloads.with_label_values(&[status]);
+        }
         Ok(Self {
             dir: dir.to_owned(),
             profile,

@@ -135,6 +135,9 @@ impl ProxyMetrics {
         )?;
         registry.register(Box::new(active_connections.clone()))?;
         registry.register(Box::new(leaf_certificates.clone()))?;
+        for outcome in ["minted", "cached", "limited", "failed"] {
+            leaf_certificates.with_label_values(&[outcome]);
+        }
         Ok(Self {
             active_connections,
             leaf_certificates,

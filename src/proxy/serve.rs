@@ -24,9 +24,10 @@ use super::tunnel;
 
 /// Streams that one HTTP/2 client may have open.
 const MAX_STREAMS: u32 = 128;
-/// Resets that a client may have pending, and that we had to send for its errors, before the
-/// connection is closed: rapid-reset floods end here.
-const MAX_PENDING_RESETS: usize = 20;
+/// Streams that a client may have reset before they were served, and streams that the proxy may
+/// have to reset for the client's errors, before the connection is closed: rapid-reset floods end
+/// here. Both are below h2's own limits (20 and 1024), so that a test tells which of them acted.
+const MAX_PENDING_RESETS: usize = 10;
 const MAX_ERROR_RESETS: usize = 256;
 /// Receive windows: what a client may have in flight towards us.
 const STREAM_WINDOW: u32 = 256 * 1024;

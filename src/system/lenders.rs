@@ -39,6 +39,10 @@ impl Lenders {
 
     /// The kind of an `oauth` entry.
     pub fn oauth(&self, name: &str, config: &OauthConfig) -> CredentialKind {
+        for outcome in ["ok", "refused", "failed"] {
+            let provider = config.login.provider.as_str();
+            self.refreshes.with_label_values(&[provider, outcome]);
+        }
         let mut logins = self.logins.lock();
         let known = logins.iter().find(|login| login.is(name, config)).cloned();
         let tokens = known.unwrap_or_else(|| {

@@ -37,6 +37,9 @@ impl Traces {
         let opts = Opts::new("proxy_trace_spans_total", "Spans of flows, by outcome.");
         let spans = IntCounterVec::new(opts, &["outcome"])?;
         metrics.register(Box::new(spans.clone()))?;
+        for outcome in ["exported", "refused", "dropped"] {
+            spans.with_label_values(&[outcome]);
+        }
         Ok(Self {
             client,
             spans,

@@ -1,5 +1,6 @@
 //! HTTP/2 by hand: frames as bytes, for what no library would send.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 pub const DATA: u8 = 0;
@@ -11,6 +12,12 @@ pub const GOAWAY: u8 = 7;
 pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 
+/// Parameters of SETTINGS (RFC 9113, section 6.5.2).
+pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+pub const INITIAL_WINDOW_SIZE: u16 = 4;
+pub const MAX_HEADER_LIST_SIZE: u16 = 6;
+
+const ACK: u8 = 1;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
@@ -69,6 +76,41 @@ pub fn read_until_refused(stream: &mut impl Read) -> bool {
 /// Reads frames until a GOAWAY or the connection's end; false when neither comes.
 pub fn read_until_closed(stream: &mut impl Read) -> bool {
     read_until(stream, &[GOAWAY])
+}
+
+/// Reads frames until the answer to a PING; false when a GOAWAY or the connection's end comes
+/// first.
+pub fn read_until_pong(stream: &mut impl Read) -> bool {
+    loop {
+        match read_frame(stream) {
+            Ok((PING, flags, _)) if flags & ACK != 0 => return true,
+            Ok((GOAWAY, ..)) | Err(_) => return false,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Reads up to the other side's SETTINGS and returns its parameters.
+pub fn read_settings(stream: &mut impl Read) -> BTreeMap<u16, u32> {
+    loop {
+        let (kind, flags, payload) = read_frame(stream).unwrap();
+        if kind == SETTINGS && flags & ACK == 0 {
+            let parameters = payload.chunks_exact(6).map(|pair| {
+                let name = u16::from_be_bytes([pair[0], pair[1]]);
+                (name, u32::from_be_bytes(pair[2..].try_into().unwrap()))
+            });
+            return parameters.collect();
+        }
+    }
+}
+
+fn read_frame(stream: &mut impl Read) -> io::Result<(u8, u8, Vec<u8>)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head)?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut payload)?;
+    Ok((head[3], head[4], payload))
 }
 
 fn read_until(stream: &mut impl Read, kinds: &[u8]) -> bool {

@@ -12,6 +12,33 @@ const NO_SUCH_NAME: u8 = 3;
 /// Asked over UDP, a name that begins so is answered with the truncation bit alone.
 const TRUNCATED: &str = "long.";
 
+/// What a name resolves to.
+struct Known {
+    addresses: Vec<Ipv4Addr>,
+    /// Replaces `addresses` once they were given out; such answers have a TTL of 0.
+    then: Option<Vec<Ipv4Addr>>,
+    ttl: u32,
+}
+
+impl Known {
+    fn lasting(addresses: &[Ipv4Addr]) -> Self {
+        Self {
+            addresses: addresses.to_vec(),
+            then: None,
+            ttl: 60,
+        }
+    }
+
+    /// The addresses for one question of type A, and their TTL.
+    fn give(&mut self) -> (Vec<Ipv4Addr>, u32) {
+        let given = self.addresses.clone();
+        if let Some(then) = self.then.take() {
+            self.addresses = then;
+        }
+        (given, self.ttl)
+    }
+}
+
 /// Knows A records only; every other type is an empty answer.
 pub struct Nameserver {
     pub address: SocketAddr,
@@ -19,13 +46,14 @@ pub struct Nameserver {
 }
 
 struct State {
-    names: Mutex<HashMap<String, Vec<Ipv4Addr>>>,
+    names: Mutex<HashMap<String, Known>>,
     asked: Mutex<Vec<String>>,
 }
 
 impl Nameserver {
     pub fn start(names: &[(&str, &[Ipv4Addr])]) -> Self {
-        let own = |(name, addresses): &(&str, &[Ipv4Addr])| (name.to_string(), addresses.to_vec());
+        let own =
+            |(name, addresses): &(&str, &[Ipv4Addr])| (name.to_string(), Known::lasting(addresses));
         let state = Arc::new(State {
             names: Mutex::new(names.iter().map(own).collect()),
             asked: Mutex::default(),
@@ -49,7 +77,17 @@ impl Nameserver {
     /// Changes what a name resolves to, as whoever rebinds a name does.
     pub fn set(&self, name: &str, addresses: &[Ipv4Addr]) {
         let mut names = self.state.names.lock();
-        names.insert(name.to_owned(), addresses.to_vec());
+        names.insert(name.to_owned(), Known::lasting(addresses));
+    }
+
+    /// Answers the first question for a name otherwise than every question after it.
+    pub fn rebind(&self, name: &str, first: Ipv4Addr, then: Ipv4Addr) {
+        let known = Known {
+            addresses: vec![first],
+            then: Some(vec![then]),
+            ttl: 0,
+        };
+        self.state.names.lock().insert(name.to_owned(), known);
     }
 
     /// The names that were asked for, in lower case.
@@ -90,11 +128,12 @@ impl State {
         let question = query.get(12..end + 4)?;
         let record_type = u16::from_be_bytes([query[end], query[end + 1]]);
         self.asked.lock().push(name.clone());
-        let found = self.names.lock().get(&name).cloned();
         let truncated = udp && name.starts_with(TRUNCATED);
+        let mut names = self.names.lock();
+        let found = names.get_mut(&name);
         let code = if found.is_some() { 0 } else { NO_SUCH_NAME };
-        let addresses = found.filter(|_| record_type == A && !truncated);
-        let addresses = addresses.unwrap_or_default();
+        let known = found.filter(|_| record_type == A && !truncated);
+        let (addresses, ttl) = known.map(Known::give).unwrap_or_default();
 
         let mut answer = query.get(..2)?.to_vec();
         answer.extend([0x81 | if truncated { 2 } else { 0 }, 0x80 | code, 0, 1]);
@@ -102,8 +141,10 @@ impl State {
         answer.extend([0; 4]);
         answer.extend(question);
         for address in addresses {
-            // The name as a pointer to the question, type A, class IN, a TTL of 60.
-            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+            // The name as a pointer to the question, type A, class IN.
+            answer.extend([0xc0, 12, 0, 1, 0, 1]);
+            answer.extend(ttl.to_be_bytes());
+            answer.extend([0, 4]);
             answer.extend(address.octets());
         }
         Some(answer)

@@ -34,6 +34,7 @@ pub struct Seen {
     /// Which of the origin's connections it came on.
     pub connection: usize,
     pub(super) received: Arc<AtomicU64>,
+    pub(super) sent: Arc<AtomicU64>,
     pub(super) trailers: Arc<Mutex<Vec<String>>>,
 }
 
@@ -59,6 +60,11 @@ impl Seen {
     /// How much of the body has arrived by now.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Acquire)
+    }
+
+    /// How much of a long answer the origin has handed to its connection by now, in bytes.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Acquire)
     }
 }
 

@@ -67,8 +67,8 @@ pub async fn answer(
     }
     Ok(match segments.as_slice() {
         ["echo", ..] => echo(&seen, &body),
-        ["bytes", count] => sized(count.parse().unwrap()),
-        ["chunked", count] => Response::new(zeros(count.parse().unwrap())),
+        ["bytes", count] => sized(count.parse().unwrap(), &seen),
+        ["chunked", count] => Response::new(zeros(count.parse().unwrap(), &seen)),
         ["events", count, every] => events(count.parse().unwrap(), every.parse().unwrap()),
         ["graphql"] => github::graphql(&body),
         ["grpc", ..] => grpc(body),
@@ -107,6 +107,7 @@ fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Se
             .collect(),
         connection,
         received: Arc::default(),
+        sent: Arc::default(),
         trailers: Arc::default(),
     };
     origin.seen.lock().push(seen.clone());
@@ -147,20 +148,22 @@ fn echo(seen: &Seen, body: &[u8]) -> Response<Body> {
     with_header(response, "content-type", "application/json")
 }
 
-fn sized(count: usize) -> Response<Body> {
+fn sized(count: usize, seen: &Seen) -> Response<Body> {
     with_header(
-        Response::new(zeros(count)),
+        Response::new(zeros(count, seen)),
         "content-length",
         &count.to_string(),
     )
 }
 
-fn zeros(count: usize) -> Body {
+fn zeros(count: usize, seen: &Seen) -> Body {
     static BLOCK: [u8; CHUNK] = [0; CHUNK];
-    let blocks = stream::unfold(count, |left| async move {
+    let sent = Arc::clone(&seen.sent);
+    let blocks = stream::unfold((count, sent), |(left, sent)| async move {
         let size = left.min(CHUNK);
         let block = Bytes::from_static(&BLOCK).slice(..size);
-        (size > 0).then(|| (Ok(Frame::data(block)), left - size))
+        sent.fetch_add(size as u64, Ordering::AcqRel);
+        (size > 0).then(|| (Ok(Frame::data(block)), (left - size, sent)))
     });
     StreamBody::new(blocks).boxed_unsync()
 }

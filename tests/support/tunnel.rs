@@ -100,18 +100,7 @@ impl Proxy {
 
     /// A client's configuration that trusts the proxy's CA and nothing else.
     pub fn tls_config(&self, alpn: &[&str]) -> ClientConfig {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(self.ca()).unwrap() {
-            roots.add(certificate.unwrap()).unwrap();
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-        config
+        tls_config_trusting(&std::fs::read(self.ca()).unwrap(), alpn)
     }
 
     /// A GET over HTTPS whose answer may be a denial of the CONNECT as well.
@@ -172,6 +161,22 @@ impl Proxy {
             })
         })
     }
+}
+
+/// A client's configuration that trusts the certificates of a PEM file and nothing else.
+pub fn tls_config_trusting(pem: &[u8], alpn: &[&str]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config
 }
 
 /// The TLS handshake on a tunnel that stands already.

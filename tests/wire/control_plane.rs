@@ -26,7 +26,8 @@ fn the_admin_socket_is_for_its_owner_alone() {
 #[test]
 fn a_peer_whose_uid_is_not_listed_is_turned_away_whatever_the_mode() {
     if !geteuid().is_root() {
-        // Only root can become somebody else.
+        // Only root can become another user here; the tests of src/admin/socket.rs check the
+        // uid as every user.
         return;
     }
     for (uids, passes) in [(json!([]), false), (json!([NOBODY]), true)] {

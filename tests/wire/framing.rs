@@ -194,16 +194,15 @@ fn a_connect_with_a_body_is_refused() {
 fn framing_with_two_readings_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
+    let mut wrong = Vec::new();
     for fields in [
         "Content-Length: 5\r\nContent-Length: 6",
         "Content-Length: +5",
         "Content-Length: 5, 6",
         "Content-Length : 5",
-        "Transfer-Encoding: gzip, chunked",
-        "Transfer-Encoding: chunked, chunked",
-        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: xchunked",
         "Transfer-Encoding: identity",
+        "Transfer-Encoding: chunked, gzip",
         "Transfer-Encoding : chunked",
         "X-Folded: a\r\n b",
         "X-Nul: a\0b",
@@ -213,8 +212,46 @@ fn framing_with_two_readings_is_refused() {
     ] {
         let head = format!("POST /echo HTTP/1.1\r\nHost: {HOST}\r\n{fields}\r\n\r\n");
         let reply = proxy.https(HOST, format!("{head}0\r\n\r\n"));
-        assert_eq!(reply.status, 400, "{fields:?}: {reply:?}");
+        if reply.status != 400 {
+            wrong.push(format!("{fields:?}: {reply:?}"));
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(origin.seen().is_empty(), "{:?}", origin.seen());
+}
+
+/// hyper accepts all of these and reads the body in its own way; only the proxy's check of the
+/// framing refuses them. The code tells its refusals from hyper's, which are bare.
+#[test]
+fn framing_that_hyper_accepts_is_refused_by_the_proxys_own_check() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut wrong = Vec::new();
+    for fields in [
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: chunked, chunked",
+        "Transfer-Encoding: identity, chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: xchunked, chunked",
+        "Transfer-Encoding: , chunked",
+    ] {
+        let inside = format!("POST /echo HTTP/1.1\r\nHost: {HOST}\r\n{fields}\r\n\r\n");
+        let plain = format!(
+            "POST http://plain.example.com/echo HTTP/1.1\r\nHost: plain.example.com\r\n\
+             {fields}\r\n\r\n"
+        );
+        for reply in [
+            proxy.https(HOST, format!("{inside}0\r\n\r\n")),
+            proxy.exchange(format!("{plain}0\r\n\r\n")),
+        ] {
+            let ours = reply.header("x-proxy-denied") == Some("malformed_request");
+            if reply.status != 400 || !ours {
+                wrong.push(format!("{fields:?}: {reply:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(origin.seen().is_empty(), "{:?}", origin.seen());
 }
 

@@ -143,30 +143,6 @@ fn every_link_between_documents_leads_somewhere() {
     }
 }
 
-#[test]
-fn every_test_that_the_security_map_names_exists() {
-    let mut code = String::new();
-    for file in files(&root(), "rs") {
-        code += &std::fs::read_to_string(file).unwrap();
-    }
-    let map = read("tests/security/README.md");
-    let names = map
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(|text| !text.contains(['/', '.', ' ']));
-    let mut count = 0;
-    for name in names {
-        let name = name.rsplit("::").next().unwrap();
-        assert!(
-            code.contains(&format!("fn {name}(")),
-            "there is no test {name}"
-        );
-        count += 1;
-    }
-    assert!(count > 40, "{count} tests are named");
-}
-
 /// The plain part of YAML, as JSON: mappings, sequences and texts.
 fn yaml(text: &str) -> Value {
     fn value(events: &mut saphyr_parser::Parser<'_, saphyr_parser::StrInput<'_>>) -> Option<Value> {

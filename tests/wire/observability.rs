@@ -1,5 +1,6 @@
 //! What operators see: metrics and the audit.
 
+use addons::contract::Code;
 use serde_json::json;
 
 use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
@@ -37,6 +38,102 @@ fn requests_and_denials_are_counted_by_allowlist_entry() {
         !text.contains("x0.example.net") && !text.contains("deep."),
         "{text}"
     );
+}
+
+/// A rule that watches for growth sees nothing where a series begins with 1.
+#[test]
+fn series_with_known_labels_exist_from_the_start_with_0() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.credential(json!({
+        "name": "fixed", "hosts": ["api.example.com"], "bearer": "a-secret-of-nobody",
+    }));
+    let token_file = setup.dir().join("auth.json");
+    std::fs::write(&token_file, json!({ "tokens": {} }).to_string()).unwrap();
+    setup.credential(json!({
+        "name": "login", "hosts": ["other.example.com"],
+        "oauth": { "provider": "codex", "token_file": token_file },
+    }));
+    let proxy = setup.start();
+    let text = proxy.admin("GET", "/internal/metrics", None).text();
+    let missing: Vec<String> = known_series()
+        .into_iter()
+        .filter(|series| !text.lines().any(|line| line == format!("{series} 0")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?} are not in\n{text}");
+}
+
+/// The series of a server with this configuration that count nothing yet. Those whose labels an
+/// upstream chooses (`proxy_requests_total`, by status) or a container (`proxy_rate_limit_*`)
+/// are not known beforehand.
+fn known_series() -> Vec<String> {
+    let outcomes = ["ok", "denied", "failed", "aborted"];
+    let mut series: Vec<String> = ["folded", "dropped"]
+        .map(|what| format!("proxy_audit_lines_{what}_total"))
+        .into();
+    series.push("proxy_active_connections".into());
+    let one_label = |name: &str, label: &str, values: &[&str]| {
+        let line = |value| format!("{name}{{{label}=\"{value}\"}}");
+        values.iter().map(line).collect::<Vec<_>>()
+    };
+    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    let pushes = [
+        "repo_not_authorized",
+        "branch_deletion_blocked",
+        "bot_branch_restricted",
+        "push_too_large",
+        "body_too_large_to_inspect",
+        "unsupported_encoding",
+        "malformed_request",
+        "write_not_allowed",
+    ];
+    let leaves = ["minted", "cached", "limited", "failed"];
+    let spans = ["exported", "refused", "dropped"];
+    for (name, label, values) in [
+        ("proxy_denials_total", "code", &codes[..]),
+        ("proxy_git_push_blocked_total", "reason", &pushes),
+        ("proxy_leaf_certificates_total", "outcome", &leaves),
+        ("proxy_config_reloads_total", "status", &["ok", "failed"]),
+        ("proxy_trace_spans_total", "outcome", &spans),
+        (
+            "proxy_credentials_injected_total",
+            "credential",
+            &["fixed", "login"],
+        ),
+        (
+            "proxy_circuit_breaker_state",
+            "upstream",
+            &["api.example.com"],
+        ),
+        (
+            "proxy_circuit_breaker_failures_total",
+            "upstream",
+            &["api.example.com"],
+        ),
+        (
+            "proxy_request_duration_seconds_count",
+            "upstream",
+            &["api.example.com"],
+        ),
+    ] {
+        series.extend(one_label(name, label, values));
+    }
+    for operation in ["refs", "fetch", "push", "lfs", "page"] {
+        let line = |outcome| {
+            format!("proxy_git_operations_total{{operation=\"{operation}\",outcome=\"{outcome}\"}}")
+        };
+        series.extend(outcomes.map(line));
+    }
+    for kind in ["A", "AAAA", "CNAME", "HTTPS", "TXT", "ANY", "other"] {
+        let line =
+            |outcome| format!("proxy_dns_queries_total{{outcome=\"{outcome}\",type=\"{kind}\"}}");
+        series.extend(outcomes.map(line));
+    }
+    let refreshes = ["ok", "refused", "failed"].map(|outcome| {
+        format!("proxy_oauth_refreshes_total{{outcome=\"{outcome}\",provider=\"codex\"}}")
+    });
+    series.extend(refreshes);
+    series
 }
 
 #[test]

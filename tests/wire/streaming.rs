@@ -6,10 +6,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Request;
 
-use crate::support::{Origin, Proxy, RawOrigin, Tls, eventually, read_reply};
+use crate::support::{Origin, Proxy, RawOrigin, Seen, Tls, eventually, frames, read_reply};
 
 const HOST: &str = "api.example.com";
 const MEGABYTE: usize = 1 << 20;
+
+/// What lies between an origin and a client that does not read: the sockets' buffers of two
+/// connections on loopback (up to 6 MiB to receive and 4 MiB to send each, by Linux's defaults),
+/// HTTP/2 windows and the buffers of the HTTP libraries.
+const MOST_UNREAD: u64 = 32 * MEGABYTE as u64;
 
 /// How much a long body may move the proxy's memory, in kilobytes.
 const LEEWAY: u64 = 30 * 1024;
@@ -80,19 +85,52 @@ fn an_upload_of_300_mb_hardly_moves_the_memory() {
     assert_eq!(received[1..], [150 * MEGABYTE as u64; 2]);
 }
 
+/// Over HTTP/1.1 and HTTP/2, on both sides of the proxy.
 #[test]
 fn a_client_that_does_not_read_holds_the_origin_back() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_memory_holds(&proxy, || {
-        let mut stream = proxy.tls(HOST);
-        write!(
-            stream,
-            "GET /bytes/500000000 HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
-        )
-        .unwrap();
-        std::thread::sleep(Duration::from_secs(3));
+        let mut http1 = proxy.tls(HOST);
+        let head = "GET /bytes/500000000 HTTP/1.1\r\nHost:";
+        write!(http1, "{head} {HOST}\r\n\r\n").unwrap();
+        assert_held_back(&origin, "HTTP/1.1");
+        // It was held back and not forgotten.
+        let more = 2 * MOST_UNREAD;
+        let read = std::io::copy(&mut http1.take(more), &mut std::io::sink()).unwrap();
+        assert_eq!(read, more);
+
+        let mut http2 = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
+        http2.write_all(&frames::opening()).unwrap();
+        // The client's windows are open as far as they go: 2^31 - 1 bytes.
+        let window = (i32::MAX - 65_535).to_be_bytes();
+        let request = frames::get(HOST, "/bytes/500000000");
+        let opened = [
+            frames::frame(frames::WINDOW_UPDATE, 0, 0, &window),
+            frames::request(1, &request),
+            frames::frame(frames::WINDOW_UPDATE, 0, 1, &window),
+        ];
+        http2.write_all(&opened.concat()).unwrap();
+        assert_held_back(&origin, "HTTP/2.0");
     });
+}
+
+/// Asserts that the newest download comes to a halt while nobody reads it.
+#[track_caller]
+fn assert_held_back(origin: &Origin, version: &str) {
+    let mut before = 0;
+    eventually("the origin stops sending", Duration::from_secs(20), || {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = origin.seen().last().map_or(0, Seen::sent);
+        let still = now > 0 && now == before;
+        before = now;
+        still
+    });
+    assert_eq!(origin.seen().last().unwrap().version, version);
+    assert!(
+        before < MOST_UNREAD,
+        "the origin could send {before} bytes to a client that reads none"
+    );
 }
 
 #[test]

@@ -349,6 +349,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Every value of [`Outcome::label`].
+    pub const LABELS: [&'static str; 4] = ["ok", "denied", "failed", "aborted"];
+
     /// `ok`, `denied`, `failed` or `aborted`: the outcome as metrics and the audit name it.
     pub fn label(&self) -> &'static str {
         use super::denial::Fault;

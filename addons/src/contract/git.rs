@@ -19,6 +19,9 @@ pub enum GitOperation {
 }
 
 impl GitOperation {
+    /// Every value of [`GitOperation::as_str`].
+    pub const LABELS: [&'static str; 5] = ["refs", "fetch", "push", "lfs", "page"];
+
     /// The `operation` label of metrics.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -17,6 +17,18 @@ const RECORD_TYPES: [&str; 13] = [
     "A", "AAAA", "CNAME", "HTTPS", "SVCB", "MX", "TXT", "NS", "SOA", "PTR", "SRV", "CAA", "ANY",
 ];
 
+/// The codes that the git rules deny a push with.
+const PUSH_DENIALS: [Code; 8] = [
+    Code::RepoNotAuthorized,
+    Code::BranchDeletionBlocked,
+    Code::BotBranchRestricted,
+    Code::PushTooLarge,
+    Code::BodyTooLargeToInspect,
+    Code::UnsupportedEncoding,
+    Code::MalformedRequest,
+    Code::WriteNotAllowed,
+];
+
 /// Counts flows. Made once: a reload keeps it.
 pub struct Metrics {
     requests: ShardedCounterVec,
@@ -31,8 +43,34 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics.
+    /// Registers the metrics. Series whose labels do not depend on the configuration exist from
+    /// here on, with 0.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self::register(registry)?;
+        let codes = |codes: &[Code]| codes.iter().map(|code| code.as_str()).collect::<Vec<_>>();
+        let types = [&RECORD_TYPES[..], &["other"]].concat();
+        create_series(&metrics.denials, &[&codes(Code::ALL)]);
+        create_series(&metrics.dns_queries, &[&types, &Outcome::LABELS]);
+        let operations = &GitOperation::LABELS;
+        create_series(&metrics.git_operations, &[operations, &Outcome::LABELS]);
+        create_series(&metrics.pushes_blocked, &[&codes(&PUSH_DENIALS)]);
+        Ok(metrics)
+    }
+
+    /// Creates the series of a configuration, with 0 where they are new: those of the entries of
+    /// the allowlist, by their labels, and of the credentials, by their names.
+    pub fn create_configured<'c>(
+        &self,
+        upstreams: impl Iterator<Item = &'c str>,
+        credentials: impl Iterator<Item = &'c str>,
+    ) {
+        for upstream in upstreams {
+            let _ = self.durations.get_metric_with_label_values(&[upstream]);
+        }
+        create_series(&self.injected, &[&credentials.collect::<Vec<_>>()]);
+    }
+
+    fn register(registry: &Registry) -> prometheus::Result<Self> {
         let durations = Opts::new(
             "proxy_request_duration_seconds",
             "How long requests took, by allowlist entry",
@@ -164,6 +202,24 @@ fn counters<P: Atomic + 'static>(
     )
 }
 
+/// Creates the series of every combination of the values of each label.
+fn create_series<P: Atomic>(counters: &GenericCounterVec<P>, labels: &[&[&str]]) {
+    let mut series: Vec<Vec<&str>> = vec![Vec::new()];
+    for values in labels {
+        let mut longer = Vec::new();
+        for (before, value) in series
+            .iter()
+            .flat_map(|s| values.iter().map(move |v| (s, v)))
+        {
+            longer.push([&before[..], &[*value]].concat());
+        }
+        series = longer;
+    }
+    for values in series {
+        let _ = counters.get_metric_with_label_values(&values);
+    }
+}
+
 fn registered<C: Collector + Clone + 'static>(
     registry: &Registry,
     collector: C,
@@ -256,6 +312,22 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn outcomes_and_operations_are_listed_completely() {
+        let denied = outcome(403, Some(Code::RuleDenied));
+        let failed = outcome(502, Some(Code::UpstreamTls));
+        let aborted = Outcome {
+            aborted: true,
+            ..outcome(200, None)
+        };
+        let labels = [outcome(200, None), denied, failed, aborted].map(|one| one.label());
+        assert_eq!(labels, Outcome::LABELS);
+        let refs = GitOperation::Refs { push: false };
+        use GitOperation::{Fetch, Lfs, Page, Push};
+        let operations = [refs, Fetch, Push, Lfs, Page].map(GitOperation::as_str);
+        assert_eq!(operations, GitOperation::LABELS);
     }
 
     #[test]
@@ -356,7 +428,12 @@ mod tests {
         let text = text(&registry);
         let series = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
         assert_eq!(series("proxy_requests_total{"), 2, "{text}");
-        assert_eq!(series("proxy_dns_queries_total{"), 1);
+        let made_up = text
+            .lines()
+            .filter(|line| line.contains("TYPE") && !line.starts_with('#'));
+        assert_eq!(made_up.count(), 0, "{text}");
+        let other = r#"proxy_dns_queries_total{outcome="ok",type="other"} 50"#;
+        assert!(text.contains(other), "{text}");
     }
 
     #[test]

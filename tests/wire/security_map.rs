@@ -1,0 +1,132 @@
+//! The security map names tests that the runner runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+/// Fails when the map names a test that no test binary lists, or only as ignored. The binaries
+/// are asked, not the sources: a name in a comment or of a helper function is no test.
+#[test]
+fn every_test_that_the_security_map_names_is_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let built = test_binaries(root);
+    let mut tests = BTreeSet::new();
+    let mut missing = Vec::new();
+    for source in test_sources(root) {
+        let newest_first = built.get(&source).into_iter().flatten();
+        match newest_first.rev().find_map(|(_, binary)| run_by(binary)) {
+            Some(listed) => tests.extend(listed),
+            None => missing.push(source),
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "no test binary is built of {missing:?}; run ./scripts/test or `cargo test --workspace`, \
+         which build them all before the first test runs"
+    );
+
+    let map = std::fs::read_to_string(root.join("tests/security/README.md")).unwrap();
+    let named = names(&map);
+    assert!(named.len() > 40, "{} tests are named", named.len());
+    let unknown: Vec<_> = named.difference(&tests).collect();
+    assert!(
+        unknown.is_empty(),
+        "tests/security/README.md names tests that are not run: {unknown:#?}"
+    );
+}
+
+#[test]
+fn comments_helpers_and_ignored_tests_are_not_listed() {
+    // Of this binary, whatever its age: the one that is running.
+    let listed = run_by(&std::env::current_exe().unwrap()).unwrap();
+    assert!(listed.contains("comments_helpers_and_ignored_tests_are_not_listed"));
+    for name in ["test_binaries", "a_name_in_a_comment", "is_ignored"] {
+        assert!(!listed.contains(name), "{name} is listed");
+    }
+}
+
+#[test]
+#[ignore = "an example of a test that is not run"]
+fn is_ignored() {}
+
+/// The tests that the map names, without the modules that they are in.
+fn names(map: &str) -> BTreeSet<String> {
+    let quoted = map.split('`').skip(1).step_by(2);
+    quoted
+        .filter(|text| !text.contains(['/', '.', ' ']))
+        .map(last_segment)
+        .collect()
+}
+
+fn last_segment(path: &str) -> String {
+    path.rsplit("::").next().unwrap_or(path).to_owned()
+}
+
+/// The root file of each target of the workspace that has tests.
+fn test_sources(root: &Path) -> Vec<PathBuf> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let targets = packages
+        .iter()
+        .flat_map(|package| package["targets"].as_array().unwrap());
+    targets
+        .filter(|target| target["test"] == true)
+        .map(|target| PathBuf::from(target["src_path"].as_str().unwrap()))
+        .collect()
+}
+
+/// The executables beside this one by the root file that they were built from, oldest first.
+/// Cargo leaves the executables of earlier builds in place.
+fn test_binaries(root: &Path) -> BTreeMap<PathBuf, BTreeSet<(SystemTime, PathBuf)>> {
+    let own = std::env::current_exe().unwrap();
+    let mut built: BTreeMap<PathBuf, BTreeSet<_>> = BTreeMap::new();
+    for entry in std::fs::read_dir(own.parent().unwrap()).unwrap().flatten() {
+        let dependencies = entry.path();
+        let binary = dependencies.with_extension("");
+        if dependencies.extension().is_none_or(|e| e != "d") || !binary.is_file() {
+            continue;
+        }
+        // The first prerequisite is the root file, relative to the workspace.
+        let text = std::fs::read_to_string(&dependencies).unwrap();
+        let source = text
+            .split_once(": ")
+            .and_then(|(_, rest)| rest.split_whitespace().next());
+        if let (Some(source), Ok(modified)) = (source, binary.metadata().unwrap().modified()) {
+            let of_source = built.entry(root.join(source)).or_default();
+            of_source.insert((modified, binary));
+        }
+    }
+    built
+}
+
+/// The tests that a binary runs by default; `None` where it is no test binary, as the product's
+/// own executable is none.
+fn run_by(binary: &Path) -> Option<BTreeSet<String>> {
+    let all = list(binary, &[])?;
+    let ignored = list(binary, &["--ignored"])?;
+    Some(
+        all.difference(&ignored)
+            .map(|path| last_segment(path))
+            .collect(),
+    )
+}
+
+fn list(binary: &Path, options: &[&str]) -> Option<BTreeSet<String>> {
+    let output = Command::new(binary)
+        .args(["--list", "--format", "terse"])
+        .args(options)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let lines = text.lines().map(|line| line.strip_suffix(": test"));
+    let tests: Option<BTreeSet<_>> = lines.map(|line| line.map(str::to_owned)).collect();
+    tests.filter(|_| output.status.success())
+}
