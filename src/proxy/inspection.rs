@@ -211,3 +211,114 @@ fn busy() -> Denial {
         .retry_after(RETRY_AFTER)
         .rule("limits.inspect_memory")
 }
+
+#[cfg(test)]
+mod tests {
+    use addons::contract::{AuthMode, ContainerId, Level, Registration, Source};
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    const MB: usize = 1024 * 1024;
+    const LIMIT: usize = 16 * MB;
+
+    fn inspection() -> Arc<Inspection> {
+        Arc::new(Inspection::new(&Registry::new()).unwrap())
+    }
+
+    fn container(id: &str) -> Container {
+        let id = ContainerId::parse(id).unwrap();
+        Container::new(Registration {
+            source: Source::Listener(id.clone()),
+            id,
+            lease: 1,
+            repos: Vec::new(),
+            auth_mode: AuthMode::User,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            expires_at: OffsetDateTime::UNIX_EPOCH,
+            allowed_domains: None,
+            level: Level::Public,
+        })
+    }
+
+    /// Reserves as many MB as there are to be had, in bodies of one.
+    fn fill(inspection: &Arc<Inspection>, container: &Container) -> Vec<Arc<Reservation>> {
+        let body = || {
+            let body = inspection.begin(container, LIMIT).ok()?;
+            body.grow(MB - BODY_OVERHEAD).ok().map(|()| body)
+        };
+        std::iter::from_fn(body).take(100).collect()
+    }
+
+    #[test]
+    fn a_container_gets_a_quarter_and_the_last_quarter_is_for_small_holders() {
+        let inspection = inspection();
+        let containers = ["a", "b", "c", "d", "e"].map(container);
+        let held: Vec<_> = containers
+            .each_ref()
+            .map(|one| fill(&inspection, one))
+            .into();
+        // Three fill their quarter; of the last one, a small holder gets a MB.
+        assert_eq!(
+            held.iter().map(Vec::len).collect::<Vec<_>>(),
+            [4, 4, 4, 1, 1]
+        );
+        let denial = inspection.begin(&containers[0], LIMIT).err().unwrap();
+        assert_eq!(denial.code(), Code::InspectionBusy);
+        assert_eq!(denial.retry_after_seconds(), Some(1));
+        assert_eq!(inspection.memory.get() as usize, 14 * MB);
+        drop(held);
+        assert_eq!(inspection.memory.get(), 0);
+        assert_eq!(fill(&inspection, &containers[4]).len(), 4);
+    }
+
+    #[test]
+    fn many_small_bodies_count_as_well() {
+        let inspection = inspection();
+        let container = container("a");
+        let begin = || inspection.begin(&container, LIMIT).ok();
+        let bodies: Vec<_> = std::iter::from_fn(begin).collect();
+        assert_eq!(bodies.len(), 4 * MB / BODY_OVERHEAD);
+    }
+
+    #[test]
+    fn bytes_hold_their_reservation_until_the_last_reference_is_gone() {
+        let inspection = inspection();
+        let body = inspection.begin(&container("a"), LIMIT).unwrap();
+        body.grow(MB).unwrap();
+        let kept = body.keep(Bytes::from_static(b"judged"));
+        assert_eq!(inspection.memory.get(), 6);
+        let part = kept.slice(2..4);
+        drop(kept);
+        assert_eq!(inspection.memory.get(), 6);
+        drop(part);
+        assert_eq!(inspection.memory.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_container_computes_one_body_at_a_time_so_others_hardly_wait_for_it() {
+        let inspection = inspection();
+        let (greedy, other) = (container("a"), container("b"));
+        let running = Arc::new(AtomicUsize::new(0));
+        let queue = (0..20).map(|_| {
+            let body = inspection.begin(&greedy, LIMIT).unwrap();
+            let running = Arc::clone(&running);
+            let work = move || {
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0);
+                std::thread::sleep(Duration::from_millis(20));
+                running.fetch_sub(1, Ordering::SeqCst);
+            };
+            tokio::spawn(contract::Inspection::run(&*body, Box::new(work)))
+        });
+        let queue: Vec<_> = queue.collect();
+        tokio::task::yield_now().await;
+        let begun = std::time::Instant::now();
+        let body = inspection.begin(&other, LIMIT).unwrap();
+        contract::Inspection::run(&*body, Box::new(|| ())).await;
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_millis(200), "{waited:?} of 400 ms");
+        for body in queue {
+            body.await.unwrap();
+        }
+    }
+}

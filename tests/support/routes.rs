@@ -238,6 +238,12 @@ fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
             gzip.write_all(body.as_bytes()).unwrap();
             encoded("gzip", gzip.finish().unwrap())
         }
+        "deflate" => {
+            let fast = flate2::Compression::fast();
+            let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), fast);
+            zlib.write_all(body.as_bytes()).unwrap();
+            encoded("deflate", zlib.finish().unwrap())
+        }
         "br" => encoded("br", stored_brotli(body.as_bytes())),
         "zstd" => encoded("zstd", stored_zstd(body.as_bytes())),
         "split" => {
@@ -253,18 +259,28 @@ fn reflect(how: &str, headers: &HeaderMap) -> Response<Body> {
             });
             Response::new(StreamBody::new(pieces).boxed_unsync())
         }
-        "trailer" => {
-            let mut trailers = HeaderMap::new();
-            trailers.insert("x-echo", HeaderValue::from_str(&secret).unwrap());
-            let frames = [
-                Ok(Frame::data(Bytes::from_static(b"see below"))),
-                Ok(Frame::trailers(trailers)),
-            ];
-            let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
-            with_header(Response::new(body), "trailer", "x-echo")
+        "trailer" => with_trailers(&secret, Some("see below")),
+        "short-trailer" => with_header(with_trailers(&secret, Some("ok")), "content-length", "2"),
+        "lone-trailer" => with_trailers(&secret, None),
+        "204-trailer" | "304-trailer" => {
+            let mut response = with_trailers(&secret, None);
+            *response.status_mut() = how[..3].parse().unwrap();
+            response
         }
         _ => text(StatusCode::OK, &body),
     }
+}
+
+fn with_trailers(secret: &str, data: Option<&'static str>) -> Response<Body> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-echo", HeaderValue::from_str(secret).unwrap());
+    let data = data.map(|data| Frame::data(Bytes::from_static(data.as_bytes())));
+    let frames: Vec<_> = data
+        .into_iter()
+        .chain([Frame::trailers(trailers)])
+        .collect();
+    let body = StreamBody::new(stream::iter(frames.into_iter().map(Ok))).boxed_unsync();
+    with_header(Response::new(body), "trailer", "x-echo")
 }
 
 fn encoded(how: &str, body: Vec<u8>) -> Response<Body> {

@@ -1,12 +1,13 @@
 //! Secrets: added last, only where they belong, and never seen again.
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::support::{Origin, Proxy, Setup, eventually};
+use crate::support::{Origin, Proxy, RawOrigin, Setup, eventually};
 
 const HOST: &str = "api.example.com";
 const SECRET: &str = "sk-live-4f9a1c7be02d58c36e";
@@ -124,7 +125,7 @@ fn a_credential_goes_to_its_host_and_port_alone_and_never_in_clear_text() {
     proxy.https_get("other.example.com", "/echo", &[]);
     proxy.curl(&[&format!("https://{HOST}:8443/echo")]);
     let mut clear = proxy.tunnel("both.example.com:443");
-    std::io::Write::write_all(
+    Write::write_all(
         &mut clear,
         b"GET /echo HTTP/1.1\r\nHost: both.example.com:443\r\n\r\n",
     )
@@ -187,6 +188,57 @@ fn an_echo_of_the_secret_is_redacted_in_fields_body_chunks_and_trailers() {
             "{how}: {shown}"
         );
     }
+}
+
+#[test]
+fn trailers_are_scrubbed_whatever_body_they_follow() {
+    let origin = Origin::start();
+    let proxy = start(&origin, vendor());
+    let mut failures = Vec::new();
+    for (method, how, shown) in [
+        ("GET", "trailer", true),
+        ("GET", "short-trailer", true),
+        ("GET", "lone-trailer", true),
+        ("GET", "204-trailer", false),
+        ("GET", "304-trailer", false),
+        ("HEAD", "lone-trailer", false),
+    ] {
+        let uri = format!("https://{HOST}/reflect/{how}");
+        let request = http::Request::builder().method(method).uri(uri);
+        let reply = proxy.h2(HOST, request.header("te", "trailers").body("").unwrap());
+        let reply = reply.unwrap();
+        let trailers = format!("{:?}", reply.trailers);
+        assert_no_secret(&format!("{trailers}{:?}", reply.headers), how);
+        // Behind a head that has no body they need not arrive.
+        if shown && !trailers.contains(REDACTED) {
+            failures.push((method, how, trailers));
+        }
+    }
+    assert_eq!(failures, []);
+}
+
+#[test]
+fn early_hints_of_an_upstream_go_no_further() {
+    let origin = Origin::start();
+    let upstream = RawOrigin::start(|mut stream| {
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head)?;
+        write!(
+            stream,
+            "HTTP/1.1 103 Early Hints\r\nLink: <{SECRET}>\r\n\r\n\
+             HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+        )
+    });
+    let mut setup = Setup::new(&origin);
+    setup.env.push(("VENDOR_KEY".into(), SECRET.into()));
+    setup.host("hints.example.com", upstream.address);
+    setup.credential(json!({
+        "name": "vendor", "hosts": ["hints.example.com"], "bearer": "${VENDOR_KEY}",
+    }));
+    let proxy = setup.start();
+    let reply = proxy.get("http://hints.example.com/", &[]);
+    assert_eq!((reply.status, reply.text()), (200, "ok".to_owned()));
+    assert_eq!(reply.header("link"), None);
 }
 
 #[test]

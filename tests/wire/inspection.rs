@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::bodies;
 use crate::support::frames::{self, DATA, END_HEADERS, HEADERS, RST_STREAM, frame};
-use crate::support::{Origin, Proxy, SOON, Setup, Tls, handshake, read_reply};
+use crate::support::{Origin, Proxy, RawOrigin, SOON, Setup, Tls, handshake, read_reply};
 
 const MB: usize = 1 << 20;
 const API: &str = "api.example.com";
@@ -287,6 +287,46 @@ fn a_body_that_is_announced_over_the_limit_is_refused() {
     }
     assert!(proxy.metric("proxy_inspection_rejected_total", &["bytes"]) >= 3.0);
     origin.assert_untouched();
+}
+
+#[test]
+fn an_answer_that_trickles_ends_within_the_inspection_timeout() {
+    let slow = RawOrigin::start(|mut stream| {
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"objects\":")?;
+        loop {
+            std::thread::sleep(Duration::from_millis(100));
+            stream.write_all(b" ")?;
+        }
+    });
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.containers.clear();
+    setup.host("lfs.example.com", slow.address);
+    setup.proxy["limits"] = json!({ "inspect_timeout": "1s" });
+    setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["lfs.example.com"] } }));
+    let proxy = setup.start();
+    proxy.register_as(
+        json!({ "container_ip": "127.0.0.1", "container_id": "web", "repos": ["acme/web"] }),
+    );
+    let body = "{\"operation\":\"download\",\"objects\":[]}";
+    let reply = proxy.exchange(format!(
+        "POST http://lfs.example.com{} HTTP/1.1\r\nHost: lfs.example.com\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        JUDGED[0].1,
+        body.len()
+    ));
+    reply.assert_denied(
+        504,
+        "upstream_timeout",
+        "The response body of lfs.example.com",
+    );
+    assert_eq!(
+        proxy.metric("proxy_inspection_rejected_total", &["timeout"]),
+        1.0
+    );
+    assert_eq!(proxy.metric("proxy_inspection_memory_bytes", &[]), 0.0);
 }
 
 /// Padding that decodes to nothing, then a bomb of 64 MiB, each by the encoding's own means.

@@ -261,3 +261,87 @@ impl Inspection for InPlace {
         Box::pin(std::future::ready(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Has room for so many bytes, and keeps the threads that computations ran on.
+    #[derive(Default)]
+    struct Room {
+        left: Mutex<usize>,
+        threads: Mutex<Vec<std::thread::ThreadId>>,
+    }
+
+    impl Inspection for Room {
+        fn reserve(&self, bytes: usize) -> Verdict {
+            let mut left = self.left.lock();
+            let busy = || Denial::new(Code::InspectionBusy, "busy");
+            *left = left.checked_sub(bytes).ok_or_else(busy)?;
+            Ok(())
+        }
+
+        fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+            let thread = std::thread::spawn(work);
+            self.threads.lock().push(thread.thread().id());
+            // A panic there is what the caller finds out by itself.
+            let _ = thread.join();
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    fn body(text: String, max_values: usize, room: usize) -> (Buffered, Arc<Room>) {
+        let room = Arc::new(Room {
+            left: Mutex::new(room),
+            ..Room::default()
+        });
+        let given = Arc::clone(&room) as Arc<dyn Inspection>;
+        (Buffered::new(text.into(), max_values, given), room)
+    }
+
+    fn code<T>(result: Result<T, Denial>) -> Option<Code> {
+        result.err().map(|denial| denial.code())
+    }
+
+    #[test]
+    fn a_tree_is_paid_for_before_it_is_built() {
+        let text = || format!("[{}1]", "1,".repeat(99));
+        let (whole, room) = body(text(), 1000, 101 * BYTES_PER_VALUE);
+        assert_eq!(code(whole.json()), None);
+        assert_eq!(*room.left.lock(), 0);
+        let (whole, _) = body(text(), 1000, 101 * BYTES_PER_VALUE - 1);
+        assert_eq!(code(whole.json()), Some(Code::InspectionBusy));
+    }
+
+    #[test]
+    fn more_values_than_allowed_are_named_as_the_limit_however_the_body_is_read() {
+        let (whole, _) = body("[1,2,3]".to_owned(), 3, usize::MAX);
+        let denials = [
+            whole.json().unwrap_err(),
+            whole.decode::<Vec<u8>>().unwrap_err(),
+        ];
+        for denial in denials {
+            assert_eq!(denial.code(), Code::BodyTooLargeToInspect);
+            assert_eq!(denial.to_json()["limit"], "inspect_values");
+            assert_eq!(denial.to_json()["limit_values"], 3);
+        }
+        let (whole, _) = body("[1,2]".to_owned(), 3, usize::MAX);
+        assert_eq!(whole.decode::<Vec<u8>>().unwrap(), [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn what_takes_long_is_computed_elsewhere_and_a_panic_there_denies() {
+        let here = std::thread::current().id();
+        let (short, room) = body("1".repeat(READ_IN_PLACE), 1, 0);
+        let thread = |_: &Buffered| Ok(std::thread::current().id());
+        assert_eq!(short.read(thread).await.unwrap(), here);
+        assert_ne!(short.compute(thread).await.unwrap(), here);
+        let (long, _) = body("1".repeat(READ_IN_PLACE + 1), 1, 0);
+        assert_ne!(long.read(thread).await.unwrap(), here);
+        assert_eq!(room.threads.lock().len(), 1);
+        let panics = |_: &Buffered| -> Result<(), Denial> { panic!("a judge's mistake") };
+        assert_eq!(code(long.read(panics).await), Some(Code::InternalError));
+    }
+}
