@@ -4,12 +4,18 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use addons::contract::*;
+use addons::contract::{
+    Addon, AuthMode, Client, Code, Container, ContainerId, Flow, Host, HostSet, Kind, Level, Path,
+    Registration, Repo, Request, Scheme, Source,
+};
 use addons::git::{Git, GitSettings, PushWatch};
-use bytes::Bytes;
+use fixtures::send_body;
 use http::{HeaderMap, Method};
 use libfuzzer_sys::fuzz_target;
 use time::{Duration, OffsetDateTime};
+
+#[path = "../../addons/tests/fixtures/mod.rs"]
+mod fixtures;
 
 struct Silent;
 
@@ -17,7 +23,7 @@ impl PushWatch for Silent {
     fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
 }
 
-fn filters() -> Vec<Box<dyn BodyFilter>> {
+fn pushed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let host = Host::parse("github.com").unwrap();
     let git = Git::new(GitSettings {
         hosts: HostSet::from_iter([host.clone()]),
@@ -51,26 +57,14 @@ fn filters() -> Vec<Box<dyn BodyFilter>> {
     let path = Path::parse("/acme/web/git-receive-pack");
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
     git.request(&mut flow, &mut request).ready().unwrap().unwrap();
-    request.take_filters()
-}
-
-fn send<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Option<Code>) {
-    let mut filter = filters().pop().unwrap();
-    let mut out = BodyOut::default();
-    let mut verdict = Ok(());
-    for piece in pieces {
-        verdict = filter.chunk(Bytes::copy_from_slice(piece), &mut out);
-        if verdict.is_err() {
-            break;
-        }
-    }
-    let verdict = verdict.and_then(|()| filter.end(&mut out, None));
-    (out.drain().flatten().collect(), verdict.err().map(|denial| denial.code()))
+    let (passed, verdict) = send_body(&mut flow, &mut request, pieces);
+    (passed, verdict.err().map(|denial| denial.code()))
 }
 
 fuzz_target!(|body: &[u8]| {
-    let (whole, expected) = send(std::iter::once(body));
-    let (passed, code) = send(body.chunks(1));
+    let (whole, expected) = pushed(&[body]);
+    let bytes: Vec<_> = body.chunks(1).collect();
+    let (passed, code) = pushed(&bytes);
     assert_eq!(code, expected);
     assert!(body.starts_with(&passed) && passed.starts_with(&whole));
     assert!(code.is_some() || passed == body);

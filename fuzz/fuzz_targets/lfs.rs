@@ -1,0 +1,79 @@
+//! LFS batches: none panics or takes long, and what is sent is read back as what was understood.
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use addons::contract::{
+    Addon, AuthMode, Client, Code, Container, ContainerId, Flow, Host, HostSet, Kind, Level, Path,
+    Registration, Repo, Request, Scheme, Source,
+};
+use addons::git::{Git, GitSettings, PushWatch};
+use fixtures::send_body;
+use http::{HeaderMap, Method};
+use libfuzzer_sys::fuzz_target;
+use time::{Duration, OffsetDateTime};
+
+#[path = "../../addons/tests/fixtures/mod.rs"]
+mod fixtures;
+
+struct Silent;
+
+impl PushWatch for Silent {
+    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
+}
+
+/// What would be sent of a batch, or the code of its denial.
+fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
+    let host = Host::parse("github.com").unwrap();
+    let git = Git::new(GitSettings {
+        hosts: HostSet::from_iter([host.clone()]),
+        bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
+        allow_branch_deletion: false,
+        public_reads: false,
+        report_push_denials: true,
+        warning_bytes: 512,
+        hard_limit_bytes: 1024,
+
+        reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
+        watch: Arc::new(Silent),
+    });
+    let now = OffsetDateTime::now_utc();
+    let container = Container::new(Registration {
+        id: ContainerId::parse("fuzz").unwrap(),
+        lease: 1,
+        source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        repos: vec![Repo {
+            name: "acme/web".into(),
+            max_receive_pack_bytes: None,
+        }],
+        auth_mode: AuthMode::Bot,
+        created_at: now,
+        expires_at: now + Duration::hours(1),
+        allowed_domains: None,
+        level: Level::Public,
+    });
+    let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
+    flow.principal = Some(Arc::new(container).into());
+    let path = Path::parse("/acme/web/info/lfs/objects/batch");
+    let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
+    git.request(&mut flow, &mut request).ready().unwrap().unwrap();
+    let (sent, verdict) = send_body(&mut flow, &mut request, &[batch]);
+    verdict.map(|()| sent).map_err(|denial| denial.code())
+}
+
+fuzz_target!(|batch: &[u8]| {
+    let begun = std::time::Instant::now();
+    match asked(batch) {
+        Ok(sent) => {
+            assert!(sent.len() <= batch.len() + 1024, "what is sent grows");
+            assert_eq!(asked(&sent).as_ref(), Ok(&sent), "it is understood in another way");
+            let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap();
+            let sizes = sent["objects"].as_array().into_iter().flatten();
+            let too_large = |object: &serde_json::Value| object["size"].as_u64() > Some(1024);
+            assert!(sent["operation"] == "download" || !{ sizes }.any(too_large));
+        }
+        Err(code) => assert_ne!(code, Code::InternalError),
+    }
+    assert!(begun.elapsed().as_millis() < 500, "{:?}", begun.elapsed());
+});
