@@ -34,7 +34,11 @@ fn content(selector: u8, body: &Bytes, chunk: usize, most: usize) -> Option<Vec<
         verdict = read(&mut decoder, body, chunk, most, &mut held);
     });
     // A piece, a denial and the head are the caller's.
-    assert!(memory.bytes_max <= said + 32 * 1024, "{} of {said}", memory.bytes_max);
+    assert!(
+        memory.bytes_max <= said + 32 * 1024,
+        "{} of {said}",
+        memory.bytes_max
+    );
     verdict.map(|()| held)
 }
 
