@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Buffered, Code, Denial, Judges, Request as Head, Response as AnswerHead, Verdict,
+    Buffered, Code, Denial, InspectionBudget as _, Judges, Request as Head, Response as AnswerHead,
+    Verdict,
 };
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use http::HeaderValue;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
+use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
@@ -84,7 +86,10 @@ async fn read_request(
     if let Some(decoder) = &decoder {
         buffer.reservation.grow(decoder.memory())?;
     }
-    if !judges.need_beginning_only() {
+    if judges.need_beginning_only() {
+        // Such a judge reads as bytes arrive, and may keep as much as it has read.
+        buffer.charge = 2;
+    } else {
         buffer.expect(body.size_hint().lower())?;
     }
     let limits = &exchange.live.world.config.proxy.limits;
@@ -138,24 +143,38 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads and decodes to the end.
+/// Reads to the end, and decodes then: a few bytes can be made to take a decoder long, so that
+/// happens where it keeps no connection waiting.
 async fn decoded(
     exchange: &Exchange,
     body: &mut Incoming,
-    mut decoder: Decoder,
+    decoder: Decoder,
     buffer: &mut Buffer,
 ) -> Result<Option<Bytes>, Denial> {
     while let Some(chunk) = next_chunk(exchange, body).await? {
-        decoder.feed(chunk);
-        // Without room it decodes one byte, which tells that there is more.
-        while let Some(piece) = decoder.next(buffer.room())? {
-            buffer.push(&piece)?;
-            // A small body may decode to a large one: other connections of this thread go on.
-            yield_now().await;
-        }
+        buffer.push(&chunk)?;
     }
-    decoder.end()?;
+    let mut plain = buffer.another();
+    let encoded = Bytes::from(std::mem::replace(buffer, plain.another()).bytes);
+    let (sender, receiver) = oneshot::channel();
+    let decode = move || {
+        let decoded = decode(decoder, encoded, &mut plain).map(|()| plain);
+        // The receiver is gone when the client went away or the time is over.
+        let _ = sender.send(decoded);
+    };
+    buffer.reservation.run(Box::new(decode)).await?;
+    let decoded = receiver.await;
+    *buffer = decoded.unwrap_or_else(|_| Err(Denial::internal().rule("panic")))?;
     Ok(None)
+}
+
+fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
+    decoder.feed(encoded);
+    // Without room it decodes one byte, which tells that there is more.
+    while let Some(piece) = decoder.next(plain.room())? {
+        plain.push(&piece)?;
+    }
+    decoder.end()
 }
 
 /// The next bytes from the client. Trailers from a client are dropped.
@@ -206,8 +225,8 @@ async fn read_response(
     limit: usize,
 ) -> Result<(Bytes, Arc<Reservation>), Denial> {
     let mut buffer = Buffer::begin(exchange, limit)?;
-    let mut filtering = Filtering::of_response(head, true)?;
-    buffer.reservation.grow(filtering.memory())?;
+    let reserve = || Ok(Arc::clone(&buffer.reservation));
+    let mut filtering = Filtering::of_response(head, true, reserve)?;
     buffer.expect(body.size_hint().lower())?;
     let live = &exchange.live;
     let limits = &live.world.config.proxy.limits;
@@ -253,6 +272,8 @@ struct Buffer {
     bytes: Vec<u8>,
     /// The most bytes that it may hold.
     limit: usize,
+    /// How many bytes are reserved for each byte of capacity.
+    charge: usize,
     /// The length that was announced.
     announced: Option<usize>,
     reservation: Arc<Reservation>,
@@ -268,9 +289,21 @@ impl Buffer {
         Ok(Self {
             bytes: Vec::new(),
             limit: most.min(limits.inspect_body_bytes),
+            charge: 1,
             announced: None,
             reservation: inspection.begin(container, limits.inspect_memory)?,
         })
+    }
+
+    /// An empty buffer with the same limit and the same reservation.
+    fn another(&self) -> Self {
+        Self {
+            bytes: Vec::new(),
+            limit: self.limit,
+            charge: self.charge,
+            announced: None,
+            reservation: Arc::clone(&self.reservation),
+        }
     }
 
     /// Denies a body that is announced with more than fits. An encoded body grows, so its length
@@ -299,7 +332,7 @@ impl Buffer {
             let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
             let announced = self.announced.filter(|announced| *announced >= needed);
             let wanted = doubled.min(announced.unwrap_or(self.limit));
-            self.reservation.grow(wanted - capacity)?;
+            self.reservation.grow(self.charge * (wanted - capacity))?;
             self.bytes.reserve_exact(wanted - self.bytes.len());
         }
         self.bytes.extend_from_slice(piece);

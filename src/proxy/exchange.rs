@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use addons::contract::{
     Cleared, Code, Denial, Flow, Host, Judges, Kind, Request as Head, Response as AnswerHead,
@@ -207,7 +208,10 @@ impl Asked {
             }
             Err(denial) => {
                 let denial = denial.by("proxy");
-                Err(refused(denial, body, self.unasked, self.version).await)
+                // Once a byte of it has come, the client has been asked for the rest.
+                let bytes_in = &exchange.live.flow.counters.bytes_in;
+                let unasked = self.unasked && bytes_in.load(Ordering::Relaxed) == 0;
+                Err(refused(denial, body, unasked, self.version).await)
             }
         }
     }
@@ -423,7 +427,7 @@ impl Answered {
                 return theirs(head, ResponseBody::buffered(bytes, exchange));
             }
         };
-        let filtering = match filtering(&body, &mut head) {
+        let filtering = match filtering(&body, &mut head, &exchange) {
             Ok(filtering) => filtering,
             Err(denial) => return deny(exchange, &denial.by("proxy")),
         };
@@ -448,11 +452,19 @@ impl Answered {
 
 /// What filters the body. Where there is none (an answer to HEAD, a 204, a 304) nothing does, and
 /// the length and encoding that the head names stay true.
-fn filtering(body: &Incoming, head: &mut AnswerHead) -> Result<Option<Filtering>, Denial> {
+fn filtering(
+    body: &Incoming,
+    head: &mut AnswerHead,
+    exchange: &Exchange,
+) -> Result<Option<Filtering>, Denial> {
     if body.is_end_stream() {
         return Ok(None);
     }
-    let filtering = Filtering::of_response(head, false)?;
+    let inspection = &exchange.connection.engine.inspection;
+    let limit = exchange.live.world.config.proxy.limits.inspect_memory;
+    let reserve = || inspection.begin(exchange.live.flow.container()?, limit);
+    let filtering = Filtering::of_response(head, false, reserve)
+        .inspect_err(|denial| inspection.count(denial))?;
     Ok((!filtering.is_idle()).then_some(filtering))
 }
 

@@ -1,10 +1,14 @@
 //! The filters of one body, one behind the other.
 
+use std::sync::Arc;
+
 use addons::contract::{BodyFilter, BodyOut, Denial, Response};
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
+
+use super::inspection::Reservation;
 
 /// Bytes that are decoded at once: filters hold and pass on no more at a time.
 const STEP: usize = 64 * 1024;
@@ -15,8 +19,10 @@ pub struct Filtering {
     filters: Vec<Box<dyn BodyFilter>>,
     /// What may go out.
     pub passed: BodyOut,
-    /// Whether the body did, all filters included.
+    /// The body has ended, and all filters have ended with it.
     pub ended: bool,
+    /// Memory for the decoder.
+    reservation: Option<Arc<Reservation>>,
 }
 
 impl Filtering {
@@ -27,18 +33,30 @@ impl Filtering {
             filters,
             passed: BodyOut::default(),
             ended: false,
+            reservation: None,
         }
     }
 
-    /// The filters of a response. Where one of them reads the content, or `is_read` says that
-    /// somebody behind them does, the body is decoded, and the head says so.
-    pub fn of_response(head: &mut Response, is_read: bool) -> Result<Self, Denial> {
+    /// The filters of a response. Where one of them reads the content, or `is_read` says that a
+    /// judge does, the body is decoded, and the head says so; `reserve` makes a reservation for the
+    /// decoder's memory.
+    pub fn of_response(
+        head: &mut Response,
+        is_read: bool,
+        reserve: impl FnOnce() -> Result<Arc<Reservation>, Denial>,
+    ) -> Result<Self, Denial> {
         let mut filtering = Self::new(head.take_filters());
         let mut filters = filtering.filters.iter();
-        if is_read || filters.any(|filter| filter.reads_content()) {
-            filtering.decoder = Decoder::of(Side::Response, &head.headers)?;
-            head.headers.remove(CONTENT_ENCODING);
+        if !is_read && !filters.any(|filter| filter.reads_content()) {
+            return Ok(filtering);
         }
+        if let Some(decoder) = Decoder::of(Side::Response, &head.headers)? {
+            let reservation = reserve()?;
+            reservation.grow(decoder.memory())?;
+            filtering.reservation = Some(reservation);
+            filtering.decoder = Some(decoder);
+        }
+        head.headers.remove(CONTENT_ENCODING);
         Ok(filtering)
     }
 
@@ -53,11 +71,6 @@ impl Filtering {
     /// Whether there is nothing to be done to the body.
     pub fn is_idle(&self) -> bool {
         self.filters.is_empty() && self.decoder.is_none()
-    }
-
-    /// The most bytes that decoding may take.
-    pub fn memory(&self) -> usize {
-        self.decoder.as_ref().map_or(0, Decoder::memory)
     }
 
     /// Whether `Content-Length` stays true.

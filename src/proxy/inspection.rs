@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use addons::contract::{self, BoxFuture, Code, Container, Denial, Verdict};
+use addons::contract::{BoxFuture, Code, Container, Denial, InspectionBudget, Verdict};
 use addons::shards;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Bytes that every buffered body is charged with besides its own: its buffers below HTTP, and a
 /// bound on the number of bodies.
@@ -24,6 +25,10 @@ const SMALL_HOLDER: usize = 1024 * 1024;
 
 /// When it is worth asking again for memory: bodies are judged and sent within moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a body waits for its turn to be read: less than the deadline of a judge, so that its
+/// client is told to try again.
+const TURN: Duration = Duration::from_secs(5);
 
 /// The label values of `proxy_inspection_rejected_total`.
 const REASONS: [&str; 4] = ["memory", "timeout", "bytes", "values"];
@@ -38,7 +43,7 @@ pub struct Inspection {
     rejected: IntCounterVec,
 }
 
-/// A lease's part.
+/// What one lease has of it.
 struct Share {
     /// Bytes that are reserved. Changed only under the lock of [`Inspection::reserved`].
     reserved: AtomicUsize,
@@ -157,10 +162,7 @@ impl Reservation {
     /// last reference to them is dropped, and the rest is given back.
     pub fn keep(self: Arc<Self>, bytes: Bytes) -> Bytes {
         self.shrink_to(bytes.len());
-        Bytes::from_owner(Kept {
-            bytes,
-            _reservation: self,
-        })
+        self.hold(bytes)
     }
 }
 
@@ -182,25 +184,33 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-impl contract::Inspection for Reservation {
+impl InspectionBudget for Reservation {
     fn reserve(&self, bytes: usize) -> Verdict {
         self.grow(bytes)
     }
 
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+    fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Kept {
+            bytes,
+            _reservation: self,
+        })
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict> {
         let turn = Arc::clone(&self.share.turn);
         let threads = Arc::clone(&self.inspection.threads);
+        // Neither semaphore is ever closed.
+        let places = async { (turn.acquire_owned().await, threads.acquire_owned().await) };
         Box::pin(async move {
-            // Neither is ever closed.
-            let turn = turn.acquire_owned().await;
-            let thread = threads.acquire_owned().await;
+            let places = timeout(TURN, places).await.map_err(|_| busy())?;
             let running = tokio::task::spawn_blocking(move || {
                 // Held by the work: it may outlast the request that waits for it.
-                let _places = (turn, thread);
+                let _places = places;
                 work();
             });
             // A panic has left nothing behind, which is what the caller looks at.
             let _ = running.await;
+            Ok(())
         })
     }
 }
@@ -308,17 +318,17 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(20));
                 running.fetch_sub(1, Ordering::SeqCst);
             };
-            tokio::spawn(contract::Inspection::run(&*body, Box::new(work)))
+            tokio::spawn(body.run(Box::new(work)))
         });
         let queue: Vec<_> = queue.collect();
         tokio::task::yield_now().await;
         let begun = std::time::Instant::now();
         let body = inspection.begin(&other, LIMIT).unwrap();
-        contract::Inspection::run(&*body, Box::new(|| ())).await;
+        body.run(Box::new(|| ())).await.unwrap();
         let waited = begun.elapsed();
         assert!(waited < Duration::from_millis(200), "{waited:?} of 400 ms");
         for body in queue {
-            body.await.unwrap();
+            body.await.unwrap().unwrap();
         }
     }
 }

@@ -139,14 +139,17 @@ impl<Head> Judges<Head> {
     }
 }
 
-/// Memory and threads for reading buffered bodies; the engine implements it.
-pub trait Inspection: Send + Sync {
-    /// Reserves bytes beside those of the body itself, until the body is sent or dropped. Denies
-    /// with [`Code::InspectionBusy`] when they are not to be had.
+/// Memory and threads for reading one buffered body; the engine implements it. What is not to be
+/// had is denied with [`Code::InspectionBusy`].
+pub trait InspectionBudget: Send + Sync {
+    /// Reserves bytes beside those of the body itself, for as long as the budget is held.
     fn reserve(&self, bytes: usize) -> Verdict;
 
+    /// The bytes, which hold the budget until their last reference is dropped.
+    fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes;
+
     /// Runs `work` where it keeps no connection waiting; resolves when it is done.
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict>;
 }
 
 /// A buffered body, with the bounds on reading it.
@@ -154,17 +157,17 @@ pub trait Inspection: Send + Sync {
 pub struct Buffered {
     bytes: Bytes,
     max_values: usize,
-    inspection: Arc<dyn Inspection>,
+    budget: Arc<dyn InspectionBudget>,
 }
 
 impl Buffered {
-    /// A body with room from `inspection`; JSON in it may have at most `max_values` values.
+    /// A body with room from `budget`; JSON in it may have at most `max_values` values.
     #[must_use]
-    pub fn new(bytes: Bytes, max_values: usize, inspection: Arc<dyn Inspection>) -> Self {
+    pub fn new(bytes: Bytes, max_values: usize, budget: Arc<dyn InspectionBudget>) -> Self {
         Self {
             bytes,
             max_values,
-            inspection,
+            budget,
         }
     }
 
@@ -204,7 +207,7 @@ impl Buffered {
             // The receiver is gone when the client went away: nobody needs the result then.
             let _ = sender.send(compute(&body));
         };
-        self.inspection.run(Box::new(work)).await;
+        self.budget.run(Box::new(work)).await?;
         let computed = receiver.await;
         computed.unwrap_or_else(|_| Err(Denial::internal().rule("panic")))
     }
@@ -213,6 +216,7 @@ impl Buffered {
     /// are skipped: what is sent must be made of the type, not of the body.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Denial> {
         strict_json::count_values(self.max_values, &self.bytes).map_err(denied)?;
+        self.reserve(self.bytes.len())?;
         serde_json::from_slice(&self.bytes).map_err(Denial::malformed)
     }
 
@@ -220,7 +224,7 @@ impl Buffered {
     pub fn json_at_most(&self, most: usize) -> Result<Value, Denial> {
         let most = most.min(self.max_values);
         let values = strict_json::count_values(most, &self.bytes).map_err(denied)?;
-        self.reserve(values.saturating_mul(BYTES_PER_VALUE))?;
+        self.reserve(values.saturating_mul(BYTES_PER_VALUE) + self.bytes.len())?;
         strict_json::parse_at_most(most, &self.bytes).map_err(denied)
     }
 
@@ -231,7 +235,14 @@ impl Buffered {
 
     /// Reserves memory that the judge is about to take beside the body.
     pub fn reserve(&self, bytes: usize) -> Verdict {
-        self.inspection.reserve(bytes)
+        self.budget.reserve(bytes)
+    }
+
+    /// Reserves memory for bytes that outlive the judge, such as an answer; it is given back with
+    /// their last reference.
+    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Denial> {
+        self.reserve(bytes.len())?;
+        Ok(Arc::clone(&self.budget).hold(bytes))
     }
 }
 
@@ -251,14 +262,18 @@ fn denied(error: StrictJsonError) -> Denial {
 /// For what is small by construction.
 struct InPlace;
 
-impl Inspection for InPlace {
+impl InspectionBudget for InPlace {
     fn reserve(&self, _bytes: usize) -> Verdict {
         Ok(())
     }
 
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+    fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes {
+        bytes
+    }
+
+    fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict> {
         work();
-        Box::pin(std::future::ready(()))
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -275,7 +290,7 @@ mod tests {
         threads: Mutex<Vec<std::thread::ThreadId>>,
     }
 
-    impl Inspection for Room {
+    impl InspectionBudget for Room {
         fn reserve(&self, bytes: usize) -> Verdict {
             let mut left = self.left.lock();
             let busy = || Denial::new(Code::InspectionBusy, "busy");
@@ -283,12 +298,16 @@ mod tests {
             Ok(())
         }
 
-        fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes {
+            bytes
+        }
+
+        fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict> {
             let thread = std::thread::spawn(work);
             self.threads.lock().push(thread.thread().id());
             // A panic there is what the caller finds out by itself.
             let _ = thread.join();
-            Box::pin(std::future::ready(()))
+            Box::pin(std::future::ready(Ok(())))
         }
     }
 
@@ -297,7 +316,7 @@ mod tests {
             left: Mutex::new(room),
             ..Room::default()
         });
-        let given = Arc::clone(&room) as Arc<dyn Inspection>;
+        let given = Arc::clone(&room) as Arc<dyn InspectionBudget>;
         (Buffered::new(text.into(), max_values, given), room)
     }
 
@@ -308,10 +327,11 @@ mod tests {
     #[test]
     fn a_tree_is_paid_for_before_it_is_built() {
         let text = || format!("[{}1]", "1,".repeat(99));
-        let (whole, room) = body(text(), 1000, 101 * BYTES_PER_VALUE);
+        let price = 101 * BYTES_PER_VALUE + text().len();
+        let (whole, room) = body(text(), 1000, price);
         assert_eq!(code(whole.json()), None);
         assert_eq!(*room.left.lock(), 0);
-        let (whole, _) = body(text(), 1000, 101 * BYTES_PER_VALUE - 1);
+        let (whole, _) = body(text(), 1000, price - 1);
         assert_eq!(code(whole.json()), Some(Code::InspectionBusy));
     }
 

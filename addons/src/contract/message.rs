@@ -70,8 +70,15 @@ pub struct Response {
     pub status: StatusCode,
     /// The header fields.
     pub headers: HeaderMap,
+    /// Boxed, since the future of every request holds a head and few have any.
+    hooks: Option<Box<ResponseHooks>>,
+}
+
+/// What addons want to do to a response's body.
+#[derive(Default)]
+struct ResponseHooks {
     filters: Vec<Box<dyn BodyFilter>>,
-    judges: Option<Judges<Self>>,
+    judges: Option<Judges<Response>>,
     message_filters: Vec<MessageFilter>,
 }
 
@@ -82,32 +89,36 @@ impl Response {
         Self {
             status,
             headers,
-            filters: Vec::new(),
-            judges: None,
-            message_filters: Vec::new(),
+            hooks: None,
         }
+    }
+
+    fn hooks(&mut self) -> &mut ResponseHooks {
+        self.hooks.get_or_insert_default()
     }
 
     /// Lets a filter see the body. Filters see it in the order they were pushed.
     pub fn push_filter(&mut self, filter: impl BodyFilter + 'static) {
-        self.filters.push(Box::new(filter));
+        self.hooks().filters.push(Box::new(filter));
     }
 
     /// Hands the filters to the engine.
     pub fn take_filters(&mut self) -> Vec<Box<dyn BodyFilter>> {
-        std::mem::take(&mut self.filters)
+        let hooks = self.hooks.as_mut();
+        hooks.map_or_else(Vec::new, |hooks| std::mem::take(&mut hooks.filters))
     }
 
     /// Has the body buffered and judged before the client sees its first byte. One of more than
     /// `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges see it after
     /// the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
-        self.judges = Some(Judges::with(self.judges.take(), limit, judge));
+        let before = self.take_judges();
+        self.hooks().judges = Some(Judges::with(before, limit, judge));
     }
 
     /// Hands the judges to the engine.
     pub fn take_judges(&mut self) -> Option<Judges<Self>> {
-        self.judges.take()
+        self.hooks.as_mut()?.judges.take()
     }
 
     /// Filters what the upstream sends on a WebSocket that this response opens. `make` is called
@@ -118,12 +129,13 @@ impl Response {
         &mut self,
         make: impl Fn() -> F + Send + 'static,
     ) {
-        self.message_filters
-            .push(Box::new(move || Box::new(make())));
+        let make = Box::new(move || Box::new(make()) as Box<dyn BodyFilter>);
+        self.hooks().message_filters.push(make);
     }
 
     /// Hands the filters of messages to the engine.
     pub fn take_message_filters(&mut self) -> Vec<MessageFilter> {
-        std::mem::take(&mut self.message_filters)
+        let hooks = self.hooks.as_mut();
+        hooks.map_or_else(Vec::new, |hooks| std::mem::take(&mut hooks.message_filters))
     }
 }

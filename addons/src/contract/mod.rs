@@ -34,7 +34,7 @@ pub use flow::{
 };
 pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
-pub use judge::{BodyJudge, Buffered, Inspection, Judges};
+pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
 pub use owned::Owned;

@@ -16,6 +16,10 @@ use crate::contract::{
 /// The most bytes that commands may take, and so the most of a push that is ever buffered.
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
+/// Bytes of commands that are kept while a pack of unknown length streams: more refs than people
+/// push, and little enough to be held for as long as that takes.
+const KEPT_FOR_REPORT: usize = 64 * 1024;
+
 const BRANCHES: &str = "refs/heads/";
 
 /// What one push may do.
@@ -65,8 +69,9 @@ impl PushRules {
         size::too_large(size, self.limit).rule(self.limit_rule.as_str())
     }
 
-    /// The denial as git shows it; `beginning` is the size in bytes of the commands.
-    fn reported(&self, denial: Denial, commands: &Commands, beginning: usize) -> Denial {
+    /// The denial as git shows it. Its report takes memory of the budget of `body`, which has the
+    /// commands; where there is none left, the denial is told by its status alone.
+    fn reported(&self, denial: Denial, commands: &Commands, body: &Buffered) -> Denial {
         if !self.report {
             return denial;
         }
@@ -74,7 +79,7 @@ impl PushRules {
             Code::PushTooLarge => &size::OPTIONS[..],
             _ => &[],
         };
-        report(denial, commands, advice, beginning)
+        report(denial, commands, advice, body)
     }
 }
 
@@ -171,15 +176,19 @@ impl JudgePush {
             return Err(Denial::malformed(what).rule("ref names"));
         }
         let judged = rules.judge_all(&list.commands);
-        judged.map_err(|denial| rules.reported(denial, &list.commands, list.read))?;
+        judged.map_err(|denial| rules.reported(denial, &list.commands, body))?;
         let mut pack = Pack {
             probe: list.is_probe().then_some(list.read as u64),
-            beginning: body.clone(),
+            beginning: Some(body.clone()),
             rules,
             announced,
             size: 0,
         };
         pack.check(body.bytes().len() as u64)?;
+        // It would hold its memory for as long as the pack takes.
+        if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
+            pack.beginning = None;
+        }
         Ok(pack)
     }
 }
@@ -220,8 +229,8 @@ struct Pack {
     size: u64,
     /// Length of a probe: nothing may follow it.
     probe: Option<u64>,
-    /// Kept for a report, within the memory that was reserved for it.
-    beginning: Buffered,
+    /// The commands, where the pack may turn out to be too large and its report is to be short.
+    beginning: Option<Buffered>,
 }
 
 impl Pack {
@@ -234,10 +243,13 @@ impl Pack {
         if size <= self.rules.limit {
             return Ok(());
         }
-        let mut list = CommandList::default();
-        list.read(self.beginning.bytes())?;
         let denial = self.rules.too_large(size);
-        Err(self.rules.reported(denial, &list.commands, list.read))
+        let Some(beginning) = &self.beginning else {
+            return Err(denial);
+        };
+        let mut list = CommandList::default();
+        list.read(beginning.bytes())?;
+        Err(self.rules.reported(denial, &list.commands, beginning))
     }
 }
 

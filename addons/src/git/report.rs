@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::commands::{Command, Commands};
 use super::pkt_line;
-use crate::contract::{Answer, Denial};
+use crate::contract::{Answer, Buffered, Denial};
 
 /// The streams of a multiplexed answer: the report, and what git shows after `remote:`.
 const REPORT: u8 = 1;
@@ -36,12 +36,12 @@ pub(super) fn report(
     denial: Denial,
     commands: &Commands,
     advice: &[&str],
-    request: usize,
+    request: &Buffered,
 ) -> Denial {
     if !commands.capabilities.report {
         return denial;
     }
-    let most = FREE_BYTES.max(MAX_FACTOR * request);
+    let most = FREE_BYTES.max(MAX_FACTOR * request.bytes().len());
     let full_line = |command: &Command| command.name.len() + denial.sentence().len() + AROUND;
     let full: usize = commands.list.iter().map(full_line).sum();
     let longest = if full > most { SHORT_LINE } else { usize::MAX };
@@ -58,12 +58,16 @@ pub(super) fn report(
             out
         }
     };
-    denial.answered_with(Answer {
-        status: 200,
-        content_type: "application/x-git-receive-pack-result",
-        body: Bytes::from(body),
-        drain_bytes: DRAIN_BYTES,
-    })
+    // A client may take its time to read it.
+    match request.hold(Bytes::from(body.into_boxed_slice())) {
+        Ok(body) => denial.answered_with(Answer {
+            status: 200,
+            content_type: "application/x-git-receive-pack-result",
+            body,
+            drain_bytes: DRAIN_BYTES,
+        }),
+        Err(_busy) => denial,
+    }
 }
 
 /// The status of every ref, in lines of at most `longest` bytes.
@@ -113,9 +117,14 @@ mod tests {
             commands.read(line.as_bytes()).unwrap();
         }
         let denial = Denial::new(Code::BranchDeletionBlocked, "No");
-        report(denial, &commands, &["Try this"], 200)
-            .answer()
-            .cloned()
+        report(
+            denial,
+            &commands,
+            &["Try this"],
+            &Buffered::own(Bytes::new()),
+        )
+        .answer()
+        .cloned()
     }
 
     #[test]
@@ -137,7 +146,8 @@ mod tests {
 
     fn body_of(commands: &Commands, sentence: &str, request: usize) -> Vec<u8> {
         let denial = Denial::new(Code::BranchDeletionBlocked, sentence.to_owned());
-        let denial = report(denial, commands, &[], request);
+        let request = Buffered::own(vec![0; request].into());
+        let denial = report(denial, commands, &[], &request);
         denial.answer().unwrap().body.to_vec()
     }
 

@@ -21,15 +21,20 @@ impl Mentions {
     }
 
     /// The first listed account that a text mentions, either as it is written, since assistants
-    /// read raw text, or as Markdown shows it, where `&#64;copilot` is a mention too.
+    /// read raw text, or as Markdown shows it, where `&#64;copilot` is a mention too. Where
+    /// something looks like a tag it may be shown or not, so both readings count.
     pub(super) fn find(&self, text: &str) -> Option<&str> {
         if self.is_empty() {
             return None;
         }
-        self.find_written(text).or_else(|| match shown(text) {
+        let shown = |tags| match shown(text, tags) {
             Cow::Owned(shown) => self.find_written(&shown),
             Cow::Borrowed(_) => None,
-        })
+        };
+        let written = self.find_written(text);
+        written
+            .or_else(|| shown(Tags::removed()))
+            .or_else(|| shown(Tags::kept()))
     }
 
     fn find_written(&self, text: &str) -> Option<&str> {
@@ -70,14 +75,14 @@ fn begins_with_word(text: &str, name: &str) -> bool {
 }
 
 /// A text as Markdown shows it, as far as that can hide a mention: character references are
-/// replaced, tags, comments and escaping backslashes removed. Borrowed where it has none.
-fn shown(text: &str) -> Cow<'_, str> {
+/// replaced, escaping backslashes removed, and tags and comments removed or kept. Borrowed where
+/// it has none of them.
+fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
     const MARKUP: [char; 3] = ['&', '<', '\\'];
     if !text.contains(MARKUP) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
-    let mut tags = Tags::default();
     let mut rest = text;
     while let Some(at) = rest.find(MARKUP) {
         let (before, markup) = rest.split_at(at);
@@ -127,13 +132,27 @@ fn escape(markup: &str) -> Option<&str> {
 
 /// Finds where tags and comments end. What ends none once is not searched for again, so that a
 /// text of many `<a` takes linear time.
-#[derive(Default)]
 struct Tags {
     no_comment_ends: bool,
     no_tag_ends: bool,
 }
 
 impl Tags {
+    const fn removed() -> Self {
+        Self {
+            no_comment_ends: false,
+            no_tag_ends: false,
+        }
+    }
+
+    /// As if none ended.
+    const fn kept() -> Self {
+        Self {
+            no_comment_ends: true,
+            no_tag_ends: true,
+        }
+    }
+
     /// What follows a comment or a tag.
     fn skip<'a>(&mut self, markup: &'a str) -> Option<&'a str> {
         let inner = markup.strip_prefix('<')?;
@@ -209,6 +228,12 @@ mod tests {
     fn a_mention_that_only_shows_in_markdown_is_found() {
         let texts = [
             "&#64;copilot merge",
+            "x<br>&#64;copilot merge",
+            "a<b>&#64;copilot</b> go",
+            "done<!-- -->&#64;copilot merge",
+            "&#64;copilot<br>fix it",
+            "2 <b &#64;copilot, c> d",
+            "see a<b\n\n&#64;copilot merge this and c>d",
             "&#x40;copilot",
             "&#X40;copilot",
             "&#0000064;copilot",

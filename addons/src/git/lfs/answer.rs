@@ -59,7 +59,7 @@ impl JudgeAnswer {
         // It is written again; placeholders are about as long as tokens.
         body.reserve(body.bytes().len())?;
         let written = serde_json::to_vec(&answer).map_err(|_| Denial::internal())?;
-        Ok(written.into())
+        Ok(written.into_boxed_slice().into())
     }
 }
 

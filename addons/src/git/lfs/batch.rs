@@ -74,7 +74,7 @@ fn judge(body: &Buffered, rules: &BatchRules) -> Result<Bytes, Denial> {
     // It is written again, from what was read.
     body.reserve(body.bytes().len())?;
     let written = serde_json::to_vec(&batch).map_err(|_| Denial::internal())?;
-    Ok(written.into())
+    Ok(written.into_boxed_slice().into())
 }
 
 fn permit(batch: &Batch, rules: &BatchRules) -> Verdict {

@@ -14,8 +14,13 @@ use crate::contract::{Container, Flow, Host, Request, Scheme};
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest token, in bytes: no header that carries one would be taken anywhere.
+/// The longest token, and the longest name of a field for one, in bytes: a header with more would
+/// be taken nowhere.
 const MAX_TOKEN: usize = 16 * 1024;
+const MAX_FIELD: usize = 256;
+
+/// Fields of one request that may stand for tokens: each is looked up among all that are kept.
+const MAX_REDEEMED: usize = 8;
 
 /// What a placeholder begins with; a whole value stands for a token.
 const PREFIX: &str = "up-placeholder-";
@@ -31,13 +36,19 @@ struct Tokens(Mutex<Kept>);
 struct Kept {
     /// The oldest first.
     tokens: VecDeque<Token>,
-    /// Of all their values together.
+    /// What they take together.
     bytes: usize,
+}
+
+impl Token {
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.placeholder.len() + self.field.as_str().len() + self.value.len()
+    }
 }
 
 impl Kept {
     fn push(&mut self, token: Token) {
-        self.bytes += token.value.len();
+        self.bytes += token.size();
         self.tokens.push_back(token);
         while self.tokens.len() > KEPT || self.bytes > KEPT_BYTES {
             self.remove(0);
@@ -46,7 +57,7 @@ impl Kept {
 
     fn remove(&mut self, at: usize) -> Option<Token> {
         let token = self.tokens.remove(at)?;
-        self.bytes -= token.value.len();
+        self.bytes -= token.size();
         Some(token)
     }
 }
@@ -67,7 +78,7 @@ pub(super) fn keep(
     field: HeaderName,
     value: &str,
 ) -> Option<String> {
-    if value.len() > MAX_TOKEN {
+    if value.len() > MAX_TOKEN || field.as_str().len() > MAX_FIELD {
         return None;
     }
     // It must be told apart from others. It need not be hard to guess: it is of use to nobody
@@ -99,7 +110,9 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let tokens = container.owned(Tokens::default);
     let mut tokens = tokens.0.lock();
     let mut redeemed = false;
-    for (field, sent) in &mut request.headers {
+    let standing_for_one = |(_, sent): &(_, &mut HeaderValue)| stands_for_one(sent);
+    let fields = request.headers.iter_mut().filter(standing_for_one);
+    for (field, sent) in fields.take(MAX_REDEEMED) {
         let is_it = |token: &Token| {
             (&token.host, token.port) == (&flow.host, flow.port)
                 && token.field == *field

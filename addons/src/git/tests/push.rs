@@ -282,3 +282,19 @@ fn no_mebibyte_takes_long() {
         assert_quick(&pieces[..pieces.len().min(100_000)]);
     }
 }
+
+#[test]
+fn after_many_commands_a_pack_that_becomes_too_large_is_denied_without_a_report() {
+    let few = commands(&[(ID, "refs/heads/a")]);
+    let many: Vec<_> = (0..700)
+        .map(|number| format!("refs/heads/{number:020}"))
+        .collect();
+    let many: Vec<_> = many.iter().map(|name| (ID, name.as_str())).collect();
+    for (head, reported) in [(few, true), (commands(&many), false)] {
+        let limit = head.len() as u64 + 10;
+        let limited = PushRules { limit, ..rules() };
+        let denial = send(limited, &[&head, &[0; 11]]).1.unwrap_err();
+        assert_eq!(denial.code(), Code::PushTooLarge);
+        assert_eq!(denial.answer().is_some(), reported, "{} bytes", head.len());
+    }
+}
