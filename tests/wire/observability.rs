@@ -63,77 +63,93 @@ fn series_with_known_labels_exist_from_the_start_with_0() {
     assert!(missing.is_empty(), "{missing:#?} are not in\n{text}");
 }
 
+const OUTCOMES: &[&str] = &["ok", "denied", "failed", "aborted"];
+const PUSH_DENIALS: &[&str] = &[
+    "repo_not_authorized",
+    "branch_deletion_blocked",
+    "bot_branch_restricted",
+    "push_too_large",
+    "body_too_large_to_inspect",
+    "unsupported_encoding",
+    "malformed_request",
+    "write_not_allowed",
+];
+
+/// The labels of a family with their values, in the order of the text format.
+type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
+
 /// The series of a server with this configuration that count nothing yet. Those whose labels an
 /// upstream chooses (`proxy_requests_total`, by status) or a container (`proxy_rate_limit_*`)
 /// are not known beforehand.
 fn known_series() -> Vec<String> {
-    let outcomes = ["ok", "denied", "failed", "aborted"];
-    let mut series: Vec<String> = ["folded", "dropped"]
-        .map(|what| format!("proxy_audit_lines_{what}_total"))
-        .into();
-    series.push("proxy_active_connections".into());
-    let one_label = |name: &str, label: &str, values: &[&str]| {
-        let line = |value| format!("{name}{{{label}=\"{value}\"}}");
-        values.iter().map(line).collect::<Vec<_>>()
-    };
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-    let pushes = [
-        "repo_not_authorized",
-        "branch_deletion_blocked",
-        "bot_branch_restricted",
-        "push_too_large",
-        "body_too_large_to_inspect",
-        "unsupported_encoding",
-        "malformed_request",
-        "write_not_allowed",
+    let entry: Labels<'_> = &[("upstream", &["api.example.com"])];
+    let families: [(&str, Labels<'_>); 15] = [
+        ("active_connections", &[]),
+        ("audit_lines_folded_total", &[]),
+        ("audit_lines_dropped_total", &[]),
+        ("denials_total", &[("code", &codes)]),
+        ("git_push_blocked_total", &[("reason", PUSH_DENIALS)]),
+        (
+            "leaf_certificates_total",
+            &[("outcome", &["minted", "cached", "limited", "failed"])],
+        ),
+        ("config_reloads_total", &[("status", &["ok", "failed"])]),
+        (
+            "trace_spans_total",
+            &[("outcome", &["exported", "refused", "dropped"])],
+        ),
+        (
+            "credentials_injected_total",
+            &[("credential", &["fixed", "login"])],
+        ),
+        ("circuit_breaker_state", entry),
+        ("circuit_breaker_failures_total", entry),
+        ("request_duration_seconds_count", entry),
+        (
+            "git_operations_total",
+            &[
+                ("operation", &["refs", "fetch", "push", "lfs", "page"]),
+                ("outcome", OUTCOMES),
+            ],
+        ),
+        (
+            "dns_queries_total",
+            &[
+                ("outcome", OUTCOMES),
+                ("type", &["A", "AAAA", "CNAME", "HTTPS", "ANY", "other"]),
+            ],
+        ),
+        (
+            "oauth_refreshes_total",
+            &[
+                ("outcome", &["ok", "refused", "failed"]),
+                ("provider", &["codex"]),
+            ],
+        ),
     ];
-    let leaves = ["minted", "cached", "limited", "failed"];
-    let spans = ["exported", "refused", "dropped"];
-    for (name, label, values) in [
-        ("proxy_denials_total", "code", &codes[..]),
-        ("proxy_git_push_blocked_total", "reason", &pushes),
-        ("proxy_leaf_certificates_total", "outcome", &leaves),
-        ("proxy_config_reloads_total", "status", &["ok", "failed"]),
-        ("proxy_trace_spans_total", "outcome", &spans),
-        (
-            "proxy_credentials_injected_total",
-            "credential",
-            &["fixed", "login"],
-        ),
-        (
-            "proxy_circuit_breaker_state",
-            "upstream",
-            &["api.example.com"],
-        ),
-        (
-            "proxy_circuit_breaker_failures_total",
-            "upstream",
-            &["api.example.com"],
-        ),
-        (
-            "proxy_request_duration_seconds_count",
-            "upstream",
-            &["api.example.com"],
-        ),
-    ] {
-        series.extend(one_label(name, label, values));
-    }
-    for operation in ["refs", "fetch", "push", "lfs", "page"] {
-        let line = |outcome| {
-            format!("proxy_git_operations_total{{operation=\"{operation}\",outcome=\"{outcome}\"}}")
+    let of_family = |(name, labels)| combinations(labels).map(move |set| series(name, &set));
+    families.into_iter().flat_map(of_family).collect()
+}
+
+fn combinations<'a>(labels: Labels<'a>) -> impl Iterator<Item = Vec<(&'a str, &'a str)>> {
+    let mut sets = vec![Vec::new()];
+    for (label, values) in labels {
+        let with_each = |set: &Vec<(&'a str, &'a str)>| {
+            let with = |value: &&'a str| [&set[..], &[(*label, *value)]].concat();
+            values.iter().map(with).collect::<Vec<_>>()
         };
-        series.extend(outcomes.map(line));
+        sets = sets.iter().flat_map(with_each).collect();
     }
-    for kind in ["A", "AAAA", "CNAME", "HTTPS", "TXT", "ANY", "other"] {
-        let line =
-            |outcome| format!("proxy_dns_queries_total{{outcome=\"{outcome}\",type=\"{kind}\"}}");
-        series.extend(outcomes.map(line));
+    sets.into_iter()
+}
+
+fn series(name: &str, labels: &[(&str, &str)]) -> String {
+    let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+    match labels.is_empty() {
+        true => format!("proxy_{name}"),
+        false => format!("proxy_{name}{{{}}}", labels.join(",")),
     }
-    let refreshes = ["ok", "refused", "failed"].map(|outcome| {
-        format!("proxy_oauth_refreshes_total{{outcome=\"{outcome}\",provider=\"codex\"}}")
-    });
-    series.extend(refreshes);
-    series
 }
 
 #[test]
