@@ -245,8 +245,9 @@ fn a_client_that_goes_on_after_its_websocket_was_closed_is_cut_off() {
     let mut closed = [0; 4];
     stream.read_exact(&mut closed).unwrap();
     assert_eq!(closed, PROTOCOL_ERROR);
-    let sent = (0..1000).take_while(|_| stream.write_all(&[0; 4096]).is_ok());
-    assert!(sent.count() < 1000, "4 MB are taken and thrown away");
+    // More than the buffers of both sockets take.
+    let sent = (0..10_000).take_while(|_| stream.write_all(&[0; 4096]).is_ok());
+    assert!(sent.count() < 10_000, "40 MB are taken and thrown away");
 }
 
 #[test]

@@ -18,12 +18,14 @@ const RECORD_TYPES: [&str; 13] = [
 ];
 
 /// The codes that the git rules deny a push with.
-const PUSH_DENIALS: [Code; 8] = [
+const PUSH_DENIALS: [Code; 10] = [
     Code::RepoNotAuthorized,
     Code::BranchDeletionBlocked,
     Code::BotBranchRestricted,
     Code::PushTooLarge,
     Code::BodyTooLargeToInspect,
+    Code::InspectionBusy,
+    Code::BodyTimeout,
     Code::UnsupportedEncoding,
     Code::MalformedRequest,
     Code::WriteNotAllowed,
