@@ -92,10 +92,11 @@ fn p99_until(proxy: &Proxy, done: impl Fn(usize) -> bool) -> Duration {
 fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
     let objects = |object: &str| {
         let mut body = "{\"operation\":\"upload\",\"objects\":[".to_owned();
-        body += &format!("{object},").repeat((8 * MB - 1000) / (object.len() + 1));
+        body += &format!("{object},").repeat((8 * MB - 10_000) / (object.len() + 1));
         body + object + "]}"
     };
-    let long = format!("{{\"oid\":\"{}\",\"size\":1}}", "a".repeat(400));
+    let unknown = "a".repeat(4000);
+    let long = format!("{{\"oid\":\"ab\",\"size\":1,\"path\":\"{unknown}\"}}");
     for (body, status, limit) in [
         (objects("{\"\":0}"), 413, "inspect_values"),
         (objects("{}"), 413, "inspect_values"),
