@@ -73,12 +73,12 @@ impl AuditFile {
     }
 
     /// Hands what was appended to the system, and notes how far the log goes, so that lines
-    /// cut from its end are missed.
-    pub fn flush(&mut self) -> io::Result<()> {
+    /// cut from its end are missed, and which lines were lost that it has no record of.
+    pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
         let head = AuditHead {
             last: self.previous,
-            lost: None,
+            lost,
         };
         head.write(&self.config.path)
     }
@@ -249,7 +249,7 @@ pub(super) mod tests {
             let object = format!("{{\"n\":{number}}}");
             log.append(object.as_bytes()).unwrap();
         }
-        log.flush().unwrap();
+        log.flush(None).unwrap();
     }
 
     #[test]
@@ -326,7 +326,7 @@ pub(super) mod tests {
             if let Some(line) = before {
                 log.get_or_insert_with(|| AuditFile::open(config.clone()).unwrap());
                 log.as_mut().unwrap().append(&line).unwrap();
-                log.as_mut().unwrap().flush().unwrap();
+                log.as_mut().unwrap().flush(None).unwrap();
             }
             AuditHead::note_lost(path, lost(18)).unwrap();
             assert_eq!(unrecorded_loss(path), Some(lost(18)));
@@ -343,7 +343,7 @@ pub(super) mod tests {
             None,
             "killed before the head was written"
         );
-        log.flush().unwrap();
+        log.flush(None).unwrap();
         assert_eq!(AuditHead::read(path).unwrap().lost, None);
     }
 }

@@ -121,7 +121,9 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        if let Some(Err(error)) = self.file.as_mut().map(AuditFile::flush) {
+        let lost = self.journal.lost();
+        let flushed = self.file.as_mut().map(|file| file.flush(lost));
+        if let Some(Err(error)) = flushed {
             self.fail(&error);
         }
     }
@@ -154,12 +156,13 @@ impl Writer {
         };
         // What was appended before is written first, so that whether the record was written can be
         // told from whether anything is left.
-        file.flush()?;
+        file.flush(self.journal.lost())?;
         let Some(lost) = self.journal.take_lost() else {
             return Ok(());
         };
         let record = lost.record();
-        let written = file.append(&record).and_then(|()| file.flush());
+        let appended = file.append(&record);
+        let written = appended.and_then(|()| file.flush(self.journal.lost()));
         if written.is_err() && file.discard() > 0 {
             self.journal.add_lost(lost);
         } else {

@@ -210,7 +210,7 @@ mod tests {
             log.append(&lost(count).record()).unwrap();
         }
         log.append(br#"{"kind":"dns","count":2}"#).unwrap();
-        log.flush().unwrap();
+        log.flush(None).unwrap();
         let found = verify(&config.path).unwrap();
         assert_eq!((found.lines, found.folded, found.folded_flows), (15, 2, 42));
         assert_eq!((found.lost, found.gaps), (78, 12));
