@@ -55,7 +55,7 @@ pub enum Violation {
     /// Control frames are whole.
     #[error("a control frame is fragmented")]
     FragmentedControl,
-    /// Over [`MAX_CONTROL`].
+    /// The payload of a control frame has more than 125 bytes.
     #[error("a control frame has more than {MAX_CONTROL} bytes")]
     LongControl,
     /// The most significant bit of a 64-bit length is set.
@@ -85,7 +85,7 @@ pub enum Piece {
     Control {
         /// [`Opcode::Close`], [`Opcode::Ping`] or [`Opcode::Pong`].
         opcode: Opcode,
-        /// At most [`MAX_CONTROL`] bytes.
+        /// At most 125 bytes.
         payload: Bytes,
     },
 }
