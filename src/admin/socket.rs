@@ -141,8 +141,8 @@ mod tests {
     /// A user who is neither root nor the one that the tests run as.
     const OTHER: u32 = 54_321;
 
-    /// Connects as a user who is not root and waits for the server to close the connection: root
-    /// becomes another user for it, everybody else connects as who they are.
+    /// Connects as a user who is not root and waits for the server to close the connection. Where
+    /// the tests run as root, the client switches to another user first.
     fn connect(path: &Path) -> (u32, Child) {
         let own = rustix::process::geteuid().as_raw();
         let mut client = Command::new("python3");

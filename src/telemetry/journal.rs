@@ -97,7 +97,7 @@ impl Journal {
         *self.lost.lock()
     }
 
-    /// The same, for whoever records them.
+    /// Takes those lost lines out; the caller records them or adds them back.
     pub(super) fn take_lost(&self) -> Option<Lost> {
         self.lost.lock().take()
     }

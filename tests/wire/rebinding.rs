@@ -154,7 +154,7 @@ fn passthrough(proxy: &Proxy, origin: &Origin, name: &str, port: u16) -> bool {
     handshake(stream, name, config).is_ok()
 }
 
-/// A listener that nobody may connect to. It closes every connection.
+/// A listener that must see no connection. It closes each one.
 struct Trap {
     address: SocketAddr,
     knocks: Arc<AtomicUsize>,

@@ -115,7 +115,7 @@ fn a_client_that_does_not_read_holds_the_origin_back() {
     });
 }
 
-/// Asserts that the newest download comes to a halt while nobody reads it.
+/// Asserts that the newest download stops while its client does not read.
 #[track_caller]
 fn assert_held_back(origin: &Origin, version: &str) {
     let mut before = 0;

@@ -204,7 +204,7 @@ impl Buffered {
         let (sender, receiver) = oneshot::channel();
         let body = self.clone();
         let work = move || {
-            // The receiver is gone when the client went away: nobody needs the result then.
+            // Fails when the request was dropped, which makes the result useless.
             let _ = sender.send(compute(&body));
         };
         self.budget.run(Box::new(work)).await?;

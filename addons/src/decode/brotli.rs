@@ -75,7 +75,7 @@ impl Encoding for Brotli {
             }
             _ => {}
         }
-        // What was decoded first: with input at hand it would go on to fill its window.
+        // Pending output first: given more input, the decoder would go on to fill its window.
         let has_more = BrotliDecoderHasMoreOutput(&self.state);
         let input = if has_more { &[] } else { input };
         let (mut read, mut written) = (0, 0);
