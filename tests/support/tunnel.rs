@@ -1,5 +1,6 @@
 //! Connections to the proxy: raw, through a CONNECT, and with TLS inside.
 
+use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
+use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
@@ -132,6 +134,14 @@ impl Proxy {
 
     /// One request over HTTP/2 in a tunnel to `host`; the request's own URI gives `:authority`.
     pub fn h2(&self, host: &str, request: Request<&'static str>) -> hyper::Result<H2Reply> {
+        self.h2_upload(host, request.map(|body| Full::new(Bytes::from(body))))
+    }
+
+    /// The same with any body.
+    pub fn h2_upload<B>(&self, host: &str, request: Request<B>) -> hyper::Result<H2Reply>
+    where
+        B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+    {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -148,9 +158,7 @@ impl Proxy {
                 hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
                     .await?;
             tokio::spawn(connection);
-            let response = sender
-                .send_request(request.map(|body| Full::new(Bytes::from(body))))
-                .await?;
+            let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
             let body = body.collect().await?;
             Ok(H2Reply {
