@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use addons::contract::ContainerId;
+use addons::contract::{Code, ContainerId};
 use clap::Args;
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -145,6 +145,9 @@ fn line(flow: &Value, colour: bool) -> String {
             line.push_str(&format!(" {before}{text}"));
         }
     }
+    if field("code") == Code::ClientRejectedCertificate.as_str() {
+        line.push_str(" (it does not trust the CA: docs/certificates.md)");
+    }
     let duration = field("duration_ms");
     if !duration.is_empty() {
         line.push_str(&format!(" {duration}ms"));
@@ -222,6 +225,20 @@ mod tests {
                      domain_not_allowed by policy 3ms";
         assert_eq!(line(&flow, false), plain);
         assert_eq!(line(&flow, true), format!("\x1b[31m{plain}\x1b[0m"));
+    }
+
+    #[test]
+    fn a_client_that_does_not_trust_the_ca_is_told_with_the_page_that_helps() {
+        let flow = json!({
+            "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "tunnel",
+            "method": "CONNECT", "host": "api.example.com", "port": 443, "outcome": "denied",
+            "code": "client_rejected_certificate", "addon": "proxy", "rule": "unknown_ca",
+        });
+        let line = line(&flow, false);
+        assert!(
+            line.contains("rule unknown_ca (it does not trust the CA: docs/certificates.md)"),
+            "{line}"
+        );
     }
 
     #[test]

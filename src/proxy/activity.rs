@@ -50,6 +50,8 @@ pub struct Activity {
     in_flight: AtomicUsize,
     /// Requests that wait for an upstream, which has a limit of its own.
     waiting: AtomicUsize,
+    /// A request has begun since the handshake.
+    asked: AtomicBool,
     /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
     frames: AtomicBool,
     /// The client does not read what is written to it.
@@ -68,6 +70,7 @@ impl Activity {
             head_since: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
             frames: AtomicBool::new(false),
             output_waits: AtomicBool::new(false),
             keeps_upstream: AtomicBool::new(false),
@@ -118,6 +121,7 @@ impl Activity {
     /// A head is complete, as of now.
     pub fn begin(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.asked.store(true, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         self.last.store(self.at(now), Ordering::Relaxed);
     }
@@ -137,8 +141,15 @@ impl Activity {
     /// What was read so far was a handshake and no head.
     pub fn handshake_done(&self, frames: bool) {
         self.frames.store(frames, Ordering::Relaxed);
+        self.asked.store(false, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         self.moved();
+    }
+
+    /// Whether there was a handshake within this time, and no request after it.
+    pub fn only_shook_hands(&self, within: Duration) -> bool {
+        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+        !self.asked.load(Ordering::Relaxed) && self.began.elapsed() < last + within
     }
 
     /// An upstream connection now waits for this client's next request.
@@ -316,6 +327,25 @@ mod tests {
         assert!(!activity.is_idle());
         activity.wrote(false);
         assert!(activity.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_without_a_request_is_told_for_a_while() {
+        const SOON: Duration = Duration::from_secs(1);
+        let activity = Activity::new();
+        activity.begin(Instant::now());
+        activity.end(Instant::now());
+        assert!(!activity.only_shook_hands(SOON));
+        activity.handshake_done(false);
+        advance(Duration::from_millis(999)).await;
+        activity.read();
+        assert!(activity.only_shook_hands(SOON));
+        advance(Duration::from_millis(1)).await;
+        assert!(!activity.only_shook_hands(SOON));
+        activity.handshake_done(true);
+        activity.begin(Instant::now());
+        activity.end(Instant::now());
+        assert!(!activity.only_shook_hands(SOON));
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 use addons::contract::{
     Cleared, Code, Denial, Flow, Host, Judges, Kind, Request as Head, Response as AnswerHead,
 };
+use addons::git::as_git_shows;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, UPGRADE};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
@@ -171,12 +172,12 @@ impl Asked {
         Ok(cleared)
     }
 
-    /// A denial of what may not have been read to its end.
+    /// A denial of what may not have been read to its end, as the client shows it.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.unasked, &denial);
         }
-        denial
+        as_git_shows(denial, &self.head)
     }
 
     /// The body to send: as it streams, or judged where an addon asked for that.
@@ -483,9 +484,18 @@ fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
 fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {
     exchange.live.denied(denial);
     let mut response = reply::denied(denial, exchange.live.flow.id);
-    if denial.code() == Code::MethodNotAllowed {
-        let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-        response.headers_mut().insert(http::header::ALLOW, allow);
+    let headers = response.headers_mut();
+    match denial.code() {
+        Code::MethodNotAllowed => {
+            let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+            headers.insert(ALLOW, allow);
+        }
+        // Openings come over HTTP/1.1 alone.
+        Code::WebsocketNotAllowed => {
+            headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        _ => {}
     }
     response
 }

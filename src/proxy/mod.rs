@@ -17,6 +17,7 @@ mod leaf;
 mod live;
 mod outgoing;
 mod permission;
+mod rejected;
 mod relay;
 mod reply;
 mod seldom;
@@ -31,7 +32,7 @@ mod workers;
 
 use std::sync::Arc;
 
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -118,6 +119,7 @@ impl Engine {
 pub(crate) struct ProxyMetrics {
     pub(crate) active_connections: IntGauge,
     pub(crate) leaf_certificates: IntCounterVec,
+    pub(crate) certificate_rejections: IntCounter,
 }
 
 impl ProxyMetrics {
@@ -133,7 +135,12 @@ impl ProxyMetrics {
             ),
             &["outcome"],
         )?;
+        let certificate_rejections = IntCounter::new(
+            "proxy_client_certificate_rejections_total",
+            "TLS handshakes that clients ended over our certificate: they do not trust the CA.",
+        )?;
         registry.register(Box::new(active_connections.clone()))?;
+        registry.register(Box::new(certificate_rejections.clone()))?;
         registry.register(Box::new(leaf_certificates.clone()))?;
         for outcome in ["minted", "cached", "limited", "failed"] {
             leaf_certificates.with_label_values(&[outcome]);
@@ -141,6 +148,7 @@ impl ProxyMetrics {
         Ok(Self {
             active_connections,
             leaf_certificates,
+            certificate_rejections,
         })
     }
 }

@@ -10,6 +10,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
 use rustls::server::Accepted;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,12 +24,13 @@ use super::hello::HelloReader;
 use super::io::{ClientIo, Socket};
 use super::live::LiveFlow;
 use super::permission::Permitted;
+use super::rejected::SOON;
 use super::relay::relay;
 use super::reply::{self, Reply};
 use super::seldom::Seldom;
 use super::serve::{serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
-use super::{leaf, upstream};
+use super::{leaf, rejected, upstream};
 
 /// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
 /// that asked for another name than it was let through to.
@@ -42,8 +44,16 @@ struct Tunnel {
     connection: Arc<Connection>,
     authority: Authority,
     live: LiveFlow,
-    /// Where to, if it is not intercepted.
-    passthrough: Option<TcpStream>,
+    /// Until TLS begins in it.
+    inside: Option<Wanted>,
+}
+
+/// What becomes of TLS in a tunnel.
+enum Wanted {
+    /// It ends here, with this certificate.
+    Intercepted(Arc<ServerConfig>),
+    /// It goes on unread.
+    PassedThrough(TcpStream),
 }
 
 /// What there is to do for what is inside a tunnel.
@@ -102,8 +112,8 @@ async fn answer<S: Socket>(
         Err(denial) => Err(denial.by("proxy")),
     };
     connection.activity.end(Instant::now());
-    let passthrough = match permitted {
-        Ok(passthrough) => passthrough,
+    let inside = match permitted {
+        Ok(inside) => inside,
         Err(denial) => {
             live.denied(&denial);
             let response = reply::denied_connect(&denial, live.flow.id);
@@ -119,7 +129,7 @@ async fn answer<S: Socket>(
         connection: Arc::clone(&connection),
         authority,
         live,
-        passthrough,
+        inside: Some(inside),
     });
     let upgrade = hyper::upgrade::on(&mut request);
     connection.engine.tasks.spawn(tunnel.run::<S>(upgrade));
@@ -130,7 +140,7 @@ async fn permit(
     connection: &Connection,
     live: &mut LiveFlow,
     headers: &HeaderMap,
-) -> Result<Option<TcpStream>, Denial> {
+) -> Result<Wanted, Denial> {
     if let Some(refusal) = &connection.refusal {
         return Err(refusal.clone().by("proxy"));
     }
@@ -139,10 +149,12 @@ async fn permit(
     connection.is_bound(&live.flow)?;
     let passthrough = &live.world.config.proxy.tls.passthrough;
     if passthrough.find(&live.flow.host).is_none() {
-        return Ok(None);
+        // Now, while a denial can still be told.
+        let config = leaf::config(connection, &live.world, &live.flow.host)?;
+        return Ok(Wanted::Intercepted(config));
     }
     let (socket, _) = upstream::open_raw(live, &cleared).await?;
-    Ok(Some(socket))
+    Ok(Wanted::PassedThrough(socket))
 }
 
 impl Tunnel {
@@ -154,15 +166,28 @@ impl Tunnel {
         // An idle tunnel keeps no room for what does not go on in it: a handshake's is kilobytes.
         let opened = Box::pin(self.open_in_time(io)).await;
         match opened {
-            Some(Ok(Inside::Http(serving))) => serving.await,
+            Some(Ok(Inside::Http(serving))) => {
+                serving.await;
+                // The TLS inside was intercepted if it is gone.
+                if self.inside.is_none() && self.connection.activity.only_shook_hands(SOON) {
+                    self.denied(&rejected::after_handshake());
+                }
+            }
             Some(Ok(Inside::Bytes(io, upstream))) => {
                 self.connection.activity.begin(Instant::now());
                 Box::pin(relay(&self.connection, &mut self.live, io, upstream)).await;
                 self.connection.activity.end(Instant::now());
             }
             Some(Ok(Inside::Nothing)) | None => {}
-            Some(Err(denial)) => self.live.denied(&denial),
+            Some(Err(denial)) => self.denied(&denial),
         }
+    }
+
+    fn denied(&mut self, denial: &Denial) {
+        if denial.code() == Code::ClientRejectedCertificate {
+            self.connection.engine.metrics.certificate_rejections.inc();
+        }
+        self.live.denied(denial);
     }
 
     /// Opens it, unless it has to end before.
@@ -187,7 +212,7 @@ impl Tunnel {
         let first = timeout(patience, read_first(&mut io, &mut bytes)).await;
         match first {
             Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await,
-            Ok(Ok(Sniffed::Http)) if self.passthrough.is_none() => {
+            Ok(Ok(Sniffed::Http)) if self.is_intercepted() => {
                 io.unread(bytes.freeze());
                 self.live.complete();
                 self.connection.activity.handshake_done(false);
@@ -242,19 +267,28 @@ impl Tunnel {
             );
             return Err(Denial::new(Code::HostMismatch, sentence).by("proxy"));
         }
-        if let Some(upstream) = self.passthrough.take() {
-            io.unread(bytes.freeze());
-            return Ok(Inside::Bytes(io, upstream));
+        match self.inside.take() {
+            Some(Wanted::PassedThrough(upstream)) => {
+                io.unread(bytes.freeze());
+                Ok(Inside::Bytes(io, upstream))
+            }
+            Some(Wanted::Intercepted(config)) => {
+                io.unread(rest);
+                self.intercept(io, accepted, config).await
+            }
+            None => Err(Denial::internal().by("proxy")),
         }
-        io.unread(rest);
-        self.intercept(io, accepted).await
+    }
+
+    fn is_intercepted(&self) -> bool {
+        matches!(self.inside, Some(Wanted::Intercepted(_)))
     }
 
     /// No server name is the tunnel's; where the bytes go on unread there must be one.
     fn name_agrees(&self, accepted: &Accepted) -> bool {
         match accepted.client_hello().server_name() {
             Some(name) => Host::parse(name).is_ok_and(|host| host == self.authority.host),
-            None => self.passthrough.is_none() || self.authority.host.name().is_none(),
+            None => self.is_intercepted() || self.authority.host.name().is_none(),
         }
     }
 
@@ -262,13 +296,17 @@ impl Tunnel {
         &mut self,
         io: ClientIo<S>,
         accepted: Accepted,
+        config: Arc<ServerConfig>,
     ) -> Result<Inside<S>, Denial> {
-        let config = leaf::config(&self.connection, &self.live.world, &self.authority.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let patience = self.connection.patience.header;
-        let Ok(Ok(stream)) = timeout(patience, handshake).await else {
-            let sentence = "TLS handshake with the client failed: does it trust the proxy's CA?";
-            return Err(Denial::new(Code::MalformedRequest, sentence).by("proxy"));
+        let stream = match timeout(patience, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(rejected::why(&error)),
+            Err(_elapsed) => {
+                let what = "the TLS handshake did not end in time";
+                return Err(Denial::malformed(what).by("proxy"));
+            }
         };
         self.live.complete();
         let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");

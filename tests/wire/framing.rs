@@ -407,8 +407,11 @@ fn a_container_mints_no_more_leaves_a_minute_than_it_may() {
         assert_eq!(proxy.https_get(host, "/echo", &[]).status, 200, "{host}");
     }
     let third = "git.example.com";
-    let refused = proxy.tls_as(third, third, &["http/1.1"]);
-    assert!(refused.is_err(), "a third leaf was minted");
+    let refused = proxy.fetch(third, "/echo");
+    refused.assert_denied(429, "rate_limited", "Rate limit exceeded");
+    assert_eq!(refused.json()["upstream"], "certificates");
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait} s");
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
 }
 

@@ -178,6 +178,11 @@ fn another_repository_is_denied_reads_included() {
             ran.stderr.contains("The requested URL returned error: 403"),
             "{ran:?}"
         );
+        let said = [
+            "remote: Repo not authorized",
+            "remote: code: repo_not_authorized",
+        ];
+        assert!(said.iter().all(|line| ran.stderr.contains(line)), "{ran:?}");
     }
     for path in [
         "/acme/other",

@@ -21,6 +21,7 @@ mod credentials;
 mod denials;
 mod destinations;
 mod dialling;
+mod distrust;
 mod dns;
 mod floods;
 mod framing;

@@ -239,7 +239,9 @@ fn a_websocket_is_refused_where_the_entry_says_so() {
         "quiet.example.com",
         websocket("quiet.example.com", "/websocket"),
     );
-    reply.assert_denied(403, "websocket_not_allowed", "");
+    reply.assert_denied(426, "websocket_not_allowed", "");
+    assert_eq!(reply.header("upgrade"), Some("HTTP/1.1"));
+    assert_eq!(reply.header("connection"), Some("upgrade"));
     assert_eq!(
         proxy.https_get("quiet.example.com", "/echo", &[]).status,
         200

@@ -76,8 +76,11 @@ codes! {
     PortNotAllowed = "port_not_allowed", 403, Policy;
     /// TRACE, TRACK, CONNECT in a tunnel, or a method nobody knows.
     MethodNotAllowed = "method_not_allowed", 405, Policy;
-    /// The entry says `websocket: false`.
-    WebsocketNotAllowed = "websocket_not_allowed", 403, Policy;
+    /// The entry says `websocket: false`. Clients fall back to plain HTTP on this status.
+    WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
+    /// The client ended the TLS handshake over our certificate: it does not trust the CA. For the
+    /// audit alone, without a status: nobody is left to be answered.
+    ClientRejectedCertificate = "client_rejected_certificate", 0, Client;
     /// The container's security level is above the entry's `max_level`.
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.

@@ -1,6 +1,7 @@
 //! Git over HTTP: which repositories, which refs, how much.
 
 mod commands;
+mod discovery;
 mod lfs;
 mod paths;
 mod pkt_line;
@@ -20,6 +21,7 @@ use crate::contract::{
     Order, Outcome, Request, Response, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
+pub use discovery::as_git_shows;
 use lfs::BatchRules;
 pub use lfs::Reachable;
 use paths::{Call, Named};

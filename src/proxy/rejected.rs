@@ -1,0 +1,86 @@
+//! What a handshake that the client ended says about it.
+
+use std::io;
+use std::time::Duration;
+
+use addons::contract::{Code, Denial};
+use rustls::{AlertDescription, Error};
+
+/// Clients that look at the certificate only after the handshake (Node.js, GnuTLS) close within
+/// this time.
+pub const SOON: Duration = Duration::from_secs(1);
+
+/// Why a handshake with a client failed.
+pub fn why(error: &io::Error) -> Denial {
+    match alert(error) {
+        Some(alert) => over_certificate(alert),
+        None if is_close(error) => over_certificate("closed in the handshake"),
+        None => {
+            let sentence = format!("Malformed request: the TLS handshake failed: {error}");
+            Denial::new(Code::MalformedRequest, sentence).by("proxy")
+        }
+    }
+}
+
+/// The client closed right after the handshake, without a request.
+pub fn after_handshake() -> Denial {
+    over_certificate("closed after the handshake")
+}
+
+/// `how` stands as the rule in the audit.
+fn over_certificate(how: &'static str) -> Denial {
+    let sentence = "The client rejected the certificate: it does not trust the proxy's CA";
+    Denial::new(Code::ClientRejectedCertificate, sentence)
+        .rule(how)
+        .by("proxy")
+}
+
+/// The name of an alert that is about the certificate.
+fn alert(error: &io::Error) -> Option<&'static str> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    let Error::AlertReceived(alert) = error else {
+        return None;
+    };
+    Some(match alert {
+        AlertDescription::UnknownCA => "unknown_ca",
+        AlertDescription::BadCertificate => "bad_certificate",
+        AlertDescription::CertificateUnknown => "certificate_unknown",
+        AlertDescription::CertificateExpired => "certificate_expired",
+        AlertDescription::CertificateRevoked => "certificate_revoked",
+        AlertDescription::UnsupportedCertificate => "unsupported_certificate",
+        _ => return None,
+    })
+}
+
+fn is_close(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(
+        error.kind(),
+        UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(error: io::Error) -> (Code, Option<String>) {
+        let denial = why(&error);
+        (denial.code(), denial.rule_name().map(str::to_owned))
+    }
+
+    #[test]
+    fn alerts_about_the_certificate_and_a_close_are_a_rejection_and_others_are_not() {
+        let alert = |alert| io::Error::new(io::ErrorKind::InvalidData, Error::AlertReceived(alert));
+        let rejected = |how: &str| (Code::ClientRejectedCertificate, Some(how.to_owned()));
+        let unknown_ca = told(alert(AlertDescription::UnknownCA));
+        assert_eq!(unknown_ca, rejected("unknown_ca"));
+        let closed = told(io::ErrorKind::UnexpectedEof.into());
+        assert_eq!(closed, rejected("closed in the handshake"));
+        let malformed = (Code::MalformedRequest, None);
+        assert_eq!(told(alert(AlertDescription::ProtocolVersion)), malformed);
+        let no_overlap = Error::PeerIncompatible(rustls::PeerIncompatible::NoCipherSuitesInCommon);
+        let no_overlap = io::Error::new(io::ErrorKind::InvalidData, no_overlap);
+        assert_eq!(told(no_overlap), malformed);
+    }
+}

@@ -1,0 +1,99 @@
+//! Clients that do not trust the proxy's CA: the likeliest first mistake has a name.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{NODE_AGENT, Origin, Proxy, SOON, eventually};
+
+const HOST: &str = "api.example.com";
+
+const METRIC: &str = "proxy_client_certificate_rejections_total";
+
+/// A client with the proxy's address and nothing else.
+fn distrusting(proxy: &Proxy, program: &str, arguments: &[&str]) {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", proxy.path(""))
+        .env("https_proxy", proxy.url())
+        .env("HTTPS_PROXY", proxy.url())
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .args(arguments);
+    let output = command.output().unwrap();
+    assert!(
+        !output.status.success(),
+        "{program} was content: {output:?}"
+    );
+}
+
+fn rejected(proxy: &Proxy, times: usize) -> Vec<Value> {
+    eventually("the rejections are audited", SOON, || {
+        rejections(proxy).len() == times
+    });
+    rejections(proxy)
+}
+
+fn rejections(proxy: &Proxy) -> Vec<Value> {
+    let of_code = |line: &Value| line["code"] == "client_rejected_certificate";
+    proxy.audit().into_iter().filter(of_code).collect()
+}
+
+#[test]
+fn every_client_that_does_not_trust_the_ca_is_named_as_such() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let url = "https://api.example.com/echo";
+    let python = format!("import urllib.request; urllib.request.urlopen('{url}')");
+    let node = format!(
+        "{}https.get('{url}', {{ agent: new Tunnels() }}).on('error', () => process.exit(1))",
+        NODE_AGENT
+    );
+    let clients: [(&str, &[&str]); 5] = [
+        ("curl", &["--silent", url]),
+        ("git", &["ls-remote", "https://api.example.com/acme/web"]),
+        ("wget", &["--quiet", "--tries=1", "-O", "/dev/null", url]),
+        ("python3", &["-c", &python]),
+        ("node", &["-e", &node]),
+    ];
+    for (before, (program, arguments)) in clients.iter().enumerate() {
+        distrusting(&proxy, program, arguments);
+        let lines = rejected(&proxy, before + 1);
+        let line = lines.last().unwrap();
+        assert_eq!(line["host"], HOST, "{program}");
+        assert_eq!(line["outcome"], "denied", "{program}");
+        assert_eq!(line["status"], Value::Null, "{program}");
+        assert_eq!(line["addon"], "proxy", "{program}");
+    }
+    assert_eq!(proxy.metric(METRIC, &[]), clients.len() as f64);
+    origin.assert_untouched();
+}
+
+#[test]
+fn the_alert_of_a_client_names_why() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    distrusting(
+        &proxy,
+        "python3",
+        &[
+            "-c",
+            "import urllib.request; urllib.request.urlopen('https://api.example.com/')",
+        ],
+    );
+    proxy.audited(json!({ "code": "client_rejected_certificate", "rule": "unknown_ca" }));
+}
+
+#[test]
+fn a_tunnel_that_served_a_request_or_waited_is_no_rejection() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+    let idle = proxy.tls(HOST);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    drop(idle);
+    proxy.audited(json!({ "kind": "tunnel", "status": 200, "outcome": "ok" }));
+    assert_eq!(proxy.metric(METRIC, &[]), 0.0);
+    assert_eq!(rejections(&proxy), Vec::<Value>::new());
+}
