@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::registration::FieldError;
+use crate::registry::ChangeError;
 
 /// A refusal.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -32,13 +33,19 @@ pub(super) enum ApiError {
     TooLarge { limit: usize },
     BadConfiguration(Vec<String>),
     RateLimited(Duration),
-    RegistryUnavailable,
+    Registry(ChangeError),
     Broken,
 }
 
 impl From<Unavailable> for ApiError {
-    fn from(Unavailable: Unavailable) -> Self {
-        Self::RegistryUnavailable
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Registry(unavailable.into())
+    }
+}
+
+impl From<ChangeError> for ApiError {
+    fn from(error: ChangeError) -> Self {
+        Self::Registry(error)
     }
 }
 
@@ -81,10 +88,7 @@ impl IntoResponse for ApiError {
                 let error = "Rate limit exceeded".to_owned();
                 (StatusCode::TOO_MANY_REQUESTS, error)
             }
-            Self::RegistryUnavailable => {
-                let error = "Registry unavailable".to_owned();
-                (StatusCode::SERVICE_UNAVAILABLE, error)
-            }
+            Self::Registry(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::Broken => {
                 let error = "Internal error".to_owned();
                 (StatusCode::INTERNAL_SERVER_ERROR, error)

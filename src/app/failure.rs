@@ -36,6 +36,8 @@ pub enum Failure {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("{} is in use by another server{}: stop that one, or choose another `data_dir` in proxy.yaml", path.display(), named(*pid))]
+    InUse { path: PathBuf, pid: Option<u32> },
     #[error("{0}")]
     Ours(String),
 }
@@ -45,10 +47,17 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Ca(_) | Self::DataDir { .. } | Self::Setting(_) => code::CONFIG,
-            Self::Listen { .. } | Self::Dns { .. } | Self::Socket { .. } => code::UNAVAILABLE,
+            Self::Listen { .. } | Self::Dns { .. } | Self::Socket { .. } | Self::InUse { .. } => {
+                code::UNAVAILABLE
+            }
             Self::Ours(_) => code::SOFTWARE,
         }
     }
+}
+
+fn named(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(", process {pid}"))
+        .unwrap_or_default()
 }
 
 fn advice(error: &std::io::Error) -> &'static str {

@@ -1,6 +1,7 @@
 //! Builds everything from one configuration, runs it, and drains it.
 
 mod build;
+mod data_dir;
 mod descriptors;
 mod dev;
 mod explain;
@@ -35,6 +36,7 @@ use crate::telemetry::{AuditLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
 use crate::world::Worlds;
 use build::{Builder, Lasting};
+use data_dir::DataDir;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::Reloader;
@@ -92,6 +94,7 @@ struct App {
     reloader: Arc<Reloader>,
     worlds: Arc<Worlds>,
     admin_uids: Vec<u32>,
+    _data_dir: DataDir,
 }
 
 impl App {
@@ -102,7 +105,7 @@ impl App {
         own: OwnListeners,
     ) -> Result<Self, Failure> {
         let proxy = &config.proxy;
-        prepare_data_dir(&proxy.data_dir)?;
+        let data_dir = DataDir::open(&proxy.data_dir)?;
         let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let authority = Authority::open(
             CaFiles::new(&proxy.data_dir, &proxy.certs_dir),
@@ -167,6 +170,7 @@ impl App {
             reloader: Arc::new(reloader.map_err(ours)?),
             worlds,
             admin_uids,
+            _data_dir: data_dir,
         })
     }
 
@@ -334,24 +338,6 @@ async fn refresh_ca(engine: Arc<Engine>, shutdown: CancellationToken) {
             tracing::error!(%error, "the interception CA cannot be read again; the one in use stays");
         }
     }
-}
-
-/// Makes sure that it is there and ours to write, before anything depends on it.
-fn prepare_data_dir(path: &Path) -> Result<(), Failure> {
-    use std::os::unix::fs::DirBuilderExt;
-    let prepared = (|| {
-        if !path.is_dir() {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(path)?;
-        }
-        tempfile::tempfile_in(path).map(drop)
-    })();
-    prepared.map_err(|source| Failure::DataDir {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 fn ours(error: impl std::fmt::Display) -> Failure {

@@ -90,6 +90,7 @@ impl Reloader {
             errors.0.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let mut config = config::load(&self.dir, self.profile).map_err(texts)?;
+        self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
         for warning in &config.warnings {
             tracing::warn!("{warning}");
@@ -98,6 +99,24 @@ impl Reloader {
         self.builder
             .build(epoch, Arc::new(config), Some(&self.worlds.current()))
             .map_err(|failure| vec![failure.to_string()])
+    }
+
+    /// A file that was in force and is gone was rather lost than meant: its defaults may allow
+    /// what it denied.
+    fn refuse_gone(&self, config: &Config) -> Result<(), Vec<String>> {
+        let in_force = &self.worlds.current().config.files;
+        let gone = in_force.iter().filter(|name| !config.files.contains(name));
+        let gone: Vec<String> = gone
+            .map(|name| {
+                format!(
+                    "{name}: it was in force and is gone: put it back, or restart to do without it"
+                )
+            })
+            .collect();
+        match gone.is_empty() {
+            true => Ok(()),
+            false => Err(gone),
+        }
     }
 
     /// Listeners and paths stay as they are until a restart.
@@ -139,8 +158,9 @@ impl Reloader {
         }
     }
 
-    /// What changes when a file is written, replaced, added or removed.
-    fn versions(&self) -> Vec<Option<(u64, i64, i64, u64)>> {
+    /// What changes when a file is written, replaced, added or removed, or the directory cannot be
+    /// read any more.
+    fn versions(&self) -> (bool, Vec<Option<(u64, i64, i64, u64)>>) {
         let version = |name: &&str| {
             let metadata = std::fs::metadata(self.dir.join(name)).ok()?;
             Some((
@@ -150,6 +170,7 @@ impl Reloader {
                 metadata.len(),
             ))
         };
-        FILES.iter().map(version).collect()
+        let is_readable = std::fs::read_dir(&self.dir).is_ok();
+        (is_readable, FILES.iter().map(version).collect())
     }
 }

@@ -112,7 +112,12 @@ pub fn load_with(
     ]
     .map(open);
     // Not expanded: its variables belong to a part that does not run.
-    mcp::check(&Document::open(dir, "mcp.yaml", None, &report));
+    let mcp = Document::open(dir, "mcp.yaml", None, &report);
+    mcp::check(&mcp);
+    let documents = [&proxy, &allowlist, &policy, &credentials, &mcp];
+    let files = FILES.into_iter().zip(documents);
+    let files = files.filter(|(_, document)| !document.is_absent());
+    let files = files.map(|(name, _)| name).collect();
     let proxy = proxy::read(&proxy, profile, env);
     let allowlist = allowlist::read(&allowlist);
     let policy = policy::read(&policy);
@@ -125,6 +130,7 @@ pub fn load_with(
         allowlist,
         policy,
         credentials,
+        files,
         warnings: report.finish()?,
     })
 }

@@ -26,6 +26,8 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// The active entries of `credentials.yaml`.
     pub credentials: Vec<CredentialConfig>,
+    /// The files that were there.
+    pub files: Vec<&'static str>,
     /// What is in order but deserves a word at start and in `check`: inactive credentials and
     /// the like. Never a secret.
     pub warnings: Vec<String>,

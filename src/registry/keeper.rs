@@ -77,9 +77,17 @@ impl Registry {
         if self.look(&mut store, whole).is_err() {
             return;
         }
-        if let Err(error) = self.tidy(&mut store, now, prune) {
+        let failed = self.tidy(&mut store, now, prune).err();
+        self.note_writing(failed.map(|error| error.to_string()));
+    }
+
+    /// Logged when it changes, not every second.
+    fn note_writing(&self, failed: Option<String>) {
+        let mut before = self.unwritten.lock();
+        if let Some(error) = failed.as_deref().filter(|_| *before != failed) {
             tracing::warn!(%error, "the registry could not be written");
         }
+        *before = failed;
     }
 
     /// Brings to disk what can wait for it: ended leases, and levels that were reached.

@@ -15,6 +15,7 @@ use addons::contract::{
     AuthMode, Container, ContainerId, Containers, HostPattern, Repo, Source, Unavailable,
 };
 use parking_lot::Mutex;
+use thiserror::Error;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
@@ -51,6 +52,22 @@ pub struct Registered {
     pub listener: Option<OwnListener>,
 }
 
+/// Why a change was not made.
+#[derive(Debug, Error)]
+pub enum ChangeError {
+    #[error("Registry unavailable")]
+    Unavailable,
+    /// The file can be read, so flows go on.
+    #[error("Registry cannot be written: {0}")]
+    Unwritten(String),
+}
+
+impl From<Unavailable> for ChangeError {
+    fn from(Unavailable: Unavailable) -> Self {
+        Self::Unavailable
+    }
+}
+
 /// The registry. While its file cannot be read nothing is answered but [`Unavailable`].
 pub struct Registry {
     view: View,
@@ -58,6 +75,8 @@ pub struct Registry {
     /// lock, so that it never differs from the file by more than what others do to it.
     store: Mutex<Store>,
     problem: Problem,
+    /// What kept the last round from writing what can wait.
+    unwritten: Mutex<Option<String>>,
     /// Leases that a flow found to be over, to be deleted from the file.
     over: Mutex<Vec<u64>>,
 }
@@ -72,6 +91,7 @@ impl Registry {
             view: View::new(socket_dir),
             store: Mutex::new(Store::new(path)),
             problem: Problem::new("not read yet"),
+            unwritten: Mutex::default(),
             over: Mutex::default(),
         });
         registry.start();
@@ -87,7 +107,7 @@ impl Registry {
     pub async fn register(
         self: &Arc<Self>,
         new: NewRegistration,
-    ) -> Result<Registered, Unavailable> {
+    ) -> Result<Registered, ChangeError> {
         self.change(move |registry, store| {
             let now = OffsetDateTime::now_utc();
             let present = registry.view.get(&new.id);
@@ -112,7 +132,7 @@ impl Registry {
     }
 
     /// Ends a container's lease and forgets it. False: there was none.
-    pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, Unavailable> {
+    pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, store| {
             let Some(container) = registry.view.get(&id) else {
                 return Ok(false);
@@ -125,7 +145,7 @@ impl Registry {
     }
 
     /// Lowers a container's security level to `Public`. False: there is no such container.
-    pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, Unavailable> {
+    pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, store| {
             let now = OffsetDateTime::now_utc();
             let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
@@ -177,7 +197,7 @@ impl Registry {
     async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self, &mut Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Unavailable> {
+    ) -> Result<T, ChangeError> {
         self.readable()?;
         let registry = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
@@ -185,10 +205,10 @@ impl Registry {
             registry.look(&mut store, false)?;
             change(&registry, &mut store).map_err(|error| {
                 tracing::error!(%error, "the registry could not be written");
-                Unavailable
+                ChangeError::Unwritten(error.to_string())
             })
         });
-        done.await.unwrap_or(Err(Unavailable))
+        done.await.unwrap_or(Err(ChangeError::Unavailable))
     }
 }
 

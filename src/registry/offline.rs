@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use rusqlite::OpenFlags;
 use rusqlite::backup::{Backup, StepResult};
 use tempfile::TempPath;
 use time::OffsetDateTime;
@@ -108,7 +107,8 @@ fn restore_anew(
     })
 }
 
-/// Moves a damaged file away, and a WAL with it: SQLite would play it into the new file.
+/// Moves a damaged file away, with its journal: SQLite would play that into the new file. Older
+/// versions left a WAL.
 fn move_aside(path: &Path) -> Result<Option<PathBuf>, StoreError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
@@ -117,8 +117,10 @@ fn move_aside(path: &Path) -> Result<Option<PathBuf>, StoreError> {
         .unwrap_or_else(|_| now.unix_timestamp().to_string());
     let aside = beside(path, &format!(".corrupt-{now}"));
     let moved = if_present(path, fs::rename(path, &aside))?;
-    let wal = beside(path, "-wal");
-    if_present(&wal, fs::rename(&wal, beside(&aside, "-wal")))?;
+    for suffix in ["-journal", "-wal"] {
+        let journal = beside(path, suffix);
+        if_present(&journal, fs::rename(&journal, beside(&aside, suffix)))?;
+    }
     let shm = beside(path, "-shm");
     if_present(&shm, fs::remove_file(&shm))?;
     Ok(moved.then_some(aside))
@@ -137,9 +139,9 @@ fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, StoreError> {
 fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), StoreError> {
     let file = tempfile::NamedTempFile::new_in(parent(target)).map_err(failed(target))?;
     let path = file.into_temp_path();
-    let mut conn = open(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let mut conn = open(&path)?;
     copy(from, &mut conn)?;
-    // One file, without a WAL beside it.
+    // One file, without a WAL beside it, whatever the original has.
     conn.execute_batch("PRAGMA journal_mode = DELETE")?;
     migrate(&conn)?;
     verify(&conn, "integrity_check")?;

@@ -2,8 +2,9 @@
 //!
 //! Every operation opens a connection of its own and closes it again. So nothing is ever
 //! answered from pages that the file no longer has, nothing cached is ever written over a file
-//! that was damaged or exchanged in the meantime, and between two operations the file alone,
-//! without its WAL, holds everything.
+//! that was damaged or exchanged in the meantime, and between two operations the file alone
+//! holds everything. Changes go by a rollback journal, so that reading writes nothing, not even
+//! the index of a WAL: a full disk stops changes alone.
 
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -85,12 +86,6 @@ impl StoreError {
 /// What tells that others changed the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
-    file: Mark,
-    wal: Option<Mark>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Mark {
     inode: (u64, u64),
     size: u64,
     changed: (i64, i64),
@@ -128,7 +123,7 @@ impl Store {
     pub(super) fn start(&self) -> Result<(), StoreError> {
         create_if_missing(&self.path)?;
         let version = {
-            let conn = open(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            let conn = open(&self.path)?;
             verify(&conn, "quick_check")?;
             version(&conn)?
         };
@@ -257,7 +252,7 @@ fn create_if_missing(path: &Path) -> Result<(), StoreError> {
 
 /// Opens for reading; fails unless the file is a registry of this version.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
-    let conn = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let conn = open(path)?;
     let found = version(&conn)?;
     if found != VERSION {
         return Err(StoreError::Schema {
@@ -269,18 +264,22 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Opens for writing, without creating. What is committed is on disk.
+/// Opens for writing, without creating. What is committed is on disk, and so is the end of its
+/// journal.
 pub(super) fn open_to_write(path: &Path) -> Result<Connection, StoreError> {
-    let conn = open(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
+    let conn = open(path)?;
+    conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA;")?;
     Ok(conn)
 }
 
-pub(super) fn open(path: &Path, mode: OpenFlags) -> Result<Connection, StoreError> {
+/// Opens without creating. Who only reads may write too: a process that was killed in a change
+/// leaves its journal, which the next one rolls back.
+pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     if !path.exists() {
         return Err(StoreError::Missing(path.to_owned()));
     }
-    let conn = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
     // All rows are in memory once they were read; another copy of their pages serves nobody.
     conn.pragma_update(None, "cache_size", -256)?;
@@ -316,32 +315,18 @@ pub(super) fn verify(conn: &Connection, pragma: &str) -> Result<(), StoreError> 
 }
 
 fn stamp(path: &Path) -> Result<Stamp, StoreError> {
-    let failed = |source| StoreError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let file = match mark(path).map_err(failed)? {
-        Some(mark) => mark,
-        None => return Err(StoreError::Missing(path.to_owned())),
-    };
-    let wal = mark(&beside(path, "-wal")).map_err(failed)?;
+    let data = fs::metadata(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => StoreError::Missing(path.to_owned()),
+        _ => StoreError::Io {
+            path: path.to_owned(),
+            source,
+        },
+    })?;
     Ok(Stamp {
-        file,
-        // Readers leave an empty one behind.
-        wal: wal.filter(|wal| wal.size > 0),
+        inode: (data.dev(), data.ino()),
+        size: data.size(),
+        changed: (data.ctime(), data.ctime_nsec()),
     })
-}
-
-fn mark(path: &Path) -> io::Result<Option<Mark>> {
-    match fs::metadata(path) {
-        Ok(data) => Ok(Some(Mark {
-            inode: (data.dev(), data.ino()),
-            size: data.size(),
-            changed: (data.ctime(), data.ctime_nsec()),
-        })),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// A file of the same name with something behind it.

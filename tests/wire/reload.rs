@@ -127,6 +127,36 @@ fn a_broken_file_changes_nothing_and_every_error_of_every_file_is_told() {
 }
 
 #[test]
+fn a_file_that_was_in_force_and_is_gone_changes_nothing_until_it_is_back() {
+    let origin = Origin::start();
+    let mut setup = crate::support::Setup::new(&origin);
+    setup.policy = Some(json!({
+        "version": 1,
+        "policy": { "rules": [{ "name": "no-echo", "effect": "deny", "paths": ["^/echo$"] }] },
+    }));
+    let proxy = setup.start();
+    let (policy, away) = (proxy.path("config/policy.yaml"), proxy.path("policy.away"));
+    let is_current = || proxy.health().json()["checks"]["configuration_current"] == true;
+    assert_eq!(status(&proxy, PLAIN), 403);
+    std::fs::rename(&policy, &away).unwrap();
+    eventually("the loss is noticed", PROMISED, || !is_current());
+    assert_eq!(status(&proxy, PLAIN), 403);
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 422);
+    let said = "policy.yaml: it was in force and is gone";
+    assert!(reply.text().contains(said), "{}", reply.text());
+    std::fs::rename(&away, &policy).unwrap();
+    eventually("the file is back", PROMISED, is_current);
+
+    let (config, away) = (proxy.path("config"), proxy.path("config.away"));
+    std::fs::rename(&config, &away).unwrap();
+    eventually("the loss is noticed", PROMISED, || !is_current());
+    assert_eq!(status(&proxy, PLAIN), 403);
+    std::fs::rename(&away, &config).unwrap();
+    eventually("the directory is back", PROMISED, is_current);
+}
+
+#[test]
 fn what_needs_a_restart_is_said_and_the_rest_applies() {
     let origin = Origin::start();
     let proxy = start(&origin);

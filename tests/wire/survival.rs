@@ -2,10 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, prlimit, setrlimit};
 use serde_json::json;
 
 use crate::streaming::open_websocket;
@@ -48,16 +49,10 @@ fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut tunnel = proxy.tls(HOST);
-    let registry: Vec<PathBuf> = ["registry.db", "registry.db-wal", "registry.db-shm"]
-        .map(|name| proxy.path("data").join(name))
-        .into();
-    let aside =
-        |path: &PathBuf| path.with_file_name(format!("{}.aside", path.display()).replace('/', "_"));
-    for path in registry.iter().filter(|path| path.exists()) {
-        std::fs::rename(path, aside(path)).unwrap();
-    }
+    let (registry, aside) = (proxy.path("data/registry.db"), proxy.path("data/aside"));
+    std::fs::rename(&registry, &aside).unwrap();
     let garbage = b"this is no database".repeat(500);
-    std::fs::write(&registry[0], &garbage).unwrap();
+    std::fs::write(&registry, &garbage).unwrap();
 
     eventually("health is degraded", SOON, || proxy.health().status == 503);
     let health = proxy.health().json();
@@ -74,18 +69,99 @@ fn a_corrupt_registry_denies_everything_is_left_alone_and_service_resumes() {
     assert!(answer.contains("status: SERVFAIL"), "{answer}");
     assert!(origin.seen().is_empty());
     assert_eq!(
-        std::fs::read(&registry[0]).unwrap(),
+        std::fs::read(&registry).unwrap(),
         garbage,
         "the corrupt file was touched"
     );
 
-    for path in &registry {
-        let _ = std::fs::remove_file(path);
-    }
-    for path in registry.iter().filter(|path| aside(path).exists()) {
-        std::fs::rename(aside(path), path).unwrap();
-    }
+    std::fs::rename(&aside, &registry).unwrap();
     eventually("health is back", SOON, || proxy.health().status == 200);
+    assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+}
+
+/// A disk of its own for `data_dir`, until it is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Mounting takes root; `None` for others.
+    fn mount(at: &Path) -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("not run: only root can mount a small disk");
+            return None;
+        }
+        std::fs::create_dir(at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs"]);
+        assert!(mount.arg(at).status().unwrap().success());
+        Some(Self(at.to_owned()))
+    }
+
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let mut file = std::fs::File::create(&ballast).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_stops_registrations_alone() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    let Some(disk) = SmallDisk::mount(&setup.dir().join("data")) else {
+        return;
+    };
+    let mut proxy = setup.start();
+    let ballast = disk.fill();
+    let body = json!({ "container_ip": "127.0.0.5", "container_id": "new", "repos": [] });
+    let register = |proxy: &Proxy| proxy.admin("POST", "/internal/containers", Some(body.clone()));
+    let reply = register(&proxy);
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    let error = reply.json()["error"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("Registry cannot be written: "), "{error}");
+    assert!(error.contains("full"), "{error}");
+    // For longer than the registry goes without a look at its file.
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut passed = 0;
+    while Instant::now() < until {
+        assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
+        let answer = proxy.dig(Ipv4Addr::LOCALHOST, &[HOST]);
+        assert!(answer.contains("status: NOERROR"), "{answer}");
+        assert_eq!(proxy.health().status, 200);
+        passed += 1;
+    }
+    assert!(passed > 3, "{passed}");
+
+    std::fs::remove_file(ballast).unwrap();
+    assert_eq!(register(&proxy).status, 201);
+    eventually("the audit log is written again", SOON, || {
+        proxy.https_get(HOST, "/echo", &[]);
+        proxy.health().json()["checks"]["audit_writable"] == true
+    });
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    let verify = proxy.cli(&["audit", "verify", "--config", "config"]).ok();
+    assert!(verify.contains("hash chain intact"), "{verify}");
+    assert!(verify.contains("lost: "), "{verify}");
+}
+
+#[test]
+fn a_second_server_on_the_same_data_dir_is_told_whose_it_is() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let mut second = Setup::new(&origin);
+    second.proxy["data_dir"] = json!(proxy.path("data"));
+    second.write();
+    let (code, said) = second.run("serve");
+    assert_eq!(code, 69, "{said}");
+    let owner = format!("is in use by another server, process {}", proxy.pid());
+    assert!(said.contains(&owner), "{said}");
     assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
 }
 
@@ -101,9 +177,6 @@ fn a_start_on_a_corrupt_registry_denies_and_recovers_with_a_restored_backup() {
     proxy.signal(Signal::TERM);
     proxy.wait(SOON);
     let file = proxy.path("data/registry.db");
-    for suffix in ["-wal", "-shm"] {
-        let _ = std::fs::remove_file(file.with_extension(format!("db{suffix}")));
-    }
     let garbage = b"this is no database".repeat(500);
     std::fs::write(&file, &garbage).unwrap();
 

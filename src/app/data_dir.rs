@@ -1,0 +1,88 @@
+//! The directory of our state, which belongs to one server at a time.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::failure::Failure;
+
+/// Locked by the server that runs, and names its process.
+const LOCK: &str = "lock";
+
+/// Held for as long as the process uses the directory. The kernel lets go of it with the process.
+pub struct DataDir {
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes sure that it is there, ours to write and nobody else's, before anything depends on it.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let failed = |source| Failure::DataDir {
+            path: path.to_owned(),
+            source,
+        };
+        prepare(path).map_err(failed)?;
+        let mut lock = open_lock(path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::InUse {
+                    path: path.to_owned(),
+                    pid: read_pid(&mut lock),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // For people: a disk that is full keeps nobody from starting.
+        let _ = write_pid(&mut lock);
+        Ok(Self { _lock: lock })
+    }
+}
+
+fn prepare(path: &Path) -> io::Result<()> {
+    if !path.is_dir() {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    }
+    tempfile::tempfile_in(path).map(drop)
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path.join(LOCK))
+}
+
+fn read_pid(lock: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn write_pid(lock: &mut File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    writeln!(lock, "{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_is_told_who_has_the_directory_until_that_one_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let first = DataDir::open(&path).unwrap();
+        let second = DataDir::open(&path).err().unwrap();
+        assert_eq!(second.code(), crate::cli::code::UNAVAILABLE);
+        let ours = format!("process {}", std::process::id());
+        assert!(second.to_string().contains(&ours), "{second}");
+        drop(first);
+        DataDir::open(&path).unwrap();
+    }
+}
