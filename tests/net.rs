@@ -19,7 +19,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use loopback::*;
 use tokio::net::TcpListener;
-use unified_proxy::net::{Resolver, connect};
+use unified_proxy::net::{Places, Resolver, UpstreamSocket, connect};
 
 const CONTAINER: &str = "127.0.0.2";
 
@@ -270,6 +270,35 @@ async fn closed_port() -> SocketAddr {
         .unwrap()
 }
 
+async fn dial(permit: &Permit, limit: Duration) -> Result<(UpstreamSocket, SocketAddr), Denial> {
+    connect(permit, limit, &Places::new(100), None).await
+}
+
+#[tokio::test]
+async fn a_connection_holds_one_of_so_many_places_and_a_lease_gets_half_of_them() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let permit = permit("far.example.com", &[listener.local_addr().unwrap()]).await;
+    let places = Places::new(4);
+    let containers = FakeContainers::at(&["127.0.0.2", "127.0.0.3"]);
+    let [one, other] = ["127.0.0.2", "127.0.0.3"].map(|address| containers.get(address));
+    let dial = async |container: &Container| {
+        let limit = Duration::from_secs(5);
+        connect(&permit, limit, &places, Some(container)).await
+    };
+    let mut held = vec![dial(one).await.unwrap(), dial(one).await.unwrap()];
+    let denial = dial(one).await.unwrap_err();
+    assert_eq!(denial.code(), Code::TooManyConnections);
+    held.push(dial(other).await.unwrap());
+    held.swap_remove(0);
+    held.push(dial(one).await.unwrap());
+    held.push(dial(other).await.unwrap());
+    assert!(dial(other).await.is_err());
+    let ours = Duration::from_secs(5);
+    assert!(connect(&permit, ours, &places, None).await.is_err());
+    drop(held);
+    assert!(connect(&permit, ours, &places, None).await.is_ok());
+}
+
 #[tokio::test]
 async fn dialling_goes_on_to_the_next_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -279,9 +308,9 @@ async fn dialling_goes_on_to_the_next_address() {
 
     let start = Instant::now();
     let permit = permit("far.example.com", &[refused, hanging, address]).await;
-    let (stream, reached) = connect(&permit, Duration::from_secs(5)).await.unwrap();
+    let (socket, reached) = dial(&permit, Duration::from_secs(5)).await.unwrap();
     assert_eq!(reached, address);
-    assert!(stream.nodelay().unwrap());
+    assert!(socket.as_ref().nodelay().unwrap());
     assert!(
         start.elapsed() < Duration::from_secs(2),
         "{:?}",
@@ -292,7 +321,7 @@ async fn dialling_goes_on_to_the_next_address() {
 #[tokio::test]
 async fn a_dead_far_side_is_unreachable_and_a_silent_one_times_out() {
     let refused = permit("far.example.com", &[closed_port().await]).await;
-    let denial = connect(&refused, Duration::from_secs(5)).await.unwrap_err();
+    let denial = dial(&refused, Duration::from_secs(5)).await.unwrap_err();
     assert_eq!(denial.code(), Code::UpstreamUnreachable);
     assert_eq!(
         denial.sentence(),
@@ -301,9 +330,7 @@ async fn a_dead_far_side_is_unreachable_and_a_silent_one_times_out() {
 
     let (_waiting, _deaf, hanging) = deaf().await;
     let silent = permit("far.example.com", &[hanging]).await;
-    let denial = connect(&silent, Duration::from_millis(300))
-        .await
-        .unwrap_err();
+    let denial = dial(&silent, Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(denial.code(), Code::UpstreamTimeout);
     assert_eq!(
         denial.sentence(),

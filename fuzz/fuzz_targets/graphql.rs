@@ -114,6 +114,6 @@ fuzz_target!(|text: &str| {
         let verdict = runtime.block_on(judge(body.into_bytes()));
         let internal = verdict.err().filter(|denial| denial.code() == Code::InternalError);
         assert!(internal.is_none(), "{internal:?}");
-        assert!(begun.elapsed().as_millis() < 500, "{:?}", begun.elapsed());
+        assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
     }
 });

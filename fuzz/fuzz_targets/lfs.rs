@@ -75,5 +75,5 @@ fuzz_target!(|batch: &[u8]| {
         }
         Err(code) => assert_ne!(code, Code::InternalError),
     }
-    assert!(begun.elapsed().as_millis() < 500, "{:?}", begun.elapsed());
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
 });

@@ -20,7 +20,7 @@ use rustls::crypto::CryptoProvider;
 use super::failure::Failure;
 use super::github;
 use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
-use crate::net::{OwnListeners, Resolver};
+use crate::net::{OwnListeners, Places, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
 use crate::system::{Lenders, Traces};
@@ -39,6 +39,7 @@ pub struct Lasting {
     pub breakers: Breakers,
     pub lenders: Arc<Lenders>,
     pub forge: Arc<dyn Forge>,
+    pub places: Arc<Places>,
     pub traces: Traces,
 }
 
@@ -100,6 +101,7 @@ impl Builder {
             chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             resolver,
+            places: Arc::clone(&self.lasting.places),
             upstream_tls,
             config,
         })

@@ -1,9 +1,58 @@
-//! File descriptors: one for each connection of a client, one for each of an upstream.
+//! File descriptors: how many there are, and which part may take how many of them. Without shares,
+//! sandboxes that open connections would leave none for the registry, DNS and the admin API.
+
+use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::dns;
+
 /// Descriptors that a connection of a client takes at most, its upstream's included.
 const PER_CONNECTION: u64 = 2;
+
+/// Descriptors for the registry, the audit log, the configuration, certificates and the admin API.
+const SPARE: usize = 24;
+
+/// Sockets that a question of DNS may hold, since it is sent again.
+const PER_QUESTION: usize = 2;
+
+/// The part of the free descriptors that DNS may take for its questions, and for its connections.
+const PART_OF_DNS: usize = 8;
+
+/// How many descriptors each part may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Connections of sandboxes.
+    pub clients: usize,
+    /// Connections to upstreams.
+    pub upstreams: usize,
+    pub dns: dns::Limits,
+}
+
+impl Shares {
+    /// Shares out what may be opened besides what is open now.
+    pub fn of_this_process() -> io::Result<Self> {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let open = std::fs::read_dir("/proc/self/fd")?.count();
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(Self::of(limit.saturating_sub(open)))
+    }
+
+    fn of(free: usize) -> Self {
+        let free = free.saturating_sub(SPARE);
+        let (part, most) = ((free / PART_OF_DNS).max(1), dns::Limits::default());
+        let dns = dns::Limits {
+            waiting: most.waiting.min((part / PER_QUESTION).max(1)),
+            connections: most.connections.min(part),
+        };
+        let rest = free.saturating_sub(dns.waiting * PER_QUESTION + dns.connections);
+        Self {
+            clients: (rest / 2).max(1),
+            upstreams: (rest / 2).max(1),
+            dns,
+        }
+    }
+}
 
 /// Raises the soft limit to the hard one: the soft one is as low as it is for the sake of
 /// programs that count descriptors in a fixed table. Says so where even that is too few.
@@ -22,7 +71,48 @@ pub fn raise_limit(max_connections: usize) {
         .filter(|open| *open < needed)
     {
         tracing::warn!(
-            "only {open} files may be open, and limits.max_connections of {max_connections} would need {needed}: raise the hard limit (ulimit -Hn), or lower max_connections"
+            "only {open} files may be open, so fewer connections are taken than limits.max_connections of {max_connections}, which would need {needed}: raise the hard limit (ulimit -Hn), or lower max_connections"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(shares: Shares) -> usize {
+        let dns = shares.dns.waiting * PER_QUESTION + shares.dns.connections;
+        shares.clients + shares.upstreams + dns
+    }
+
+    #[test]
+    fn the_shares_together_leave_the_spare_descriptors_free() {
+        for free in [40, 64, 128, 1_000, 4_096, 65_536, 1 << 20] {
+            let shares = Shares::of(free);
+            assert!(taken(shares) + SPARE <= free, "{free}: {shares:?}");
+        }
+    }
+
+    #[test]
+    fn where_there_are_many_dns_has_its_usual_limits_and_the_rest_is_for_connections() {
+        let shares = Shares::of(1 << 20);
+        assert_eq!(shares.dns, dns::Limits::default());
+        assert!(shares.clients > 500_000 && shares.upstreams > 500_000);
+    }
+
+    #[test]
+    fn nothing_is_without_a_share() {
+        for free in [0, 10, SPARE, SPARE + 1] {
+            let Shares {
+                clients,
+                upstreams,
+                dns,
+            } = Shares::of(free);
+            assert!(
+                [clients, upstreams, dns.waiting, dns.connections]
+                    .iter()
+                    .all(|one| *one > 0)
+            );
+        }
     }
 }

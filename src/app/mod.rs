@@ -28,7 +28,8 @@ pub use failure::Failure;
 
 use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
-use crate::net::OwnListeners;
+use crate::dns;
+use crate::net::{OwnListeners, Places};
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::system::{AskedForge, Lenders, SystemClient, Traces};
@@ -37,6 +38,7 @@ use crate::tls::{Authority, CaFiles};
 use crate::world::Worlds;
 use build::{Builder, Lasting};
 use data_dir::DataDir;
+use descriptors::Shares;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::Reloader;
@@ -93,6 +95,7 @@ struct App {
     log: AuditLog,
     reloader: Arc<Reloader>,
     worlds: Arc<Worlds>,
+    dns: dns::Limits,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -132,6 +135,8 @@ impl App {
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
         let audit = audit(&proxy.audit, &log, &metrics).map_err(ours)?;
+        let workers = Workers::start().map_err(ours)?;
+        let shares = Shares::of_this_process().map_err(ours)?;
         let lasting = Lasting {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
@@ -139,6 +144,7 @@ impl App {
             breakers: breakers.clone(),
             lenders,
             forge: Arc::new(AskedForge::new(Arc::clone(&client))),
+            places: Arc::new(Places::new(shares.upstreams)),
             traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
         };
         let buckets = lasting.buckets.clone();
@@ -146,9 +152,9 @@ impl App {
         let admin_uids = proxy.admin_uids.clone();
         let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
         client.follow(&worlds);
-        let workers = Workers::start().map_err(ours)?;
         let (authority, of_engine) = (Arc::new(authority), Arc::clone(&worlds));
-        let engine = Engine::new(of_engine, authority, workers, &metrics).map_err(ours)?;
+        let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
+        let engine = engine.map_err(ours)?;
         let light = checks.configuration.clone();
         let reloader = Reloader::new(
             config_dir,
@@ -169,6 +175,7 @@ impl App {
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
             worlds,
+            dns: shares.dns,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -193,6 +200,7 @@ impl App {
             // It drains beside the proxy, and within the same time.
             .serve(
                 Arc::new(move || worlds.current()),
+                self.dns,
                 self.engine.stopping.clone(),
             );
         tasks.spawn(async move {

@@ -18,6 +18,14 @@ use crate::world::{World, Worlds};
 /// How often the files are looked at; changes are in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// What changes when a file is written or replaced.
+#[derive(PartialEq, Eq)]
+struct Version {
+    inode: u64,
+    changed: (i64, i64),
+    bytes: u64,
+}
+
 /// Builds a new world from changed files and puts it in the place of the old one.
 pub struct Reloader {
     dir: PathBuf,
@@ -160,15 +168,14 @@ impl Reloader {
 
     /// What changes when a file is written, replaced, added or removed, or the directory cannot be
     /// read any more.
-    fn versions(&self) -> (bool, Vec<Option<(u64, i64, i64, u64)>>) {
+    fn versions(&self) -> (bool, Vec<Option<Version>>) {
         let version = |name: &&str| {
             let metadata = std::fs::metadata(self.dir.join(name)).ok()?;
-            Some((
-                metadata.ino(),
-                metadata.ctime(),
-                metadata.ctime_nsec(),
-                metadata.len(),
-            ))
+            Some(Version {
+                inode: metadata.ino(),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
+                bytes: metadata.len(),
+            })
         };
         let is_readable = std::fs::read_dir(&self.dir).is_ok();
         (is_readable, FILES.iter().map(version).collect())

@@ -14,15 +14,31 @@ const STRANGER_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 /// costs no more than receiving it. Far above any budget that policy would grant.
 const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
 
-/// Questions waiting for a nameserver: for one lease, and in all. Each may hold several sockets,
-/// as it is sent again.
+/// Questions of one lease that wait for a nameserver. Each may hold several sockets, as it is
+/// sent again.
 const WAITING_PER_LEASE: usize = 64;
-const WAITING: usize = 512;
 
-/// TCP connections: of one lease, of all unknown sources together, and in all.
+/// TCP connections: of one lease, and of all unknown sources together.
 const CONNECTIONS_PER_LEASE: usize = 32;
 const CONNECTIONS_OF_STRANGERS: usize = 32;
-const CONNECTIONS: usize = 1_024;
+
+/// What there may be at once in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Questions that wait for a nameserver.
+    pub waiting: usize,
+    /// TCP connections.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            waiting: 512,
+            connections: 1_024,
+        }
+    }
+}
 
 /// What all share.
 pub(super) struct Bounds {
@@ -33,10 +49,10 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub fn new() -> Self {
+    pub fn new(limits: Limits) -> Self {
         Self {
-            waiting: Semaphore::new(WAITING),
-            connections: Arc::new(Semaphore::new(CONNECTIONS)),
+            waiting: Semaphore::new(limits.waiting),
+            connections: Arc::new(Semaphore::new(limits.connections)),
             stranger_answers: limiter(STRANGER_ANSWERS_PER_SECOND),
             stranger_connections: Arc::new(Semaphore::new(CONNECTIONS_OF_STRANGERS)),
         }

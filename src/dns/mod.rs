@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::world::World;
 
+pub use bounds::Limits;
 pub use hickory_resolver::net::xfer::Protocol;
 pub use question::{Refused, read_question};
 pub use server::DnsServer;

@@ -3,14 +3,13 @@
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::sync::Arc;
-use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::bounds::Limits;
 use super::service::Service;
 use super::{CurrentWorld, tcp, udp};
 
@@ -20,9 +19,6 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// Loops on one UDP socket: while one judges a question, the other empties the queue.
 const UDP_LOOPS: usize = 2;
-
-/// How long a loop rests when its socket fails, so that a lack that lasts does not burn a core.
-const REST: Duration = Duration::from_millis(50);
 
 /// How many ports the kernel may choose until one is free for both protocols.
 const CHOICES: usize = 8;
@@ -67,10 +63,10 @@ impl DnsServer {
             .collect()
     }
 
-    /// Serves until `shutdown`, then stops receiving and returns when the questions under way
+    /// Serves within these limits until `shutdown`, then stops receiving and returns when the questions under way
     /// are answered.
-    pub async fn serve(self, world: CurrentWorld, shutdown: CancellationToken) {
-        let service = Arc::new(Service::new(world));
+    pub async fn serve(self, world: CurrentWorld, limits: Limits, shutdown: CancellationToken) {
+        let service = Arc::new(Service::new(world, limits));
         let tasks = TaskTracker::new();
         for (socket, listener) in self.sockets {
             for _ in 0..UDP_LOOPS {
@@ -105,20 +101,4 @@ fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = StdTcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
-}
-
-/// What a peer did to a socket is forgotten at once; what we lack gets a moment to come back.
-/// Neither ends a loop.
-pub(super) async fn rest_after(error: &io::Error) {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable};
-    let by_peer = [
-        ConnectionAborted,
-        ConnectionRefused,
-        ConnectionReset,
-        HostUnreachable,
-    ];
-    if !by_peer.contains(&error.kind()) {
-        tracing::warn!(%error, "a DNS socket failed and is tried again");
-        sleep(REST).await;
-    }
 }

@@ -8,7 +8,7 @@ use hickory_resolver::net::xfer::Protocol;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use super::bounds::{Bounds, Share};
+use super::bounds::{Bounds, Limits, Share};
 use super::flight::{Asked, Flight, response_code};
 use super::message::Packet;
 use super::question::Question;
@@ -44,10 +44,10 @@ impl Seat {
 }
 
 impl Service {
-    pub fn new(world: CurrentWorld) -> Self {
+    pub fn new(world: CurrentWorld, limits: Limits) -> Self {
         Self {
             world,
-            bounds: Arc::new(Bounds::new()),
+            bounds: Arc::new(Bounds::new(limits)),
         }
     }
 

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::server::rest_after;
 use super::service::{Admission, Service};
+use crate::net::Rest;
 
 /// For a whole question to arrive, from the end of the one before.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -28,14 +28,16 @@ pub(super) async fn accept(
     connections: TaskTracker,
     shutdown: CancellationToken,
 ) {
+    let mut rest = Rest::new("the listener of DNS over TCP");
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                rest_after(&error).await;
+                rest.after(&error).await;
                 continue;
             }
         };
+        rest.over();
         let Some(seat) = service.seat(peer) else {
             continue;
         };

@@ -10,8 +10,8 @@ use hickory_resolver::net::xfer::Protocol;
 use tokio::net::UdpSocket;
 use tokio_util::task::TaskTracker;
 
-use super::server::rest_after;
 use super::service::{Admission, Service};
+use crate::net::Rest;
 
 /// Far more than any question; what is longer is cut and then refused as malformed.
 const DATAGRAM: usize = 4096;
@@ -20,14 +20,16 @@ const DATAGRAM: usize = 4096;
 /// question that must wait for a nameserver becomes a task, and those are counted.
 pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
     let mut buffer = vec![0; DATAGRAM];
+    let mut rest = Rest::new("the socket of DNS over UDP");
     loop {
         let (length, peer) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                rest_after(&error).await;
+                rest.after(&error).await;
                 continue;
             }
         };
+        rest.over();
         let bytes = buffer.get(..length).unwrap_or_default();
         let question = match service.admit(bytes, peer, Protocol::Udp) {
             Admission::Silence => continue,

@@ -4,11 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial, Host, Permit};
+use addons::contract::{Code, Container, Denial, Host, Permit};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+
+use super::upstream::{Place, Places, UpstreamSocket};
 
 /// How long one address is tried alone before the next joins in (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
@@ -18,22 +19,32 @@ const STAGGER: Duration = Duration::from_millis(250);
 const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first of the permitted addresses that answers, within `limit`. They are tried
-/// in their order; a slow one does not hold up the next.
-pub async fn connect(permit: &Permit, limit: Duration) -> Result<(TcpStream, SocketAddr), Denial> {
-    match timeout(limit, race(permit.addresses())).await {
+/// in their order; a slow one does not hold up the next. Each attempt takes a place, for
+/// `container` or for ourselves.
+pub async fn connect(
+    permit: &Permit,
+    limit: Duration,
+    places: &Places,
+    container: Option<&Container>,
+) -> Result<(UpstreamSocket, SocketAddr), Denial> {
+    let take = || places.take(container);
+    match timeout(limit, race(permit.addresses(), &take)).await {
         Ok(Ok(connected)) => Ok(connected),
         Ok(Err(error)) => Err(failed(permit.host(), &error)),
         Err(_elapsed) => Err(timed_out(permit.host())),
     }
 }
 
-async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
+async fn race(
+    addresses: &[SocketAddr],
+    take: &impl Fn() -> Option<Place>,
+) -> io::Result<(UpstreamSocket, SocketAddr)> {
     let mut untried = addresses.iter().take(MAX_ATTEMPTS);
     let mut attempts = FuturesUnordered::new();
     let mut first_error = None;
     loop {
         if let Some(address) = untried.next() {
-            attempts.push(attempt(*address));
+            attempts.push(attempt(*address, take()));
         } else if attempts.is_empty() {
             return Err(first_error.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()));
         }
@@ -49,15 +60,24 @@ async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     }
 }
 
-async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    Ok((stream, address))
+async fn attempt(
+    address: SocketAddr,
+    place: Option<Place>,
+) -> io::Result<(UpstreamSocket, SocketAddr)> {
+    let place = place.ok_or(io::ErrorKind::QuotaExceeded)?;
+    let socket = UpstreamSocket::connect(address, place).await?;
+    Ok((socket, address))
 }
 
 fn failed(host: &Host, error: &io::Error) -> Denial {
     if super::exhausted(error) {
         return Denial::internal().rule("sockets").by("dial");
+    }
+    if error.kind() == io::ErrorKind::QuotaExceeded {
+        let sentence = "Too many connections to upstreams";
+        return Denial::new(Code::TooManyConnections, sentence)
+            .rule("open files")
+            .by("dial");
     }
     if error.kind() == io::ErrorKind::TimedOut {
         return timed_out(host);

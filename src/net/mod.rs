@@ -5,6 +5,8 @@ mod datagram;
 mod dial;
 mod own;
 mod resolve;
+mod rest;
+mod upstream;
 
 use std::io;
 
@@ -13,6 +15,8 @@ use rustix::io::Errno;
 pub use dial::connect;
 pub use own::OwnListeners;
 pub use resolve::{Answer, Resolver, ResolverError};
+pub use rest::Rest;
+pub use upstream::{Places, UpstreamSocket};
 
 /// Whether a socket failed because this process or machine ran out of something, which is
 /// nothing to hold against the far side.

@@ -1,7 +1,6 @@
 //! Accepting connections of sandboxes, whatever happens to single ones.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use addons::contract::{Client, Container, Source, fold_address};
 use tokio::net::{TcpListener, UnixListener};
@@ -11,13 +10,11 @@ use super::connection::Connection;
 use super::door::Door;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
-
-/// How long accepting rests when it fails: out of descriptors, the kernel would answer at once
-/// again and again.
-const REST: Duration = Duration::from_millis(50);
+use crate::net::Rest;
 
 /// Serves sandboxes that are known by their address.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
+    let mut rest = Rest::new("a listener of the proxy");
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -25,6 +22,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
         };
         match accepted {
             Ok((socket, peer)) => {
+                rest.over();
                 // Without it small writes wait for the peer's delayed acknowledgement.
                 let _ = socket.set_nodelay(true);
                 let client = Client {
@@ -33,13 +31,14 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
                 };
                 spawn(&engine, socket, client, None);
             }
-            Err(error) => rest(&error).await,
+            Err(error) => rest.after(&error).await,
         }
     }
 }
 
 /// Serves the one container that a listener belongs to, until its lease ends.
 pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: Arc<Container>) {
+    let mut rest = Rest::new("the listener of a container");
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -48,20 +47,16 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
         };
         match accepted {
             Ok((socket, _)) => {
+                rest.over();
                 let client = Client {
                     source: Some(Source::Listener(container.id.clone())),
                     peer: None,
                 };
                 spawn(&engine, socket, client, Some(container.lease));
             }
-            Err(error) => rest(&error).await,
+            Err(error) => rest.after(&error).await,
         }
     }
-}
-
-async fn rest(error: &std::io::Error) {
-    tracing::warn!(%error, "cannot accept a connection");
-    tokio::time::sleep(REST).await;
 }
 
 /// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does

@@ -69,10 +69,14 @@ impl Connection {
             Some(_) => limits.max_connections_per_container,
             None => MAX_STRANGERS,
         };
-        if overall > limits.max_connections + REFUSALS || own > own_limit + REFUSALS {
+        let refusals = REFUSALS.min(engine.most_connections / 4);
+        let most = limits
+            .max_connections
+            .min(engine.most_connections - refusals);
+        if overall > most + refusals || own > own_limit + refusals {
             return None;
         }
-        let over = overall > limits.max_connections || own > own_limit;
+        let over = overall > most || own > own_limit;
         let refusal = over.then(|| Denial::new(Code::TooManyConnections, "Too many connections"));
         if over || container.is_none() {
             // There will be one answer.

@@ -55,6 +55,8 @@ pub struct Engine {
     pub(crate) authority: Arc<Authority>,
     pub(crate) metrics: ProxyMetrics,
     pub(crate) connections: Arc<ConnectionCount>,
+    /// How many there may be at most, whatever the configuration says.
+    pub(crate) most_connections: usize,
     /// Those of addresses that nobody registered.
     pub(crate) strangers: Arc<ConnectionCount>,
     /// Memory and threads for buffered bodies.
@@ -70,11 +72,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that serves the world in force at the time.
+    /// An engine that serves the world in force at the time, to so many connections at once.
     pub fn new(
         worlds: Arc<Worlds>,
         authority: Arc<Authority>,
         workers: Workers,
+        most_connections: usize,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         Ok(Self {
@@ -82,6 +85,7 @@ impl Engine {
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
+            most_connections,
             strangers: Arc::default(),
             inspection: Arc::new(Inspection::new(registry)?),
             tasks: TaskTracker::new(),

@@ -13,7 +13,6 @@ use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
 use rustls::server::Accepted;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::StartHandshake;
 
@@ -31,6 +30,7 @@ use super::seldom::Seldom;
 use super::serve::{serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, rejected, upstream};
+use crate::net::UpstreamSocket;
 
 /// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
 /// that asked for another name than it was let through to.
@@ -53,7 +53,7 @@ enum Wanted {
     /// It ends here, with this certificate.
     Intercepted(Arc<ServerConfig>),
     /// It goes on unread.
-    PassedThrough(TcpStream),
+    PassedThrough(UpstreamSocket),
 }
 
 /// What there is to do for what is inside a tunnel.
@@ -61,7 +61,7 @@ enum Inside<S> {
     /// Serve it, in the clear or intercepted.
     Http(BoxFuture<'static, ()>),
     /// Relay it unread.
-    Bytes(ClientIo<S>, TcpStream),
+    Bytes(ClientIo<S>, UpstreamSocket),
     /// It has ended before it began.
     Nothing,
 }
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_task_of_a_tunnel_takes_less_than_half_a_kilobyte() {
-        let size = size_of_task(Tunnel::run::<TcpStream>);
+        let size = size_of_task(Tunnel::run::<tokio::net::TcpStream>);
         assert!(size < 512, "{size} bytes");
     }
 }

@@ -11,8 +11,8 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::dns::DnsServer;
-use unified_proxy::net::Resolver;
+use unified_proxy::dns::{DnsServer, Limits};
+use unified_proxy::net::{Places, Resolver};
 use unified_proxy::tls::UpstreamTls;
 use unified_proxy::world::World;
 
@@ -54,13 +54,14 @@ impl House {
             config: Arc::new(config),
             containers: containers.clone(),
             epoch: 1,
+            places: Arc::new(Places::new(1)),
             upstream_tls: UpstreamTls::load(None, provider).unwrap(),
         });
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = server.local_addresses().unwrap()[0];
         let shutdown = CancellationToken::new();
         let current = Arc::new(move || Arc::clone(&world));
-        let served = tokio::spawn(server.serve(current, shutdown.clone()));
+        let served = tokio::spawn(server.serve(current, Limits::default(), shutdown.clone()));
         Self {
             address,
             nameserver,

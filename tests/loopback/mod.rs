@@ -326,6 +326,7 @@ pub fn config(upstream: UpstreamConfig) -> Config {
         allowlist,
         policy: policy(),
         credentials: Vec::new(),
+        files: Vec::new(),
         warnings: Vec::new(),
     }
 }

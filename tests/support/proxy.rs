@@ -35,6 +35,8 @@ pub struct Setup {
     /// Address and id of each container that is registered at the start.
     pub containers: Vec<(String, String)>,
     pub env: Vec<(String, String)>,
+    /// How many files it may have open, where that is less than the system grants.
+    pub open_files: Option<u32>,
     dir: TempDir,
 }
 
@@ -86,6 +88,7 @@ impl Setup {
             credentials: json!({ "version": 1, "credentials": [] }),
             containers: vec![("127.0.0.1".into(), SANDBOX.into())],
             env: Vec::new(),
+            open_files: None,
             dir,
         }
     }
@@ -147,8 +150,9 @@ impl Setup {
         let mut proxy = Proxy {
             address: self.address,
             dns: self.dns,
-            child: serve(self.dir.path(), &self.env),
+            child: serve(self.dir.path(), &self.env, self.open_files),
             env: self.env,
+            open_files: self.open_files,
             dir: self.dir,
         };
         proxy.wait_until_healthy();
@@ -165,6 +169,7 @@ pub struct Proxy {
     pub dns: SocketAddr,
     child: Child,
     env: Vec<(String, String)>,
+    open_files: Option<u32>,
     dir: TempDir,
 }
 
@@ -304,7 +309,7 @@ impl Proxy {
 
     /// The same without waiting for anything.
     pub fn start_again(&mut self) {
-        self.child = serve(self.dir.path(), &self.env);
+        self.child = serve(self.dir.path(), &self.env, self.open_files);
     }
 
     fn wait_until_healthy(&mut self) {
@@ -334,7 +339,10 @@ impl Drop for Proxy {
 
 /// The binary in an environment that holds nothing but what the test gives.
 pub fn binary(env: &[(String, String)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_unified-proxy"));
+    in_environment(Command::new(env!("CARGO_BIN_EXE_unified-proxy")), env)
+}
+
+fn in_environment(mut command: Command, env: &[(String, String)]) -> Command {
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -343,13 +351,22 @@ pub fn binary(env: &[(String, String)]) -> Command {
     command
 }
 
-fn serve(dir: &Path, env: &[(String, String)]) -> Child {
+fn serve(dir: &Path, env: &[(String, String)], open_files: Option<u32>) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
         .open(dir.join("log"))
         .unwrap();
-    binary(env)
+    let mut command = match open_files {
+        Some(most) => {
+            let mut command = Command::new("prlimit");
+            command.arg(format!("--nofile={most}:{most}"));
+            command.arg(env!("CARGO_BIN_EXE_unified-proxy"));
+            in_environment(command, env)
+        }
+        None => binary(env),
+    };
+    command
         .args(["serve", "--config"])
         .arg(dir.join("config"))
         .stdout(log.try_clone().unwrap())

@@ -10,7 +10,9 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, prlimit
 use serde_json::json;
 
 use crate::streaming::open_websocket;
-use crate::support::{Origin, Proxy, Setup, assert_closes, eventually, read_reply};
+use crate::support::{
+    Origin, Proxy, Setup, assert_closes, eventually, read_connect_reply, read_reply,
+};
 
 const HOST: &str = "api.example.com";
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -113,7 +115,7 @@ impl Drop for SmallDisk {
 #[test]
 fn a_full_disk_stops_registrations_alone() {
     let origin = Origin::start();
-    let mut setup = Setup::new(&origin);
+    let setup = Setup::new(&origin);
     let Some(disk) = SmallDisk::mount(&setup.dir().join("data")) else {
         return;
     };
@@ -507,6 +509,45 @@ fn running_out_of_file_descriptors_mends_by_itself() {
     eventually("it is healthy again", SOON, || proxy.health().status == 200);
     let (reply, _) = proxy.connect_from(Ipv4Addr::new(127, 0, 0, 9), "api.example.com:443");
     reply.assert_connect_denied(403, "unknown_source", "Unknown source IP");
+}
+
+#[test]
+fn a_crowd_of_tunnels_leaves_descriptors_for_everything_else() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.open_files = Some(128);
+    setup.proxy["limits"]["tunnels_per_second"] = json!(1000);
+    let proxy = setup.start();
+    let mut tunnel = proxy.tls(HOST);
+    let mut crowd = Vec::new();
+    let mut statuses = Vec::new();
+    for _ in 0..300 {
+        let mut stream = proxy.dial();
+        let _ = write!(
+            stream,
+            "CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n\r\n"
+        );
+        if let Ok(reply) = read_connect_reply(&mut stream) {
+            statuses.push(reply.status);
+        }
+        crowd.push(stream);
+    }
+    assert!(
+        statuses.contains(&200) && statuses.contains(&429),
+        "{statuses:?}"
+    );
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)));
+    write!(tunnel, "GET /echo HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
+    assert_eq!(read_reply(&mut tunnel).unwrap().status, 200);
+    let answer = proxy.dig(Ipv4Addr::LOCALHOST, &[HOST]);
+    assert!(answer.contains("status: NOERROR"), "{answer}");
+    assert_eq!(proxy.health().status, 200);
+    proxy.register("127.0.0.5", "another");
+    assert!(!proxy.log().contains("is tried again"), "{}", proxy.log());
+    drop(crowd);
+    eventually("there is room again", SOON, || {
+        proxy.connect(&format!("{HOST}:443")).0.status == 200
+    });
 }
 
 #[test]

@@ -12,14 +12,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls_pki_types::{DnsName, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{Driver, Http1, Http2, Target, Upstream};
-use crate::net;
+use crate::net::{self, UpstreamSocket};
 use crate::proxy::live::LiveFlow;
 use crate::world::World;
 
@@ -62,15 +61,17 @@ impl From<Denial> for Dialled {
 pub async fn open_raw(
     live: &mut LiveFlow,
     cleared: &Cleared,
-) -> Result<(TcpStream, SocketAddr), Denial> {
+) -> Result<(UpstreamSocket, SocketAddr), Denial> {
     let (flow, world) = (&mut live.flow, &live.world);
     let addresses = world
         .resolver
         .lookup(cleared, &flow.host, flow.port)
         .await?;
     let permit = world.chain.dial(flow, addresses).await?;
-    let (socket, address) =
-        net::connect(&permit, world.config.proxy.upstream.connect_timeout).await?;
+    let limit = world.config.proxy.upstream.connect_timeout;
+    let container = flow.known_container().map(|container| &**container);
+    let connecting = net::connect(&permit, limit, &world.places, container);
+    let (socket, address) = connecting.await?;
     flow.record.upstream = Some(address);
     Ok((socket, address))
 }
@@ -105,9 +106,9 @@ pub async fn dial(
 pub async fn handshake(
     world: &World,
     host: &Host,
-    socket: TcpStream,
+    socket: UpstreamSocket,
     config: Arc<ClientConfig>,
-) -> Result<TlsStream<TcpStream>, Dialled> {
+) -> Result<TlsStream<UpstreamSocket>, Dialled> {
     let limit = world.config.proxy.upstream.connect_timeout;
     let connecting = TlsConnector::from(config).connect(server_name(host)?, socket);
     match timeout(limit, connecting).await {

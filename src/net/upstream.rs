@@ -1,0 +1,123 @@
+//! Connections to upstreams, each of which holds a place among all of them: who opens many must not
+//! take the descriptors of others.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use addons::contract::Container;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The part of all places that one lease may take.
+const PART_OF_LEASE: usize = 2;
+
+/// How many connections to upstreams there may be.
+pub struct Places {
+    all: Arc<Semaphore>,
+    of_lease: usize,
+}
+
+/// The places of one lease, which owns them.
+struct OfLease(Arc<Semaphore>);
+
+/// A place that is taken, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    _of_all: OwnedSemaphorePermit,
+    /// `None`: for ourselves.
+    _of_lease: Option<OwnedSemaphorePermit>,
+}
+
+impl Places {
+    /// Places for so many.
+    pub fn new(all: usize) -> Self {
+        let all = all.min(Semaphore::MAX_PERMITS);
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            of_lease: all.div_ceil(PART_OF_LEASE),
+        }
+    }
+
+    /// Takes one for a container, or for ourselves; `None`: there is none left.
+    pub(super) fn take(&self, container: Option<&Container>) -> Option<Place> {
+        let of_lease = match container {
+            Some(container) => {
+                let own = container.owned(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
+                Some(Arc::clone(&own.0).try_acquire_owned().ok()?)
+            }
+            None => None,
+        };
+        Some(Place {
+            _of_all: Arc::clone(&self.all).try_acquire_owned().ok()?,
+            _of_lease: of_lease,
+        })
+    }
+}
+
+/// A connection to an upstream.
+#[derive(Debug)]
+pub struct UpstreamSocket {
+    stream: TcpStream,
+    _place: Place,
+}
+
+impl UpstreamSocket {
+    pub(super) async fn connect(address: SocketAddr, place: Place) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            _place: place,
+        })
+    }
+}
+
+impl AsRef<TcpStream> for UpstreamSocket {
+    fn as_ref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl AsyncRead for UpstreamSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for UpstreamSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
