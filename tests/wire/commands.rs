@@ -16,8 +16,8 @@ const CONFIG: [&str; 2] = ["--config", "config"];
 fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    let explain = |url: &str| proxy.cli(&["explain", SANDBOX, "GET", url]).ok();
-    let allowed = explain("https://api.example.com/echo");
+    let explain = |url: &str| proxy.cli(&["explain", SANDBOX, "GET", url]);
+    let allowed = explain("https://api.example.com/echo").ok();
     assert!(allowed.starts_with("GET https://api.example.com/echo by sandbox: allowed"));
     assert!(allowed.contains("allowlist.yaml:"), "{allowed}");
     let url = "http://plain.example.com:8080/";
@@ -33,7 +33,7 @@ fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
             "to change it: add 8080 to the ports at allowlist.yaml:",
         ),
     ] {
-        let denied = explain(url);
+        let denied = explain(url).exits(1);
         assert!(
             denied.starts_with(&format!("GET {url} by sandbox: denied")),
             "{denied}"
@@ -65,12 +65,105 @@ fn explain_of_a_connect_names_its_limit_and_counts_nothing() {
     for _ in 0..4 {
         proxy.tunnel("api.example.com:443");
     }
-    let denied = explain("late.example.org:443").ok();
+    let denied = explain("late.example.org:443").exits(1);
     assert!(denied.contains("domain_not_allowed"), "{denied}");
     let ran = explain("https://api.example.com/");
     assert_eq!(ran.code, Some(64), "{ran:?}");
     assert!(ran.stderr.contains("a CONNECT names HOST:PORT"), "{ran:?}");
     origin.assert_untouched();
+}
+
+#[test]
+fn explain_gives_each_reason_once() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for arguments in [
+        ["CONNECT", "api.example.com:443"],
+        ["GET", "https://api.example.com/"],
+    ] {
+        let [method, target] = arguments;
+        let said = proxy.cli(&["explain", SANDBOX, method, target]).ok();
+        for reason in ["at its registered source", "allowed by api.example.com"] {
+            assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
+        }
+    }
+}
+
+#[test]
+fn explain_ends_with_0_for_allowed_1_for_denied_and_64_for_what_is_no_question() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.allow("127.0.0.1");
+    setup.host("metadata.example.com", "169.254.169.254");
+    setup.allow(json!({ "domain": "quiet.example.com", "websocket": false }));
+    setup.proxy["upstream"]["hosts"]["quiet.example.com"] = origin.https.to_string().into();
+    let proxy = setup.start();
+    for (method, target, code, said) in [
+        ("GET", "https://api.example.com/", 0, "allowed"),
+        ("GET", "wss://api.example.com/socket", 0, "allowed"),
+        ("GET", "ws://plain.example.com/socket", 0, "allowed"),
+        ("CONNECT", "api.example.com:443", 0, "allowed"),
+        ("GET", "https://quiet.example.com/", 0, "allowed"),
+        (
+            "GET",
+            "wss://quiet.example.com/",
+            1,
+            "websocket_not_allowed",
+        ),
+        ("GET", "wss://late.example.org/", 1, "domain_not_allowed"),
+        ("CONNECT", "late.example.org:443", 1, "domain_not_allowed"),
+        ("CONNECT", "api.example.com:22", 1, "port_not_allowed"),
+        (
+            "CONNECT",
+            "metadata.example.com:443",
+            1,
+            "address_not_allowed",
+        ),
+        ("CONNECT", "169.254.169.254:80", 1, "address_not_allowed"),
+        ("TRACE", "https://api.example.com/", 1, "method_not_allowed"),
+        (
+            "GET",
+            "api.example.com:443",
+            64,
+            "HOST:PORT alone goes with CONNECT",
+        ),
+        ("GET", "ftp://api.example.com/", 64, "wss://"),
+        ("POST", "wss://api.example.com/", 64, "opened with GET"),
+        (
+            "CONNECT",
+            "api.example.com",
+            64,
+            "a CONNECT names HOST:PORT",
+        ),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let arguments = [&["explain", SANDBOX, method, target], json].concat();
+            let ran = proxy.cli(&arguments);
+            assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+            let output = format!("{}{}", ran.stdout, ran.stderr);
+            assert!(output.contains(said), "{arguments:?}: {ran:?}");
+        }
+    }
+    origin.assert_untouched();
+}
+
+#[test]
+fn explain_advises_nobody_to_open_a_guarded_range() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.host("metadata.example.com", "169.254.169.254");
+    let proxy = setup.start();
+    for (method, target) in [
+        ("GET", "http://169.254.169.254/latest/meta-data/"),
+        ("CONNECT", "169.254.169.254:443"),
+        ("GET", "http://[::1]/"),
+        ("GET", "https://metadata.example.com/"),
+        ("CONNECT", "metadata.example.com:443"),
+    ] {
+        let denied = proxy.cli(&["explain", SANDBOX, method, target]).exits(1);
+        assert!(denied.contains("address_not_allowed"), "{denied}");
+        assert!(!denied.contains("to change it"), "{denied}");
+    }
 }
 
 #[test]
