@@ -37,7 +37,7 @@ use crate::world::Worlds;
 use build::{Builder, Lasting};
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
-use reload::Reloader;
+use reload::{Reloader, Source};
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -55,24 +55,37 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     } else {
         Profile::Serve
     };
-    let config = Arc::new(config::load(&config_dir, profile)?);
+    let mut config = config::load(&config_dir, profile)?;
+    let source = Source {
+        dir: config_dir,
+        profile,
+        listen: config.proxy.listen.clone(),
+    };
     init_logging(&config.proxy.logging).map_err(Failure::Setting)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     descriptors::raise_limit(config.proxy.limits.max_connections);
     // Before the state is opened: another process that listens there has it open as well.
-    let listeners = Listeners::bind(&config.proxy.listen, config.proxy.admin_mode)?;
+    let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
+    if let Some(dev) = &dev {
+        dev.set_ports(&mut config.proxy.listen);
+    }
+    let listen = &mut config.proxy.listen;
+    let listeners = Listeners::bind(listen, config.proxy.admin_mode, dns_may_move)?;
     let addresses = listeners.addresses().map_err(ours)?;
+    let bound_dns = listeners.dns.local_addresses().map_err(ours)?;
+    let wanted_dns = std::mem::replace(&mut listen.dns, bound_dns);
+    let config = Arc::new(config);
     let own = OwnListeners::new(addresses.iter().chain(&config.proxy.listen.mcp).copied());
-    let app = App::build(&config_dir, profile, Arc::clone(&config), own)?;
+    let app = App::build(source, Arc::clone(&config), own)?;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
     }
     let running = app.start(listeners);
     tracing::info!(?addresses, admin = %config.proxy.listen.admin.display(), "listening");
     if dev.is_some() {
-        dev::print_what_to_try(&config);
+        dev::print_what_to_try(&config, &wanted_dns);
     }
     running.until_signalled().await?;
     running.drain().await;
@@ -95,12 +108,7 @@ struct App {
 }
 
 impl App {
-    fn build(
-        config_dir: &Path,
-        profile: Profile,
-        config: Arc<Config>,
-        own: OwnListeners,
-    ) -> Result<Self, Failure> {
+    fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Self, Failure> {
         let proxy = &config.proxy;
         prepare_data_dir(&proxy.data_dir)?;
         let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -147,14 +155,7 @@ impl App {
         let (authority, of_engine) = (Arc::new(authority), Arc::clone(&worlds));
         let engine = Engine::new(of_engine, authority, workers, &metrics).map_err(ours)?;
         let light = checks.configuration.clone();
-        let reloader = Reloader::new(
-            config_dir,
-            profile,
-            builder,
-            Arc::clone(&worlds),
-            light,
-            &metrics,
-        );
+        let reloader = Reloader::new(source, builder, Arc::clone(&worlds), light, &metrics);
         Ok(Self {
             engine: Arc::new(engine),
             registry,

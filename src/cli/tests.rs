@@ -23,7 +23,8 @@ fn commands_are_read_as_documented() {
     for line in [
         "serve",
         "serve --config /tmp/c",
-        "dev --repo o/n --repo o/m",
+        "dev --repo o/n --repo https://github.com/o/m.git",
+        "dev --proxy-port 8081 --dns-port 5354 --mcp-port 8091 --config /tmp/c",
         "check --config /tmp/c",
         "ca path",
         "ca show --config /tmp/c",
@@ -53,6 +54,10 @@ fn what_cannot_be_meant_is_a_usage_error() {
     for line in [
         "",
         "fly",
+        "dev --repo o",
+        "dev --repo https://git.example.com/o/n",
+        "dev --proxy-port 0",
+        "dev --dns-port 65536",
         "container add c1",
         "container add c1 --ip 10.0.0.5 --listener unix",
         "container add c/1 --ip 10.0.0.5",

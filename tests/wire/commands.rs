@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Dev, Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
+use crate::support::{Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
 
 const CONFIG: [&str; 2] = ["--config", "config"];
 
@@ -377,25 +377,4 @@ fn an_announced_socket_can_be_connected_to_at_once() {
         let connected = UnixStream::connect(&socket);
         assert!(connected.is_ok(), "{socket}: {connected:?}");
     }
-}
-
-#[test]
-fn dev_prints_three_commands_that_work() {
-    let origin = Origin::start();
-    let dev = Dev::start(&origin, &[], &[]);
-    let said = dev.said("stdout");
-    let commands: Vec<&str> = said
-        .split("Try:\n")
-        .nth(1)
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.strip_prefix("  "))
-        .collect();
-    assert_eq!(commands.len(), 3, "{said}");
-    for (command, expected) in commands.iter().zip(["Half measures", "403", "NXDOMAIN"]) {
-        let output = dev.shell(&format!("{{ {command}; }} 2>&1"));
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains(expected), "{command}: {text}");
-    }
-    assert_eq!(origin.only().authority, "api.github.com");
 }

@@ -20,6 +20,7 @@ mod control_plane;
 mod credentials;
 mod denials;
 mod destinations;
+mod dev;
 mod dialling;
 mod dns;
 mod floods;
