@@ -27,7 +27,7 @@ pub use failure::Failure;
 
 use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
-use crate::net::OwnListeners;
+use crate::net::{NameserverWatch, OwnListeners};
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::system::{AskedForge, Lenders, SystemClient, Traces};
@@ -123,8 +123,10 @@ impl App {
         let client = Arc::new(SystemClient::default());
         let lenders = Lenders::new(Arc::clone(&client), &metrics).map_err(ours)?;
         let lenders = Arc::new(lenders);
+        let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
         let checks = Checks {
             lenders: Arc::clone(&lenders),
+            nameservers: Arc::clone(&nameservers),
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
@@ -145,6 +147,7 @@ impl App {
             lenders,
             forge: Arc::new(AskedForge::new(Arc::clone(&client))),
             traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
+            nameservers,
         };
         let buckets = lasting.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);

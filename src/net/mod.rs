@@ -5,6 +5,7 @@ mod datagram;
 mod dial;
 mod own;
 mod resolve;
+mod watch;
 
 use std::io;
 
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 pub use dial::connect;
 pub use own::OwnListeners;
 pub use resolve::{Answer, Resolver, ResolverError};
+pub use watch::NameserverWatch;
 
 /// Whether a socket failed because this process or machine ran out of something, which is
 /// nothing to hold against the far side.

@@ -36,6 +36,7 @@ mod identity;
 mod inspection;
 mod lfs;
 mod limits;
+mod nameservers;
 mod oauth;
 mod oauth_files;
 mod oauth_github_app;
