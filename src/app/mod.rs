@@ -258,6 +258,9 @@ impl Running {
         let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(ours)?;
+        // Supervisors and log rotation send them; without a handler they end a process.
+        let mut first_user = signal(SignalKind::user_defined1()).map_err(ours)?;
+        let mut second_user = signal(SignalKind::user_defined2()).map_err(ours)?;
         loop {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
@@ -266,6 +269,8 @@ impl Running {
                     // What went wrong is in the log, and in `configuration_current`.
                     let _ = self.app.reloader.reload();
                 }
+                _ = first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
+                _ = second_user.recv() => tracing::info!("SIGUSR2 is ignored; SIGHUP reloads the configuration"),
             }
         }
     }

@@ -40,7 +40,7 @@ fn commands_are_read_as_documented() {
         "health --json",
         "sandbox-files /tmp/d --force --config /tmp/c",
         "registry check --data-dir /tmp/d",
-        "registry backup /tmp/f",
+        "registry backup /tmp/f --force",
         "registry restore /tmp/f",
     ] {
         if let Err(error) = read(line) {
@@ -156,6 +156,11 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
         ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
         ("registry check --data-dir DIR", code::DONE),
         ("registry backup DIR/copy.db --data-dir DIR", code::DONE),
+        ("registry backup DIR/copy.db --data-dir DIR", code::USAGE),
+        (
+            "registry backup DIR/copy.db --data-dir DIR --force",
+            code::DONE,
+        ),
         ("registry restore DIR/copy.db --data-dir DIR", code::DONE),
         (
             "registry restore DIR/api.sock --data-dir DIR",

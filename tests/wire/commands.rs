@@ -270,7 +270,8 @@ fn a_rotated_ca_is_published_at_once_and_breaks_nobody() {
     let path = ca(&proxy, "path");
     assert_eq!(std::path::Path::new(path.trim()), proxy.ca());
     let shown = ca(&proxy, "show");
-    assert!(shown.lines().count() >= 2, "{shown}");
+    assert_eq!(shown.matches("# SHA-256: ").count(), 2, "{shown}");
+    assert_eq!(shown.matches("# subject: CN=unified-proxy CA ").count(), 2);
 
     let trusting = |proxy: &Proxy, pem: &str| {
         let path = proxy.path(pem);
@@ -291,6 +292,97 @@ fn a_rotated_ca_is_published_at_once_and_breaks_nobody() {
     let again = proxy.cli(&[&["ca", "rotate"][..], &CONFIG].concat());
     assert_eq!(again.code, Some(78), "{again:?}");
     assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);
+}
+
+#[test]
+fn a_shown_ca_has_its_fingerprint_and_is_a_file_that_clients_trust() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let shown = proxy.cli(&[&["ca", "show"][..], &CONFIG].concat()).ok();
+    let file = proxy.path("shown.pem");
+    std::fs::write(&file, &shown).unwrap();
+    let file = file.to_str().unwrap();
+
+    let openssl = ["x509", "-in", file, "-noout", "-fingerprint", "-sha256"];
+    let said = proxy.run("openssl", &openssl).ok();
+    let fingerprint = said.trim().split_once('=').unwrap().1;
+    assert!(
+        shown.contains(&format!("# SHA-256: {fingerprint}\n")),
+        "{shown}"
+    );
+
+    let url = "https://api.example.com/echo";
+    let curl = proxy.curl(&["--cacert", file, url]);
+    assert_eq!(curl.status, 200, "{curl:?}");
+    let script = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).status)";
+    let mut python = proxy.command("python3");
+    let python = python.env("SSL_CERT_FILE", file).args(["-c", script, url]);
+    let output = python.output().unwrap();
+    assert_eq!(output.stdout, b"200\n", "{output:?}");
+    let script = "const { X509Certificate } = require('node:crypto');
+        require('node:tls').createSecureContext({ ca: require('node:fs').readFileSync(process.argv[1]) });
+        console.log(new X509Certificate(require('node:fs').readFileSync(process.argv[1])).fingerprint256)";
+    let said = proxy.run("node", &["-e", script, file]).ok();
+    assert_eq!(said.trim(), fingerprint);
+}
+
+#[test]
+fn a_backup_replaces_no_file_unless_it_is_told_to() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let backup = |more: &[&str]| {
+        let arguments = ["registry", "backup", "copy.db", "--config", "config"];
+        proxy.cli(&[&arguments[..], more].concat())
+    };
+    std::fs::write(proxy.path("copy.db"), "dear notes").unwrap();
+    let refused = backup(&[]);
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    assert!(
+        refused.stderr.contains("copy.db is there already"),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    let kept = std::fs::read_to_string(proxy.path("copy.db")).unwrap();
+    assert_eq!(kept, "dear notes");
+    backup(&["--force"]).ok();
+    std::fs::remove_file(proxy.path("copy.db")).unwrap();
+    backup(&[]).ok();
+}
+
+#[test]
+fn signals_that_mean_nothing_here_end_nothing() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for (signal, name) in [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")] {
+        proxy.signal(signal);
+        eventually("the signal is in the log", SOON, || {
+            proxy.log().contains(name)
+        });
+    }
+    assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
+}
+
+#[test]
+fn a_registration_names_the_containers_whose_leases_it_replaced() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let add = |arguments: &[&str]| proxy.cli(&[&["container", "add"], arguments].concat()).ok();
+    assert_eq!(add(&["first", "--ip", "127.0.0.2"]), "registered first\n");
+    // The same again only extends the lease.
+    assert_eq!(add(&["first", "--ip", "127.0.0.2"]), "registered first\n");
+    let said = add(&["second", "--ip", "127.0.0.2"]);
+    assert!(said.contains("replaced the lease of first"), "{said}");
+    let moved: Value =
+        serde_json::from_str(&add(&["second", "--ip", "127.0.0.1", "--json"])).unwrap();
+    assert_eq!(
+        moved,
+        json!({ "status": "registered", "container_id": "second", "replaced": ["second", SANDBOX] })
+    );
+    let said = add(&["second", "--ip", "127.0.0.3"]);
+    assert!(
+        said.contains("replaced the earlier lease of second"),
+        "{said}"
+    );
 }
 
 fn certificates(proxy: &Proxy, name: &str) -> usize {
