@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use addons::shards;
-use unified_proxy::app::{self, DevOptions};
+use unified_proxy::app;
 use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code, load};
 use unified_proxy::tls::CaFiles;
 
@@ -25,10 +25,10 @@ fn main() -> ExitCode {
         Command::Serve(dir) => runtime
             .block_on(app::run(dir.served(), None))
             .map_err(stopped),
-        Command::Dev { config, repos } => {
-            let dev = DevOptions { repos };
+        Command::Dev(dev) => {
+            let (config, options) = dev.into_options();
             runtime
-                .block_on(app::run(config, Some(dev)))
+                .block_on(app::run(config, Some(options)))
                 .map_err(stopped)
         }
         Command::Check(dir) => check(&dir),

@@ -19,7 +19,8 @@ use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry, offline};
+use unified_proxy::registry::offline::{self, Present};
+use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
 
 /// A registry in a directory of its own, with its keeper running.
 struct House {
@@ -358,7 +359,7 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
     house.register("c1", A).await;
     let backups = tempfile::tempdir().unwrap();
     let backup = backups.path().join("backup.db");
-    offline::backup(&house.file(), &backup).unwrap();
+    offline::backup(&house.file(), &backup, Present::Keep).unwrap();
     let directory = house.stop().await;
     for entry in fs::read_dir(directory.path()).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -418,7 +419,10 @@ async fn a_backup_restored_under_a_running_registry_is_followed() {
     let house = House::new();
     let kept = house.register("c1", A).await;
     let backup = house.directory.path().join("backup.db");
-    assert_eq!(offline::backup(&house.file(), &backup).unwrap(), 1);
+    assert_eq!(
+        offline::backup(&house.file(), &backup, Present::Keep).unwrap(),
+        1
+    );
     let later = house.register("c2", B).await;
 
     let restored = offline::restore(&house.file(), &backup).unwrap();
@@ -433,7 +437,7 @@ async fn a_restore_moves_a_damaged_file_aside() {
     let house = House::new();
     house.register("c1", A).await;
     let backup = house.directory.path().join("backup.db");
-    offline::backup(&house.file(), &backup).unwrap();
+    offline::backup(&house.file(), &backup, Present::Keep).unwrap();
     let later = house.register("c2", B).await;
     fs::write(house.file(), GARBAGE).unwrap();
     house.becomes(false).await;
@@ -460,7 +464,7 @@ async fn only_a_registry_is_restored_and_nothing_is_copied_onto_itself() {
     assert!(offline::restore(&house.file(), &other).is_err());
     fs::write(&other, b"").unwrap();
     assert!(offline::restore(&house.file(), &other).is_err());
-    assert!(offline::backup(&house.file(), &house.file()).is_err());
+    assert!(offline::backup(&house.file(), &house.file(), Present::Replace).is_err());
     assert!(offline::restore(&house.file(), &house.file()).is_err());
     assert_eq!(fs::read(house.file()).unwrap(), before);
     let missing = house.directory.path().join("missing.db");

@@ -32,6 +32,10 @@ pub(super) struct Done {
     /// The socket that was opened for it, if it asked for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
+    /// The containers whose leases ended because this one has their id or their address; its own
+    /// id is among them where another lease of it ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replaced: Vec<String>,
 }
 
 impl Done {
@@ -40,6 +44,7 @@ impl Done {
             status,
             container_id: id.to_string(),
             socket: None,
+            replaced: Vec::new(),
         }
     }
 }
@@ -80,12 +85,20 @@ pub(super) async fn register(
         extended = registered.extended,
         "container registered"
     );
+    for replaced in &registered.replaced {
+        tracing::info!(container = %container.id, %replaced, "the lease of the container that had its id or address ended");
+    }
     let socket = match &registered.listener {
         Some(listener) => Some(announced(listener).await?),
         None => None,
     };
     let done = Done {
         socket,
+        replaced: registered
+            .replaced
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         ..Done::new("registered", &container.id)
     };
     Ok((StatusCode::CREATED, Json(done)))

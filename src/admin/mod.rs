@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-pub use registration::{FieldError, parse_registration};
+pub use registration::{FieldError, parse_registration, repo_name};
 pub use schema::{ContainerEntry, RegistrationBody};
 pub use socket::bind;
 pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};

@@ -184,26 +184,28 @@ fn repo(item: &Value, index: usize) -> Result<Repo, FieldError> {
         }
         _ => return Err(invalid(field, "must be \"owner/name\" or an object")),
     };
-    if !is_repo_name(name) {
-        let problem = "must be owner/name, of A-Z a-z 0-9 _ . -, without .git";
-        return Err(invalid(field, problem));
-    }
+    repo_name(name).map_err(|problem| invalid(field, problem))?;
     Ok(Repo {
         name: name.into(),
         max_receive_pack_bytes,
     })
 }
 
-fn is_repo_name(text: &str) -> bool {
+/// Checks that a text is `owner/name`; the error is the rest of a sentence.
+pub fn repo_name(text: &str) -> Result<(), &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     let is_part = |part: &str| {
         (1..=MAX_REPO_PART).contains(&part.len())
             && part.bytes().all(fits)
             && !matches!(part, "." | "..")
     };
-    text.split_once('/').is_some_and(|(owner, name)| {
+    let fits = text.split_once('/').is_some_and(|(owner, name)| {
         is_part(owner) && is_part(name) && !name.to_ascii_lowercase().ends_with(".git")
-    })
+    });
+    match fits {
+        true => Ok(()),
+        false => Err("must be owner/name, of A-Z a-z 0-9 _ . -, without .git"),
+    }
 }
 
 fn auth_mode(body: &Map<String, Value>) -> Result<AuthMode, FieldError> {

@@ -59,7 +59,7 @@ pub struct ExplainRequest {
     /// The container's id.
     pub container: String,
     pub method: String,
-    /// `host:port` where the method is CONNECT.
+    /// `wss://` or `ws://` for the opening of a WebSocket, `host:port` where the method is CONNECT.
     pub url: String,
 }
 

@@ -20,7 +20,7 @@ use rustls::crypto::CryptoProvider;
 use super::failure::Failure;
 use super::github;
 use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
-use crate::net::{OwnListeners, Places, Resolver};
+use crate::net::{NameserverWatch, OwnListeners, Places, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
 use crate::system::{Lenders, Traces};
@@ -41,6 +41,7 @@ pub struct Lasting {
     pub forge: Arc<dyn Forge>,
     pub places: Arc<Places>,
     pub traces: Traces,
+    pub nameservers: Arc<NameserverWatch>,
 }
 
 /// What stays the same over reloads.
@@ -79,15 +80,18 @@ impl Builder {
         let upstream_tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
             .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
         let upstream = &config.proxy.upstream;
-        let resolver =
-            match before {
-                Some(before) if before.config.proxy.upstream == *upstream => {
-                    Arc::clone(&before.resolver)
-                }
-                _ => Arc::new(Resolver::new(upstream).map_err(|error| {
+        let resolver = match before {
+            Some(before) if before.config.proxy.upstream == *upstream => {
+                Arc::clone(&before.resolver)
+            }
+            _ => {
+                let resolver = Resolver::new(upstream).map_err(|error| {
                     setting(format!("proxy.yaml: upstream.nameservers: {error}"))
-                })?),
-            };
+                })?;
+                let watch = Arc::clone(&self.lasting.nameservers);
+                Arc::new(resolver.watched_by(watch))
+            }
+        };
         let chain = Arc::new(self.chain(&config)?);
         let entries = config.allowlist.values();
         let labels = entries.map(|entry| Arc::clone(&entry.label));

@@ -1,6 +1,6 @@
 //! `unified-proxy dev`: this machine as its own sandbox.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use addons::contract::{AuthMode, ContainerId, Repo, Source};
@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 
 use super::failure::Failure;
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::registry::{NewRegistration, Registry};
 
 /// "Never" for a registry that knows only dates.
@@ -19,9 +19,28 @@ const NEVER: OffsetDateTime = datetime!(9999-12-31 23:59:59 UTC);
 pub struct DevOptions {
     /// Repositories that `local` may use, as `owner/name`.
     pub repos: Vec<String>,
+    /// Ports that go before those of the configuration.
+    pub proxy_port: Option<u16>,
+    pub dns_port: Option<u16>,
+    pub mcp_port: Option<u16>,
 }
 
 impl DevOptions {
+    /// Puts the ports of the command line in the place of the configuration's.
+    pub fn set_ports(&self, listen: &mut Listen) {
+        for (addresses, port) in [
+            (&mut listen.proxy, self.proxy_port),
+            (&mut listen.dns, self.dns_port),
+            (&mut listen.mcp, self.mcp_port),
+        ] {
+            if let Some(port) = port {
+                let first = addresses.first().map(SocketAddr::ip);
+                let ip = first.unwrap_or(Ipv4Addr::LOCALHOST.into());
+                *addresses = vec![SocketAddr::new(ip, port)];
+            }
+        }
+    }
+
     /// Registers 127.0.0.1 as `local`.
     pub async fn register(&self, registry: &Arc<Registry>) -> Result<(), Failure> {
         let id = ContainerId::parse("local")
@@ -47,10 +66,11 @@ impl DevOptions {
     }
 }
 
-/// What it listens on, and three commands that show what it does.
-pub fn print_what_to_try(config: &Config) {
+/// What it listens on, and three commands that show what it does. `wanted` is where DNS was to
+/// listen.
+pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
-    let first = |addresses: &[std::net::SocketAddr]| {
+    let first = |addresses: &[SocketAddr]| {
         addresses
             .first()
             .map(ToString::to_string)
@@ -60,10 +80,16 @@ pub fn print_what_to_try(config: &Config) {
     let ca = config.proxy.certs_dir.join("ca.pem");
     let ca = ca.display();
     let (dns_host, dns_port) = dns.rsplit_once(':').unwrap_or((&dns, "53"));
+    let moved = match wanted.first() {
+        Some(taken) if wanted != listen.dns && taken.port() != 0 => {
+            format!("; {} is taken", taken.port())
+        }
+        _ => String::new(),
+    };
     println!(
         "unified-proxy listens on
   proxy  http://{proxy}
-  dns    {dns} (UDP and TCP)
+  dns    {dns} (UDP and TCP{moved})
   admin  {admin}
   CA     {ca}
 

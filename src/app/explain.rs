@@ -25,11 +25,11 @@ pub async fn explain(
             let authority = tunnel_destination(&question.url)?;
             (Kind::Tunnel, Scheme::Https, authority, Uri::default())
         }
-        _ => {
-            let (scheme, authority, uri) = destination(&question.url)?;
-            (Kind::Http, scheme, authority, uri)
-        }
+        _ => destination(&question.url)?,
     };
+    if kind == Kind::Websocket && method != Method::GET {
+        return Err(format!("a WebSocket is opened with GET, not with {method}"));
+    }
     let id = ContainerId::parse(&question.container).ok_or("that is no container id")?;
     let found = registry.get(&id).map_err(|error| error.to_string())?;
     let container = found.ok_or_else(|| format!("no container {id} is registered"))?;
@@ -47,6 +47,7 @@ pub async fn explain(
         uri.query().map(Into::into),
         HeaderMap::new(),
     );
+    request.websocket = kind == Kind::Websocket;
     let verdict = rehearse(world, &mut flow, &mut request).await;
     // An addon's own answer is no refusal; a note of that addon says what would be answered.
     let refused = verdict.err().filter(Denial::refuses);
@@ -56,9 +57,10 @@ pub async fn explain(
 async fn rehearse(world: &World, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {
     let cleared = world.chain.tunnel(flow).await?;
     let cleared = match flow.kind {
-        // Nothing is looked up for a tunnel until there is a request in it.
-        Kind::Tunnel if passthrough(world, flow) => cleared,
-        Kind::Tunnel => return Ok(()),
+        // The address guard judges a tunnel with the first request in it, or at once where the
+        // host is passed through. A tunnel that no request can leave is of no use to anybody, so
+        // the guard is asked for both.
+        Kind::Tunnel => cleared,
         _ => world.chain.request(flow, request).await?,
     };
     let addresses = world
@@ -102,28 +104,29 @@ fn report(world: &World, flow: &Flow, denial: Option<Denial>) -> Explanation {
     }
 }
 
-fn passthrough(world: &World, flow: &Flow) -> bool {
-    let passthrough = &world.config.proxy.tls.passthrough;
-    passthrough.find(&flow.host).is_some()
-}
-
 fn tunnel_destination(text: &str) -> Result<Authority, String> {
     Authority::parse(text, None).map_err(|error| {
         format!("{text:?}: {error}; a CONNECT names HOST:PORT, for example api.example.com:443")
     })
 }
 
-fn destination(url: &str) -> Result<(Scheme, Authority, Uri), String> {
+fn destination(url: &str) -> Result<(Kind, Scheme, Authority, Uri), String> {
     let uri: Uri = url
         .parse()
         .map_err(|error| format!("{url:?} is no URL: {error}"))?;
-    let (scheme, port) = match uri.scheme_str() {
-        Some("https") => (Scheme::Https, 443),
-        Some("http") => (Scheme::Http, 80),
-        _ => return Err(format!("{url:?} begins with neither https:// nor http://")),
+    let (kind, scheme, port) = match uri.scheme_str() {
+        Some("https") => (Kind::Http, Scheme::Https, 443),
+        Some("http") => (Kind::Http, Scheme::Http, 80),
+        Some("wss") => (Kind::Websocket, Scheme::Https, 443),
+        Some("ws") => (Kind::Websocket, Scheme::Http, 80),
+        _ => {
+            return Err(format!(
+                "{url:?} is none of https://, http://, wss:// and ws://; HOST:PORT alone goes with CONNECT"
+            ));
+        }
     };
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let authority =
         Authority::parse(authority, Some(port)).map_err(|error| format!("{url:?}: {error}"))?;
-    Ok((scheme, authority, uri))
+    Ok((kind, scheme, authority, uri))
 }

@@ -10,6 +10,7 @@ use addons::circuit_breaker::Breakers;
 use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
+use crate::net::NameserverWatch;
 use crate::registry::Registry;
 use crate::system::Lenders;
 use crate::telemetry::Light;
@@ -24,6 +25,7 @@ pub struct Checks {
     pub registry: Arc<Registry>,
     pub breakers: Breakers,
     pub lenders: Arc<Lenders>,
+    pub nameservers: Arc<NameserverWatch>,
 }
 
 impl Checks {
@@ -40,6 +42,7 @@ impl Checks {
             check("configuration_current", self.configuration.is_on(), false),
             check("circuits_closed", self.breakers.all_closed(), false),
             check("oauth_logins_valid", self.lenders.are_well(), false),
+            check("upstream_dns_answers", self.nameservers.is_well(), false),
         ])
     }
 }

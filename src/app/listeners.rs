@@ -1,6 +1,7 @@
 //! The sockets that sandboxes reach, all opened before the first of them is served.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -29,13 +30,21 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens all of them; an error names the one that cannot be opened.
-    pub fn bind(listen: &Listen, admin_mode: u32) -> Result<Self, Failure> {
+    /// Opens all of them; an error names the one that cannot be opened. Where `dns_may_move`, DNS
+    /// takes a free port in the place of one that another process has.
+    pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
         let mut proxy = Vec::with_capacity(listen.proxy.len());
         for address in &listen.proxy {
             proxy.push(bind_tcp(*address)?);
         }
-        let dns = DnsServer::bind(&listen.dns).map_err(|source| Failure::Dns { source })?;
+        let dns = match DnsServer::bind(&listen.dns) {
+            Err(error) if dns_may_move && error.kind() == ErrorKind::AddrInUse => {
+                let any = listen.dns.iter().map(|at| SocketAddr::new(at.ip(), 0));
+                DnsServer::bind(&any.collect::<Vec<_>>())
+            }
+            bound => bound,
+        };
+        let dns = dns.map_err(|source| Failure::Dns { source })?;
         let admin = bind_admin(&listen.admin, admin_mode)?;
         Ok(Self { proxy, dns, admin })
     }
@@ -120,7 +129,7 @@ pub async fn follow_own_listeners(
 /// Who may connect is decided by who has the socket mounted, so its mode lets everybody.
 fn bind_own(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = UnixListener::bind(path)?;

@@ -29,7 +29,7 @@ pub use failure::Failure;
 use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
 use crate::dns;
-use crate::net::{OwnListeners, Places};
+use crate::net::{NameserverWatch, OwnListeners, Places};
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::system::{AskedForge, Lenders, SystemClient, Traces};
@@ -41,7 +41,7 @@ use data_dir::DataDir;
 use descriptors::Shares;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
-use reload::Reloader;
+use reload::{Reloader, Source};
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -59,24 +59,37 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     } else {
         Profile::Serve
     };
-    let config = Arc::new(config::load(&config_dir, profile)?);
+    let mut config = config::load(&config_dir, profile)?;
+    let source = Source {
+        dir: config_dir,
+        profile,
+        listen: config.proxy.listen.clone(),
+    };
     init_logging(&config.proxy.logging).map_err(Failure::Setting)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     descriptors::raise_limit(config.proxy.limits.max_connections);
     // Before the state is opened: another process that listens there has it open as well.
-    let listeners = Listeners::bind(&config.proxy.listen, config.proxy.admin_mode)?;
+    let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
+    if let Some(dev) = &dev {
+        dev.set_ports(&mut config.proxy.listen);
+    }
+    let listen = &mut config.proxy.listen;
+    let listeners = Listeners::bind(listen, config.proxy.admin_mode, dns_may_move)?;
     let addresses = listeners.addresses().map_err(ours)?;
+    let bound_dns = listeners.dns.local_addresses().map_err(ours)?;
+    let wanted_dns = std::mem::replace(&mut listen.dns, bound_dns);
+    let config = Arc::new(config);
     let own = OwnListeners::new(addresses.iter().chain(&config.proxy.listen.mcp).copied());
-    let app = App::build(&config_dir, profile, Arc::clone(&config), own)?;
+    let app = App::build(source, Arc::clone(&config), own)?;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
     }
     let running = app.start(listeners);
     tracing::info!(?addresses, admin = %config.proxy.listen.admin.display(), "listening");
     if dev.is_some() {
-        dev::print_what_to_try(&config);
+        dev::print_what_to_try(&config, &wanted_dns);
     }
     running.until_signalled().await?;
     running.drain().await;
@@ -101,12 +114,7 @@ struct App {
 }
 
 impl App {
-    fn build(
-        config_dir: &Path,
-        profile: Profile,
-        config: Arc<Config>,
-        own: OwnListeners,
-    ) -> Result<Self, Failure> {
+    fn build(source: Source, config: Arc<Config>, own: OwnListeners) -> Result<Self, Failure> {
         let proxy = &config.proxy;
         let data_dir = DataDir::open(&proxy.data_dir)?;
         let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -121,8 +129,10 @@ impl App {
         let client = Arc::new(SystemClient::default());
         let lenders = Lenders::new(Arc::clone(&client), &metrics).map_err(ours)?;
         let lenders = Arc::new(lenders);
+        let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
         let checks = Checks {
             lenders: Arc::clone(&lenders),
+            nameservers: Arc::clone(&nameservers),
             proxy: Light::default(),
             dns: Light::default(),
             audit: Light::default(),
@@ -146,6 +156,7 @@ impl App {
             forge: Arc::new(AskedForge::new(Arc::clone(&client))),
             places: Arc::new(Places::new(shares.upstreams)),
             traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
+            nameservers,
         };
         let buckets = lasting.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);
@@ -156,14 +167,7 @@ impl App {
         let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
         let engine = engine.map_err(ours)?;
         let light = checks.configuration.clone();
-        let reloader = Reloader::new(
-            config_dir,
-            profile,
-            builder,
-            Arc::clone(&worlds),
-            light,
-            &metrics,
-        );
+        let reloader = Reloader::new(source, builder, Arc::clone(&worlds), light, &metrics);
         Ok(Self {
             engine: Arc::new(engine),
             registry,
@@ -266,6 +270,9 @@ impl Running {
         let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(ours)?;
+        // Supervisors and log rotation send them; without a handler they end a process.
+        let mut first_user = signal(SignalKind::user_defined1()).map_err(ours)?;
+        let mut second_user = signal(SignalKind::user_defined2()).map_err(ours)?;
         loop {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
@@ -274,6 +281,8 @@ impl Running {
                     // What went wrong is in the log, and in `configuration_current`.
                     let _ = self.app.reloader.reload();
                 }
+                _ = first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
+                _ = second_user.recv() => tracing::info!("SIGUSR2 is ignored; SIGHUP reloads the configuration"),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Taking up a changed configuration: whole, or not at all.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
 
 use super::build::Builder;
-use crate::config::{self, Config, FILES, Profile};
+use crate::config::{self, Config, FILES, Listen, Profile};
 use crate::telemetry::{Light, Lit};
 use crate::world::{World, Worlds};
 
@@ -26,10 +26,17 @@ struct Version {
     bytes: u64,
 }
 
+/// Where the configuration comes from.
+pub struct Source {
+    pub dir: PathBuf,
+    pub profile: Profile,
+    /// The listeners that the files named at the start; `dev` may listen elsewhere.
+    pub listen: Listen,
+}
+
 /// Builds a new world from changed files and puts it in the place of the old one.
 pub struct Reloader {
-    dir: PathBuf,
-    profile: Profile,
+    source: Source,
     builder: Builder,
     worlds: Arc<Worlds>,
     epoch: AtomicU64,
@@ -41,8 +48,7 @@ pub struct Reloader {
 
 impl Reloader {
     pub fn new(
-        dir: &Path,
-        profile: Profile,
+        source: Source,
         builder: Builder,
         worlds: Arc<Worlds>,
         light: Light,
@@ -58,8 +64,7 @@ impl Reloader {
             reloads.with_label_values(&[status]);
         }
         Ok(Self {
-            dir: dir.to_owned(),
-            profile,
+            source,
             builder,
             worlds,
             epoch: AtomicU64::new(1),
@@ -97,7 +102,8 @@ impl Reloader {
         let texts = |errors: config::ConfigErrors| {
             errors.0.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let mut config = config::load(&self.dir, self.profile).map_err(texts)?;
+        let source = &self.source;
+        let mut config = config::load(&source.dir, source.profile).map_err(texts)?;
         self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
         for warning in &config.warnings {
@@ -132,7 +138,7 @@ impl Reloader {
         let world = self.worlds.current();
         let (old, new) = (&world.config.proxy, &mut config.proxy);
         let changed = [
-            ("listen", old.listen != new.listen),
+            ("listen", self.source.listen != new.listen),
             ("data_dir", old.data_dir != new.data_dir),
             ("certs_dir", old.certs_dir != new.certs_dir),
             ("audit", old.audit != new.audit),
@@ -170,14 +176,14 @@ impl Reloader {
     /// read any more.
     fn versions(&self) -> (bool, Vec<Option<Version>>) {
         let version = |name: &&str| {
-            let metadata = std::fs::metadata(self.dir.join(name)).ok()?;
+            let metadata = std::fs::metadata(self.source.dir.join(name)).ok()?;
             Some(Version {
                 inode: metadata.ino(),
                 changed: (metadata.ctime(), metadata.ctime_nsec()),
                 bytes: metadata.len(),
             })
         };
-        let is_readable = std::fs::read_dir(&self.dir).is_ok();
+        let is_readable = std::fs::read_dir(&self.source.dir).is_ok();
         (is_readable, FILES.iter().map(version).collect())
     }
 }

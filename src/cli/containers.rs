@@ -163,11 +163,28 @@ impl Add {
         let client = self.output.target.client();
         let answer = client.call(Method::POST, CONTAINERS, Some(&body)).await?;
         self.output
-            .print(&answer, |answer| match answer.get("socket") {
-                Some(socket) => format!("registered {}\nsocket {}", self.id, text(socket)),
-                None => format!("registered {}", self.id),
-            })
+            .print(&answer, |answer| registered(&self.id, answer))
     }
+}
+
+/// The new lease, those that it ended, and its socket.
+fn registered(id: &ContainerId, answer: &Value) -> String {
+    let mut lines = vec![format!("registered {id}")];
+    let replaced = answer.get("replaced").and_then(Value::as_array);
+    for other in replaced.into_iter().flatten().map(text) {
+        lines.push(match other == id.as_str() {
+            true => format!("replaced the earlier lease of {id}: its connections end"),
+            false => {
+                format!("replaced the lease of {other}, which had this address: {other} is unregistered, its connections end")
+            }
+        });
+    }
+    lines.extend(
+        answer
+            .get("socket")
+            .map(|socket| format!("socket {}", text(socket))),
+    );
+    lines.join("\n")
 }
 
 const COLUMNS: [&str; 5] = ["ID", "ADDRESS", "MODE", "EXPIRES", "REPOS"];
@@ -249,6 +266,21 @@ mod tests {
         ] {
             assert!(parse_expiry(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_registration_says_whose_leases_it_replaced() {
+        let id = ContainerId::parse("c2").unwrap();
+        let plain = json!({"status": "registered", "container_id": "c2"});
+        assert_eq!(registered(&id, &plain), "registered c2");
+        let answer = json!({"replaced": ["c2", "c1"], "socket": "/run/s"});
+        assert_eq!(
+            registered(&id, &answer),
+            "registered c2\n\
+             replaced the earlier lease of c2: its connections end\n\
+             replaced the lease of c1, which had this address: c1 is unregistered, its connections end\n\
+             socket /run/s"
+        );
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 pub mod code {
     /// It is done.
     pub const DONE: u8 = 0;
+    /// `explain` was answered, and the answer is a denial.
+    pub const DENIED: u8 = 1;
     /// It was asked for wrongly.
     pub const USAGE: u8 = 64;
     /// A socket cannot be opened or reached.

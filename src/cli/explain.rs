@@ -14,7 +14,7 @@ pub struct Explain {
     container: String,
     /// The request's method; CONNECT for a tunnel
     method: String,
-    /// The request's URL; HOST:PORT for CONNECT
+    /// The request's URL; wss:// or ws:// for a WebSocket, HOST:PORT for CONNECT
     url: String,
     /// Print JSON
     #[arg(long)]
@@ -36,11 +36,15 @@ impl Explain {
         let answer = client
             .call(Method::POST, "/internal/explain", Some(&body))
             .await?;
-        if self.json {
-            return print(answer);
+        let explanation: Explanation = serde_json::from_value(answer.clone()).map_err(ours)?;
+        match self.json {
+            true => print(answer)?,
+            false => print(lines(&question, &explanation))?,
         }
-        let explanation = serde_json::from_value(answer).map_err(ours)?;
-        print(lines(&question, &explanation))
+        match explanation.allowed {
+            true => Ok(()),
+            false => Err(Failure::silent(code::DENIED)),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod audit;
 mod client;
 mod containers;
+mod dev;
 mod exit;
 mod explain;
 mod health;
@@ -45,14 +46,7 @@ pub enum Command {
     /// Run the appliance
     Serve(ConfigDir),
     /// Run on this machine, with local defaults
-    Dev {
-        /// The directory of the configuration files
-        #[arg(long, value_name = "DIR", default_value = "./config")]
-        config: PathBuf,
-        /// A repository that `local` may use; may be repeated
-        #[arg(long = "repo", value_name = "OWNER/NAME")]
-        repos: Vec<String>,
-    },
+    Dev(dev::Dev),
     /// Validate every configuration file
     Check(ConfigDir),
     /// The interception CA

@@ -1,5 +1,6 @@
 //! `registry check|backup|restore`: the registry's file, with or without a running server.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -7,7 +8,8 @@ use clap::{Args, Subcommand};
 use super::DEV_STATE;
 use super::exit::{Failure, code, print};
 use crate::config::{self, Profile};
-use crate::registry::{FILE_NAME, StoreError, offline};
+use crate::registry::offline::{self, Present};
+use crate::registry::{FILE_NAME, StoreError};
 
 /// Where the appliance has its state.
 const DATA_DIR: &str = "/var/lib/unified-proxy";
@@ -22,8 +24,11 @@ pub enum RegistryCommand {
     },
     /// Copy it to a file of its own, also while a server runs
     Backup {
-        /// Where to; an older copy is replaced
+        /// Where to
         file: PathBuf,
+        /// Replace a file that is there
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         data: DataDir,
     },
@@ -77,10 +82,25 @@ impl RegistryCommand {
                     path.display()
                 ))
             }
-            Self::Backup { file, data } => {
+            Self::Backup { file, force, data } => {
                 let path = data.file()?;
-                let count = offline::backup(&path, &file);
-                let count = count.map_err(|error| failed("back up", &path, &error))?;
+                let present = if force {
+                    Present::Replace
+                } else {
+                    Present::Keep
+                };
+                let count =
+                    offline::backup(&path, &file, present).map_err(|error| match error {
+                        StoreError::Io { source, .. }
+                            if source.kind() == ErrorKind::AlreadyExists =>
+                        {
+                            let file = file.display();
+                            let why =
+                                "is there already: name another file, or replace it with --force";
+                            Failure::new(code::USAGE, format_args!("{file} {why}"))
+                        }
+                        error => failed("back up", &path, &error),
+                    })?;
                 print(format_args!(
                     "{count} registrations copied to {}",
                     file.display()

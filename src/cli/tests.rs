@@ -23,7 +23,8 @@ fn commands_are_read_as_documented() {
     for line in [
         "serve",
         "serve --config /tmp/c",
-        "dev --repo o/n --repo o/m",
+        "dev --repo o/n --repo https://github.com/o/m.git",
+        "dev --proxy-port 8081 --dns-port 5354 --mcp-port 8091 --config /tmp/c",
         "check --config /tmp/c",
         "ca path",
         "ca show --config /tmp/c",
@@ -39,7 +40,7 @@ fn commands_are_read_as_documented() {
         "health --json",
         "sandbox-files /tmp/d --force --config /tmp/c",
         "registry check --data-dir /tmp/d",
-        "registry backup /tmp/f",
+        "registry backup /tmp/f --force",
         "registry restore /tmp/f",
     ] {
         if let Err(error) = read(line) {
@@ -53,6 +54,10 @@ fn what_cannot_be_meant_is_a_usage_error() {
     for line in [
         "",
         "fly",
+        "dev --repo o",
+        "dev --repo https://git.example.com/o/n",
+        "dev --proxy-port 0",
+        "dev --dns-port 65536",
         "container add c1",
         "container add c1 --ip 10.0.0.5 --listener unix",
         "container add c/1 --ip 10.0.0.5",
@@ -151,6 +156,11 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
         ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
         ("registry check --data-dir DIR", code::DONE),
         ("registry backup DIR/copy.db --data-dir DIR", code::DONE),
+        ("registry backup DIR/copy.db --data-dir DIR", code::USAGE),
+        (
+            "registry backup DIR/copy.db --data-dir DIR --force",
+            code::DONE,
+        ),
         ("registry restore DIR/copy.db --data-dir DIR", code::DONE),
         (
             "registry restore DIR/api.sock --data-dir DIR",

@@ -50,12 +50,10 @@ fn entry(at: &At<'_>, document: &Document<'_>) -> Option<Entry> {
         owned: Owned::default(),
     };
     if !at.is_mapping() {
-        return at.parse(HostPattern::parse).map(entry);
+        return at.parse(pattern).map(entry);
     }
     at.mapping(|fields| {
-        let pattern = fields
-            .need("domain")
-            .and_then(|at| at.parse(HostPattern::parse));
+        let pattern = fields.need("domain").and_then(|at| at.parse(pattern));
         let ports = fields.or("ports", DEFAULT_PORTS.to_vec(), |at| {
             at.filled_list(|at| at.number(1..=u16::MAX))
         });
@@ -68,4 +66,43 @@ fn entry(at: &At<'_>, document: &Document<'_>) -> Option<Entry> {
             ..entry(pattern?)
         })
     })?
+}
+
+/// A host pattern. What people copy from elsewhere, with a scheme, a path or a port, is refused
+/// with what to write in its place.
+fn pattern(text: &str) -> Result<HostPattern, String> {
+    let wrong = match HostPattern::parse(text) {
+        Ok(pattern) => return Ok(pattern),
+        Err(wrong) => wrong.to_string(),
+    };
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // Nothing that may be a password is repeated.
+    let authority = authority.rsplit('@').next().unwrap_or_default();
+    if let Ok(pattern) = HostPattern::parse(authority) {
+        let pattern = quoted(&pattern);
+        return Err(format!(
+            "must be a name without scheme and path: write {pattern}"
+        ));
+    }
+    let with_port = authority.rsplit_once(':').and_then(|(name, port)| {
+        let pattern = HostPattern::parse(name).ok()?;
+        Some((pattern, port.parse::<u16>().ok().filter(|port| *port > 0)?))
+    });
+    match with_port {
+        Some((pattern, port)) => Err(format!(
+            "must be a name, with its ports beside it: write {{ domain: {}, ports: [{port}] }}",
+            quoted(&pattern)
+        )),
+        None => Err(wrong),
+    }
+}
+
+/// As YAML takes it: a text that begins with `*` or `[` is something else without quotes.
+fn quoted(pattern: &HostPattern) -> String {
+    let text = pattern.to_string();
+    match text.starts_with(['*', '[']) {
+        true => format!("\"{text}\""),
+        false => text,
+    }
 }

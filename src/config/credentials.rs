@@ -47,6 +47,7 @@ pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
         active: Vec::new(),
         hosts: Vec::new(),
     };
+    let mut inactive = Vec::new();
     let mut names = HashMap::new();
     let mut token_files = HashMap::new();
     document.decode(|fields| {
@@ -66,13 +67,43 @@ pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
             credentials
                 .hosts
                 .extend(hosts.map(|(host, _)| (host.clone(), entry.config.name.clone())));
-            if entry.is_active(&at) {
-                credentials.active.push(entry.config);
+            match entry.empty_secrets() {
+                Some(variables) => inactive.push((entry.config.name, variables)),
+                None => {
+                    entry.warn_of_files(&at);
+                    credentials.active.push(entry.config);
+                }
             }
             Some(())
         })
     });
+    warn_of_inactive(document, &inactive);
     credentials
+}
+
+/// One line for all of them: most installations use a few of the shipped entries.
+fn warn_of_inactive(document: &Document<'_>, inactive: &[(String, String)]) {
+    let entries = inactive.iter().map(|(name, variables)| {
+        let variables = if variables.is_empty() {
+            "no variable"
+        } else {
+            variables
+        };
+        format!("{name} ({variables})")
+    });
+    let entries: Vec<_> = entries.collect();
+    let (count, verb) = match entries.len() {
+        0 => return,
+        1 => ("1 credential".to_owned(), "is inactive, its secret is"),
+        count => (
+            format!("{count} credentials"),
+            "are inactive, their secrets are",
+        ),
+    };
+    let entries = entries.join(", ");
+    document
+        .report()
+        .warn(format_args!("{count} {verb} empty: {entries}"));
 }
 
 struct Entry<'a> {
@@ -81,32 +112,26 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// An empty secret makes an entry inactive, which is said; so is a file that cannot be read,
-    /// whose entry stays: the file may come later.
-    fn is_active(&self, at: &At<'_>) -> bool {
-        let name = &self.config.name;
-        let warn = |message: String| at.report().warn_at(at.place(), message);
+    /// The variables without a value of those secrets that are empty, which makes the entry
+    /// inactive. `None`: no secret is.
+    fn empty_secrets(&self) -> Option<String> {
         let empty: Vec<_> = self.secrets.iter().filter(|s| s.is_empty()).collect();
-        if !empty.is_empty() {
-            let mut variables: Vec<_> = empty.iter().flat_map(|secret| secret.unset()).collect();
-            variables.dedup();
-            warn(match variables.as_slice() {
-                [] => format!("{name} is inactive: its secret is empty"),
-                _ => format!("{name} is inactive: {} is empty", variables.join(", ")),
-            });
-            return false;
-        }
+        let mut variables: Vec<_> = empty.iter().flat_map(|secret| secret.unset()).collect();
+        variables.dedup();
+        (!empty.is_empty()).then(|| variables.join(", "))
+    }
+
+    /// An entry whose file cannot be read stays: the file may come later.
+    fn warn_of_files(&self, at: &At<'_>) {
         for secret in &self.secrets {
             if let SecretConfig::File(path) = &secret.config
                 && let Err(error) = readable(path)
             {
-                warn(format!(
-                    "{name}: {} cannot be read: {error}",
-                    path.display()
-                ));
+                let (name, path) = (&self.config.name, path.display());
+                let message = format!("{name}: {path} cannot be read: {error}");
+                at.report().warn_at(at.place(), message);
             }
         }
-        true
     }
 }
 

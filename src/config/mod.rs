@@ -22,8 +22,9 @@ mod units;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use addons::contract::{EntryMap, Host, HostPattern};
+use addons::contract::{Entry, EntryMap, Host, HostPattern};
 
 pub use collector::Collector;
 use credentials::Credentials;
@@ -124,6 +125,7 @@ pub fn load_with(
     let credentials = credentials::read(&credentials, &policy.git.hosts);
     check_passthrough(&proxy, &policy, &credentials);
     warn_of_personal_tokens(&policy, &credentials.active, &report);
+    warn_of_unlisted_hosts(&allowlist, &credentials.active, &report);
     let (proxy, credentials) = (proxy.config, credentials.active);
     Ok(Config {
         proxy,
@@ -179,6 +181,29 @@ fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], r
                 "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
                 entry.origin, entry.name
             ));
+        }
+    }
+}
+
+/// No request gets as far as a credential for a host that the allowlist denies.
+fn warn_of_unlisted_hosts(
+    allowlist: &EntryMap<Arc<Entry>>,
+    active: &[CredentialConfig],
+    report: &Report,
+) {
+    for credential in active {
+        let (name, origin) = (&credential.name, &credential.origin);
+        for (host, port) in &credential.hosts {
+            match allowlist.find(host) {
+                None => report.warn(format!(
+                    "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows: it is never used; add \"- {host}\" under domains, or take the host out"
+                )),
+                Some(entry) if !entry.ports.contains(port) => report.warn(format!(
+                    "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",
+                    entry.origin
+                )),
+                Some(_) => {}
+            }
         }
     }
 }

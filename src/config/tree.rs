@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use addons::contract::HostPattern;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use zeroize::Zeroizing;
 
@@ -95,13 +96,33 @@ pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken>
         match event {
             Ok((event, span)) => builder.event(event, span)?,
             Err(error) => {
-                let message = format!("is not YAML: {}", error.info());
-                report.refuse(error.marker().into(), &builder.path(), message);
+                let place = Place::from(error.marker());
+                let message = match unquoted_star(text, place) {
+                    Some(advice) => advice,
+                    None => format!("is not YAML: {}", error.info()),
+                };
+                report.refuse(place, &builder.path(), message);
                 return Err(Broken);
             }
         }
     }
     Ok(builder.root)
+}
+
+/// What to do about a text at a place that begins with `*`: YAML takes it for an alias. It is
+/// repeated only where it is a host pattern, since anything else may be a secret.
+fn unquoted_star(text: &str, place: Place) -> Option<String> {
+    let line = text.lines().nth(place.line.checked_sub(1)?)?;
+    let from = line.char_indices().nth(place.column.checked_sub(1)?)?.0;
+    let rest = line.get(from..)?.strip_prefix('*')?;
+    let word = rest.split([' ', '\t', ',', ']', '}', '#']).next()?;
+    let example = match HostPattern::parse(&format!("*{word}")) {
+        Ok(pattern) => format!("write \"{pattern}\""),
+        Err(_) => "as in \"*.example.com\"".to_owned(),
+    };
+    Some(format!(
+        "what begins with * must stand in quotes: {example}"
+    ))
 }
 
 /// A collection that is still open.

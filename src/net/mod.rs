@@ -7,6 +7,7 @@ mod own;
 mod resolve;
 mod rest;
 mod upstream;
+mod watch;
 
 use std::io;
 
@@ -17,6 +18,7 @@ pub use own::OwnListeners;
 pub use resolve::{Answer, Resolver, ResolverError};
 pub use rest::Rest;
 pub use upstream::{Places, UpstreamSocket};
+pub use watch::NameserverWatch;
 
 /// Whether a socket failed because this process or machine ran out of something, which is
 /// nothing to hold against the far side.

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Addresses, Cleared, Code, Denial, Host};
+use addons::contract::{Addresses, Cleared, Code, Denial, Fault, Host};
 use futures_util::future::{Either, select};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::answers::{Answers, Key, Turn, UnderWay};
 use super::datagram::{Datagrams, PATIENCE};
+use super::watch::NameserverWatch;
 use crate::config::{StaticAddress, UpstreamConfig};
 
 /// One try of one nameserver. Two of them fit into [`LOOKUP_LIMIT`].
@@ -94,6 +95,7 @@ pub struct Resolver {
     under_way: UnderWay,
     first: Option<Datagrams>,
     upstream: TokioResolver,
+    watch: Option<Arc<NameserverWatch>>,
 }
 
 impl Resolver {
@@ -121,7 +123,15 @@ impl Resolver {
             under_way: UnderWay::default(),
             first,
             upstream,
+            watch: None,
         })
+    }
+
+    /// Has every question's outcome told to `watch`.
+    #[must_use]
+    pub fn watched_by(mut self, watch: Arc<NameserverWatch>) -> Self {
+        self.watch = Some(watch);
+        self
     }
 
     /// The addresses to try for a host, IPv4 first. A static host answers before all else, an
@@ -213,10 +223,14 @@ impl Resolver {
         }
         let name = absolute(name)?;
         match self.under_way.turn(&key) {
-            Turn::Ours(_asking) => match self.ask_first(&key, &name).await {
-                Some(answer) => Ok(answer),
-                None => self.ask_all(&key, &name).await,
-            },
+            Turn::Ours(_asking) => {
+                let answer = match self.ask_first(&key, &name).await {
+                    Some(answer) => Ok(answer),
+                    None => self.ask_all(&key, &name).await,
+                };
+                self.report(&answer);
+                answer
+            }
             Turn::Theirs(done) => {
                 let answer = async {
                     done.cancelled().await;
@@ -228,6 +242,19 @@ impl Resolver {
                 let in_time = timeout(LOOKUP_LIMIT, answer).await;
                 in_time.unwrap_or_else(|_elapsed| Err(timed_out(host)))
             }
+        }
+    }
+
+    /// Tells the watch of a question that was asked. Those that waited for its answer tell nothing,
+    /// and neither does a want of our own.
+    fn report(&self, answer: &Result<Answer, Denial>) {
+        let Some(watch) = &self.watch else { return };
+        match answer {
+            Ok(_) => watch.answered(),
+            Err(denial) if denial.code().fault() == Fault::Upstream => {
+                watch.failed(denial.sentence());
+            }
+            Err(_) => {}
         }
     }
 

@@ -50,6 +50,8 @@ pub struct Registered {
     pub extended: bool,
     /// What is opened for it, if it asked for a listener of its own.
     pub listener: Option<OwnListener>,
+    /// Whose leases ended because this one has their id or their source.
+    pub replaced: Vec<ContainerId>,
 }
 
 /// Why a change was not made.
@@ -113,19 +115,24 @@ impl Registry {
             let present = registry.view.get(&new.id);
             let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &new));
             let extended = same.is_some();
+            let mut replaced = Vec::new();
             let container = match same {
                 Some(container) => {
                     store.extend(container.lease, new.expires_at)?;
                     container.extend(new.expires_at);
                     container
                 }
-                None => registry.view.insert(store.insert(&new)?),
+                None => {
+                    replaced = registry.view.holders(&new, now);
+                    registry.view.insert(store.insert(&new)?)
+                }
             };
             let listener = registry.view.listener(&container);
             Ok(Registered {
                 container,
                 extended,
                 listener,
+                replaced,
             })
         })
         .await

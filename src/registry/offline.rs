@@ -35,13 +35,26 @@ pub fn check(path: &Path) -> Result<usize, StoreError> {
     row::load(&conn, drop)
 }
 
+/// What becomes of a file in the place of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// It stays, and the backup fails with [`io::ErrorKind::AlreadyExists`].
+    Keep,
+    /// It is replaced at once or not at all.
+    Replace,
+}
+
 /// Copies the registry as it is at one moment, also while a server runs, into a file that is
-/// complete by itself. An older copy there is replaced at once or not at all.
-pub fn backup(path: &Path, to: &Path) -> Result<usize, StoreError> {
+/// complete by itself.
+pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, StoreError> {
     let conn = open_to_read(path)?;
     refuse_itself(path, to)?;
     let (registrations, copy) = copy_beside(&conn, to)?;
-    copy.persist(to).map_err(|error| failed(to)(error.error))?;
+    let moved = match present {
+        Present::Keep => copy.persist_noclobber(to),
+        Present::Replace => copy.persist(to),
+    };
+    moved.map_err(|error| failed(to)(error.error))?;
     sync_directory(to)?;
     Ok(registrations)
 }

@@ -88,6 +88,15 @@ impl View {
         }
     }
 
+    /// Who has the id or the source of a registration by a live lease.
+    pub(super) fn holders(&self, new: &NewRegistration, now: OffsetDateTime) -> Vec<ContainerId> {
+        let found = [self.get(&new.id), self.find(&new.source)];
+        let live = found.into_iter().flatten().filter(|old| old.is_live(now));
+        let mut ids: Vec<_> = live.map(|old| old.id.clone()).collect();
+        ids.dedup();
+        ids
+    }
+
     /// Puts a lease in; whoever had its id or its source ends.
     pub(super) fn insert(&self, registration: Registration) -> Arc<Container> {
         let container = Arc::new(Container::new(registration));

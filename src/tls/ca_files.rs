@@ -5,10 +5,12 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
+use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
 /// How long a CA is valid.
@@ -63,6 +65,9 @@ pub enum CaError {
 pub(super) struct Ca {
     pub(super) issuer: Issuer<'static, KeyPair>,
     pub(super) pem: String,
+    subject: String,
+    /// SHA-256 of the certificate, as browsers and `openssl x509 -fingerprint` show it.
+    fingerprint: String,
     pub(super) not_before: OffsetDateTime,
     pub(super) not_after: OffsetDateTime,
 }
@@ -132,19 +137,22 @@ impl CaFiles {
         Ok(next.not_before)
     }
 
-    /// What is there, for a person.
+    /// What is there, for a person, with the certificates as PEM: readers of PEM skip the lines
+    /// around them, so that the whole can be kept as a file.
     pub fn describe(&self) -> Result<String, CaError> {
         let mut text = String::new();
         for (name, what) in [("ca", "signs now"), ("ca-next", "signs next")] {
             if let Some(ca) = self.load(name)? {
+                let [from, to] = [ca.not_before, ca.not_after]
+                    .map(|at| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string()));
                 text.push_str(&format!(
-                    "{what}: valid from {} to {}\n{}",
-                    ca.not_before, ca.not_after, ca.pem
+                    "# {what}\n# subject: {}\n# valid: {from} to {to}\n# SHA-256: {}\n{}",
+                    ca.subject, ca.fingerprint, ca.pem
                 ));
             }
         }
         if text.is_empty() {
-            text.push_str("there is no CA yet; the first start makes one\n");
+            text.push_str("# there is no CA yet; the first start makes one\n");
         }
         Ok(text)
     }
@@ -193,10 +201,13 @@ impl CaFiles {
             validity.not_before.to_datetime(),
             validity.not_after.to_datetime(),
         );
+        let subject = parsed.subject().to_string();
         let issuer = Issuer::from_ca_cert_der(&der, key)
             .map_err(|error| broken(&cert_path, error.to_string()))?;
         Ok(Some(Ca {
             issuer,
+            subject,
+            fingerprint: fingerprint(&der),
             pem,
             not_before,
             not_after,
@@ -216,6 +227,7 @@ impl CaFiles {
         params.not_after = not_after;
         // The date tells two CAs apart where a person lists them.
         let common_name = format!("unified-proxy CA {}", not_before.date());
+        let subject = format!("CN={common_name}");
         params
             .distinguished_name
             .push(DnType::CommonName, common_name);
@@ -228,6 +240,8 @@ impl CaFiles {
         let issuer = Issuer::new(params, key);
         Ok(Ca {
             issuer,
+            subject,
+            fingerprint: fingerprint(certificate.der()),
             pem,
             not_before,
             not_after,
@@ -281,6 +295,12 @@ fn system_roots_pem(ours: &str) -> String {
         pem.push_str("-----END CERTIFICATE-----\n");
     }
     pem
+}
+
+fn fingerprint(der: &[u8]) -> String {
+    let bytes = digest(&SHA256, der);
+    let bytes = bytes.as_ref().iter().map(|byte| format!("{byte:02X}"));
+    bytes.collect::<Vec<_>>().join(":")
 }
 
 fn read(path: &Path) -> Result<Option<String>, CaError> {

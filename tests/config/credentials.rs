@@ -191,8 +191,38 @@ credentials:
         "https://auth.openai.com/oauth/token"
     );
     let warned = |text: &str| config.warnings.iter().any(|warning| warning.contains(text));
-    assert!(warned("unset is inactive: NOT_SET is empty"));
+    assert!(warned(
+        "1 credential is inactive, its secret is empty: unset (NOT_SET)"
+    ));
     assert!(warned("login: /nowhere/t cannot be read"));
+}
+
+#[test]
+fn a_credential_for_a_host_that_the_allowlist_denies_is_warned_of() {
+    let config = load_files(&[
+        (
+            "allowlist.yaml",
+            b"version: 1\ndomains: [api.example.com, \"*.example.org\"]\n",
+        ),
+        (
+            "credentials.yaml",
+            br#"version: 1
+credentials:
+  - { name: used, hosts: [api.example.com, deep.example.org], bearer: x }
+  - { name: away, hosts: [api.example.com, other.example.com], bearer: x }
+  - { name: port, hosts: ["api.example.com:8443"], bearer: x }
+  - { name: off, hosts: [off.example.com], bearer: "${EMPTY}" }
+"#,
+        ),
+    ]);
+    assert_eq!(
+        config.unwrap().warnings,
+        [
+            "credentials.yaml: 1 credential is inactive, its secret is empty: off (EMPTY)",
+            "credentials.yaml:4: away is for other.example.com, which no entry of allowlist.yaml allows: it is never used; add \"- other.example.com\" under domains, or take the host out",
+            "credentials.yaml:5: port is for api.example.com:8443, and the entry at allowlist.yaml:2 allows other ports only: add 8443 to its ports, or take the host out",
+        ]
+    );
 }
 
 #[test]
@@ -266,12 +296,10 @@ credentials:
     let names: Vec<_> = config.credentials.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["absent", "active"]);
     assert_eq!(
-        config.warnings[1..],
+        config.warnings[1..3],
         [
-            "credentials.yaml:4: unset is inactive: NOT_SET is empty",
-            "credentials.yaml:5: empty is inactive: EMPTY is empty",
-            "credentials.yaml:6: literal is inactive: its secret is empty",
             "credentials.yaml:7: absent: /nowhere/key cannot be read: No such file or directory (os error 2)",
+            "credentials.yaml: 3 credentials are inactive, their secrets are empty: unset (NOT_SET), empty (EMPTY), literal (no variable)",
         ]
     );
     let active = &config.credentials[1];

@@ -45,7 +45,9 @@ fn what_is_not_plain_yaml_is_refused_with_its_place() {
             ),
             (
                 "domains: *a",
-                &["2:10: domains: is not YAML: while parsing node, found unknown anchor"],
+                &[
+                    "2:10: domains: what begins with * must stand in quotes: as in \"*.example.com\"",
+                ],
             ),
             (
                 "domains: [&a a.example, *a]",
@@ -349,6 +351,38 @@ fn allowlist_entries_are_checked() {
                 &[
                     "2:22: domains[1]: a.example is on the list already, in line 2",
                     "2:34: domains[2]: a.example is on the list already, in line 2",
+                ],
+            ),
+            (
+                "domains:\n  - github.com\n  - *.example.com",
+                &[
+                    "4:5: domains[1]: what begins with * must stand in quotes: write \"*.example.com\"",
+                ],
+            ),
+            (
+                "domains:\n  - { domain: *.example.com, ports: [443] }",
+                &[
+                    "3:15: domains[0].domain: what begins with * must stand in quotes: write \"*.example.com\"",
+                ],
+            ),
+            (
+                "domains: [a.example:8443, \"*.a.example:8443\", https://a.example, https://user:pass@a.example:8443/path?q, a.example/o/r, \"*.a.example/\"]",
+                &[
+                    "2:11: domains[0]: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
+                    "2:27: domains[1]: must be a name, with its ports beside it: write { domain: \"*.a.example\", ports: [8443] }",
+                    "2:47: domains[2]: must be a name without scheme and path: write a.example",
+                    "2:66: domains[3]: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
+                    "2:107: domains[4]: must be a name without scheme and path: write a.example",
+                    "2:122: domains[5]: must be a name without scheme and path: write \"*.a.example\"",
+                ],
+            ),
+            (
+                "domains: [{ domain: a.example:8443 }, { domain: https://a.example/ }, \"a.example:0\", \"a.example:https\"]",
+                &[
+                    "2:21: domains[0].domain: must be a name, with its ports beside it: write { domain: a.example, ports: [8443] }",
+                    "2:49: domains[1].domain: must be a name without scheme and path: write a.example",
+                    "2:71: domains[2]: the host name has a character or label that no host name has",
+                    "2:86: domains[3]: the host name has a character or label that no host name has",
                 ],
             ),
             (

@@ -42,7 +42,13 @@ impl Ran {
     /// Its output, once it ended well.
     #[track_caller]
     pub fn ok(self) -> String {
-        assert_eq!(self.code, Some(0), "{self:?}");
+        self.exits(0)
+    }
+
+    /// Its output, once it ended with this code.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
         self.stdout
     }
 }

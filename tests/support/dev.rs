@@ -25,8 +25,17 @@ pub struct Dev {
 
 impl Dev {
     pub fn start(origin: &Origin, arguments: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::start_at(origin, (free_address(), free_address()), arguments, env)
+    }
+
+    /// The same, where proxy.yaml names these addresses for the proxy and for DNS.
+    pub fn start_at(
+        origin: &Origin,
+        (address, dns): (SocketAddr, SocketAddr),
+        arguments: &[&str],
+        env: &[(&str, &str)],
+    ) -> Self {
         let dir = TempDir::new().unwrap();
-        let (address, dns) = (free_address(), free_address());
         copy_config(dir.path(), origin, address, dns);
         let output = |name: &str| Stdio::from(File::create(dir.path().join(name)).unwrap());
         let child = Command::new(binary())

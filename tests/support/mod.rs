@@ -21,7 +21,7 @@ pub use exchange::{Reply, read_connect_reply, read_reply};
 pub use lfs::FILES;
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin, Seen};
-pub use proxy::{Proxy, SANDBOX, Setup};
+pub use proxy::{Proxy, SANDBOX, Setup, free_address};
 pub use tunnel::{Tls, assert_closes, handshake, tls_config_trusting};
 
 use std::time::{Duration, Instant};

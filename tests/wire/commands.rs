@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Dev, Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
+use crate::support::{Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
 
 const CONFIG: [&str; 2] = ["--config", "config"];
 
@@ -16,8 +16,8 @@ const CONFIG: [&str; 2] = ["--config", "config"];
 fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    let explain = |url: &str| proxy.cli(&["explain", SANDBOX, "GET", url]).ok();
-    let allowed = explain("https://api.example.com/echo");
+    let explain = |url: &str| proxy.cli(&["explain", SANDBOX, "GET", url]);
+    let allowed = explain("https://api.example.com/echo").ok();
     assert!(allowed.starts_with("GET https://api.example.com/echo by sandbox: allowed"));
     assert!(allowed.contains("allowlist.yaml:"), "{allowed}");
     let url = "http://plain.example.com:8080/";
@@ -33,7 +33,7 @@ fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
             "to change it: add 8080 to the ports at allowlist.yaml:",
         ),
     ] {
-        let denied = explain(url);
+        let denied = explain(url).exits(1);
         assert!(
             denied.starts_with(&format!("GET {url} by sandbox: denied")),
             "{denied}"
@@ -65,12 +65,105 @@ fn explain_of_a_connect_names_its_limit_and_counts_nothing() {
     for _ in 0..4 {
         proxy.tunnel("api.example.com:443");
     }
-    let denied = explain("late.example.org:443").ok();
+    let denied = explain("late.example.org:443").exits(1);
     assert!(denied.contains("domain_not_allowed"), "{denied}");
     let ran = explain("https://api.example.com/");
     assert_eq!(ran.code, Some(64), "{ran:?}");
     assert!(ran.stderr.contains("a CONNECT names HOST:PORT"), "{ran:?}");
     origin.assert_untouched();
+}
+
+#[test]
+fn explain_gives_each_reason_once() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for arguments in [
+        ["CONNECT", "api.example.com:443"],
+        ["GET", "https://api.example.com/"],
+    ] {
+        let [method, target] = arguments;
+        let said = proxy.cli(&["explain", SANDBOX, method, target]).ok();
+        for reason in ["at its registered source", "allowed by api.example.com"] {
+            assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
+        }
+    }
+}
+
+#[test]
+fn explain_ends_with_0_for_allowed_1_for_denied_and_64_for_what_is_no_question() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.allow("127.0.0.1");
+    setup.host("metadata.example.com", "169.254.169.254");
+    setup.allow(json!({ "domain": "quiet.example.com", "websocket": false }));
+    setup.proxy["upstream"]["hosts"]["quiet.example.com"] = origin.https.to_string().into();
+    let proxy = setup.start();
+    for (method, target, code, said) in [
+        ("GET", "https://api.example.com/", 0, "allowed"),
+        ("GET", "wss://api.example.com/socket", 0, "allowed"),
+        ("GET", "ws://plain.example.com/socket", 0, "allowed"),
+        ("CONNECT", "api.example.com:443", 0, "allowed"),
+        ("GET", "https://quiet.example.com/", 0, "allowed"),
+        (
+            "GET",
+            "wss://quiet.example.com/",
+            1,
+            "websocket_not_allowed",
+        ),
+        ("GET", "wss://late.example.org/", 1, "domain_not_allowed"),
+        ("CONNECT", "late.example.org:443", 1, "domain_not_allowed"),
+        ("CONNECT", "api.example.com:22", 1, "port_not_allowed"),
+        (
+            "CONNECT",
+            "metadata.example.com:443",
+            1,
+            "address_not_allowed",
+        ),
+        ("CONNECT", "169.254.169.254:80", 1, "address_not_allowed"),
+        ("TRACE", "https://api.example.com/", 1, "method_not_allowed"),
+        (
+            "GET",
+            "api.example.com:443",
+            64,
+            "HOST:PORT alone goes with CONNECT",
+        ),
+        ("GET", "ftp://api.example.com/", 64, "wss://"),
+        ("POST", "wss://api.example.com/", 64, "opened with GET"),
+        (
+            "CONNECT",
+            "api.example.com",
+            64,
+            "a CONNECT names HOST:PORT",
+        ),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let arguments = [&["explain", SANDBOX, method, target], json].concat();
+            let ran = proxy.cli(&arguments);
+            assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+            let output = format!("{}{}", ran.stdout, ran.stderr);
+            assert!(output.contains(said), "{arguments:?}: {ran:?}");
+        }
+    }
+    origin.assert_untouched();
+}
+
+#[test]
+fn explain_advises_nobody_to_open_a_guarded_range() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.host("metadata.example.com", "169.254.169.254");
+    let proxy = setup.start();
+    for (method, target) in [
+        ("GET", "http://169.254.169.254/latest/meta-data/"),
+        ("CONNECT", "169.254.169.254:443"),
+        ("GET", "http://[::1]/"),
+        ("GET", "https://metadata.example.com/"),
+        ("CONNECT", "metadata.example.com:443"),
+    ] {
+        let denied = proxy.cli(&["explain", SANDBOX, method, target]).exits(1);
+        assert!(denied.contains("address_not_allowed"), "{denied}");
+        assert!(!denied.contains("to change it"), "{denied}");
+    }
 }
 
 #[test]
@@ -177,7 +270,8 @@ fn a_rotated_ca_is_published_at_once_and_breaks_nobody() {
     let path = ca(&proxy, "path");
     assert_eq!(std::path::Path::new(path.trim()), proxy.ca());
     let shown = ca(&proxy, "show");
-    assert!(shown.lines().count() >= 2, "{shown}");
+    assert_eq!(shown.matches("# SHA-256: ").count(), 2, "{shown}");
+    assert_eq!(shown.matches("# subject: CN=unified-proxy CA ").count(), 2);
 
     let trusting = |proxy: &Proxy, pem: &str| {
         let path = proxy.path(pem);
@@ -198,6 +292,97 @@ fn a_rotated_ca_is_published_at_once_and_breaks_nobody() {
     let again = proxy.cli(&[&["ca", "rotate"][..], &CONFIG].concat());
     assert_eq!(again.code, Some(78), "{again:?}");
     assert_eq!(certificates(&proxy, "certs/ca.pem"), 2);
+}
+
+#[test]
+fn a_shown_ca_has_its_fingerprint_and_is_a_file_that_clients_trust() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let shown = proxy.cli(&[&["ca", "show"][..], &CONFIG].concat()).ok();
+    let file = proxy.path("shown.pem");
+    std::fs::write(&file, &shown).unwrap();
+    let file = file.to_str().unwrap();
+
+    let openssl = ["x509", "-in", file, "-noout", "-fingerprint", "-sha256"];
+    let said = proxy.run("openssl", &openssl).ok();
+    let fingerprint = said.trim().split_once('=').unwrap().1;
+    assert!(
+        shown.contains(&format!("# SHA-256: {fingerprint}\n")),
+        "{shown}"
+    );
+
+    let url = "https://api.example.com/echo";
+    let curl = proxy.curl(&["--cacert", file, url]);
+    assert_eq!(curl.status, 200, "{curl:?}");
+    let script = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).status)";
+    let mut python = proxy.command("python3");
+    let python = python.env("SSL_CERT_FILE", file).args(["-c", script, url]);
+    let output = python.output().unwrap();
+    assert_eq!(output.stdout, b"200\n", "{output:?}");
+    let script = "const { X509Certificate } = require('node:crypto');
+        require('node:tls').createSecureContext({ ca: require('node:fs').readFileSync(process.argv[1]) });
+        console.log(new X509Certificate(require('node:fs').readFileSync(process.argv[1])).fingerprint256)";
+    let said = proxy.run("node", &["-e", script, file]).ok();
+    assert_eq!(said.trim(), fingerprint);
+}
+
+#[test]
+fn a_backup_replaces_no_file_unless_it_is_told_to() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let backup = |more: &[&str]| {
+        let arguments = ["registry", "backup", "copy.db", "--config", "config"];
+        proxy.cli(&[&arguments[..], more].concat())
+    };
+    std::fs::write(proxy.path("copy.db"), "dear notes").unwrap();
+    let refused = backup(&[]);
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    assert!(
+        refused.stderr.contains("copy.db is there already"),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    let kept = std::fs::read_to_string(proxy.path("copy.db")).unwrap();
+    assert_eq!(kept, "dear notes");
+    backup(&["--force"]).ok();
+    std::fs::remove_file(proxy.path("copy.db")).unwrap();
+    backup(&[]).ok();
+}
+
+#[test]
+fn signals_that_mean_nothing_here_end_nothing() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    for (signal, name) in [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")] {
+        proxy.signal(signal);
+        eventually("the signal is in the log", SOON, || {
+            proxy.log().contains(name)
+        });
+    }
+    assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
+}
+
+#[test]
+fn a_registration_names_the_containers_whose_leases_it_replaced() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let add = |arguments: &[&str]| proxy.cli(&[&["container", "add"], arguments].concat()).ok();
+    assert_eq!(add(&["first", "--ip", "127.0.0.2"]), "registered first\n");
+    // The same again only extends the lease.
+    assert_eq!(add(&["first", "--ip", "127.0.0.2"]), "registered first\n");
+    let said = add(&["second", "--ip", "127.0.0.2"]);
+    assert!(said.contains("replaced the lease of first"), "{said}");
+    let moved: Value =
+        serde_json::from_str(&add(&["second", "--ip", "127.0.0.1", "--json"])).unwrap();
+    assert_eq!(
+        moved,
+        json!({ "status": "registered", "container_id": "second", "replaced": ["second", SANDBOX] })
+    );
+    let said = add(&["second", "--ip", "127.0.0.3"]);
+    assert!(
+        said.contains("replaced the earlier lease of second"),
+        "{said}"
+    );
 }
 
 fn certificates(proxy: &Proxy, name: &str) -> usize {
@@ -284,25 +469,4 @@ fn an_announced_socket_can_be_connected_to_at_once() {
         let connected = UnixStream::connect(&socket);
         assert!(connected.is_ok(), "{socket}: {connected:?}");
     }
-}
-
-#[test]
-fn dev_prints_three_commands_that_work() {
-    let origin = Origin::start();
-    let dev = Dev::start(&origin, &[], &[]);
-    let said = dev.said("stdout");
-    let commands: Vec<&str> = said
-        .split("Try:\n")
-        .nth(1)
-        .unwrap()
-        .lines()
-        .filter_map(|line| line.strip_prefix("  "))
-        .collect();
-    assert_eq!(commands.len(), 3, "{said}");
-    for (command, expected) in commands.iter().zip(["Half measures", "403", "NXDOMAIN"]) {
-        let output = dev.shell(&format!("{{ {command}; }} 2>&1"));
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains(expected), "{command}: {text}");
-    }
-    assert_eq!(origin.only().authority, "api.github.com");
 }

@@ -108,6 +108,7 @@ fn the_alert_rules_parse_and_name_metrics_that_exist() {
             "UnifiedProxyRateLimited",
             "UnifiedProxyCircuitOpen",
             "UnifiedProxyDegraded",
+            "UnifiedProxyUpstreamDns",
         ]
     );
     let code = product_code();

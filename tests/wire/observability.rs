@@ -84,8 +84,9 @@ type Labels<'a> = &'a [(&'a str, &'a [&'a str])];
 fn known_series() -> Vec<String> {
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let entry: Labels<'_> = &[("upstream", &["api.example.com"])];
-    let families: [(&str, Labels<'_>); 15] = [
+    let families: [(&str, Labels<'_>); 16] = [
         ("active_connections", &[]),
+        ("upstream_dns_failures_total", &[]),
         ("audit_lines_folded_total", &[]),
         ("audit_lines_dropped_total", &[]),
         ("denials_total", &[("code", &codes)]),

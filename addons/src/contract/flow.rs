@@ -297,14 +297,15 @@ impl Flow {
         self.rehearsal.is_some()
     }
 
-    /// Gives a reason; the text is made only when somebody asked.
+    /// Gives a reason; the text is made only when somebody asked. An addon that gives the same
+    /// reason in two phases is quoted once.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(rehearsal) = &mut self.rehearsal {
-            let addon = rehearsal.addon;
-            rehearsal.notes.push(Note {
-                addon,
-                text: text(),
-            });
+            let (addon, text) = (rehearsal.addon, text());
+            let given = |note: &Note| note.addon == addon && note.text == text;
+            if !rehearsal.notes.iter().any(given) {
+                rehearsal.notes.push(Note { addon, text });
+            }
         }
     }
 

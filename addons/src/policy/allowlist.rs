@@ -1,10 +1,11 @@
 //! Whether the allowlist has the host, for this container, port, level and method.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use http::Method;
 
+use super::addresses::Guard;
 use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
 
 const METHODS: [Method; 7] = [
@@ -18,8 +19,12 @@ const METHODS: [Method; 7] = [
 ];
 
 /// Whether this container may speak of the host at all.
-pub(super) fn permit(flow: &mut Flow) -> Verdict {
-    flow.record.rule = Some(Arc::clone(&listed(flow)?.label));
+pub(super) fn permit(flow: &mut Flow, guard: &Guard) -> Verdict {
+    let entry = listed(flow).map_err(|denial| match guards(guard, flow) {
+        true => denial,
+        false => denial.hint(entry_for(&flow.host)),
+    })?;
+    flow.record.rule = Some(Arc::clone(&entry.label));
     let (entry, container) = (listed(flow)?, flow.container()?);
     if !container.allows(&flow.host) {
         let id = &container.id;
@@ -97,14 +102,24 @@ fn not_listed(host: &Host) -> Denial {
             format!("Address not allowed: {host}"),
         ),
     };
+    denial.rule("allowlist")
+}
+
+/// Whether the guard denies the host whatever the allowlist says, so that no entry is advised.
+fn guards(guard: &Guard, flow: &Flow) -> bool {
+    match &flow.host {
+        Host::Name(_) => false,
+        Host::Address(ip) => !guard.may_dial(SocketAddr::new(*ip, flow.port)),
+    }
+}
+
+fn entry_for(host: &Host) -> String {
     // In YAML, what begins with a bracket is a list unless it is quoted.
     let item = match host {
         Host::Address(IpAddr::V6(_)) => format!("'{host}'"),
         _ => host.to_string(),
     };
-    denial
-        .rule("allowlist")
-        .hint(format!("add \"- {item}\" under domains in allowlist.yaml"))
+    format!("add \"- {item}\" under domains in allowlist.yaml")
 }
 
 fn not_allowed(host: &Host) -> Denial {

@@ -52,7 +52,7 @@ impl Policy {
     }
 
     fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
-        allowlist::permit(flow)?;
+        allowlist::permit(flow, &self.guard)?;
         allowlist::permit_port(flow)?;
         if flow.kind == Kind::Websocket {
             allowlist::permit_websocket(flow)?;
@@ -61,7 +61,7 @@ impl Policy {
     }
 
     fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
-        allowlist::permit(flow)?;
+        allowlist::permit(flow, &self.guard)?;
         allowlist::permit_port(flow)?;
         allowlist::permit_method(flow, request)?;
         let guarded = self.guarded_hosts.contains(&flow.host);
@@ -98,24 +98,30 @@ impl Policy {
             self.guard.may_dial(*address) || (in_house && self.guard.is_in_house(*address))
         });
         match first {
-            Some(guarded) if addresses.0.is_empty() => Err(address_denied(&flow.host, guarded)),
+            Some(guarded) if addresses.0.is_empty() => {
+                Err(self.address_denied(&flow.host, guarded))
+            }
             _ => Ok(()),
         }
     }
-}
 
-fn address_denied(host: &Host, address: SocketAddr) -> Denial {
-    let address = address.ip();
-    let sentence = match host {
-        Host::Name(name) => format!("Address not allowed: {name} resolves to {address}"),
-        Host::Address(_) => format!("Address not allowed: {address}"),
-    };
-    Denial::new(Code::AddressNotAllowed, sentence)
-        .rule("address guard")
-        .hint(format!(
-            "add {} under upstream.allow_private in proxy.yaml, unless it is a listener of the proxy itself",
-            IpNet::from(address)
-        ))
+    /// Only a network of the operator's own is worth opening: behind the other guarded ranges are
+    /// a cloud's metadata services, the proxy itself, or nothing.
+    fn address_denied(&self, host: &Host, address: SocketAddr) -> Denial {
+        let ip = address.ip();
+        let sentence = match host {
+            Host::Name(name) => format!("Address not allowed: {name} resolves to {ip}"),
+            Host::Address(_) => format!("Address not allowed: {ip}"),
+        };
+        let denial = Denial::new(Code::AddressNotAllowed, sentence).rule("address guard");
+        match self.guard.is_in_house(address) {
+            true => denial.hint(format!(
+                "add {} under upstream.allow_private in proxy.yaml",
+                IpNet::from(ip)
+            )),
+            false => denial,
+        }
+    }
 }
 
 impl Addon for Policy {
@@ -155,7 +161,7 @@ impl Addon for Policy {
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
         // A name has no port yet: the tunnel or request that follows is judged for it.
-        allowlist::permit(flow).into()
+        allowlist::permit(flow, &self.guard).into()
     }
 
     fn dns_answer<'a>(&'a self, flow: &'a mut Flow, answer: &'a mut DnsAnswer) -> Step<'a> {

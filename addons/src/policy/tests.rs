@@ -88,6 +88,36 @@ fn an_address_literal_is_denied_unless_listed() {
 }
 
 #[test]
+fn nobody_is_advised_to_open_a_range_of_metadata_or_of_our_own() {
+    let unlisted = |host: &str| {
+        let denial = tunnel_with(|flow| {
+            flow.host = Host::parse(host).unwrap();
+            flow.entry = None;
+        });
+        denial.unwrap_err()
+    };
+    for guarded in [
+        "169.254.169.254",
+        "10.0.0.5",
+        "[::1]",
+        "[64:ff9b::a9fe:a9fe]",
+    ] {
+        assert_eq!(unlisted(guarded).edit(), None, "{guarded}");
+    }
+    assert_eq!(
+        unlisted("93.184.216.34").edit(),
+        Some("add \"- 93.184.216.34\" under domains in allowlist.yaml")
+    );
+    for metadata in ["169.254.169.254:443", "100.100.100.200:80", "224.0.0.1:80"] {
+        assert_eq!(dial(&[metadata]).unwrap_err().edit(), None, "{metadata}");
+    }
+    assert_eq!(
+        dial(&["10.0.0.5:443"]).unwrap_err().edit(),
+        Some("add 10.0.0.5/32 under upstream.allow_private in proxy.yaml")
+    );
+}
+
+#[test]
 fn without_a_principal_nothing_is_allowed() {
     let denial = tunnel_with(|flow| flow.principal = None).unwrap_err();
     assert_eq!(denial.code(), Code::UnknownSource);

@@ -1,0 +1,120 @@
+//! Whether the nameservers answer: a count, a health check, and lines in the log.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use prometheus::{IntCounter, Registry};
+
+/// The least time between two lines that say the same.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
+
+/// Told of every question that went to the nameservers; kept over reloads.
+pub struct NameserverWatch {
+    failures: IntCounter,
+    /// Whether the last question failed. Read with each answer, so it is beside the lock.
+    failing: AtomicBool,
+    outage: Mutex<Outage>,
+}
+
+/// What was said of the failures so far.
+#[derive(Default)]
+struct Outage {
+    /// Failures that no line has counted yet.
+    uncounted: u64,
+    last_line: Option<Instant>,
+    /// Whether a line said that the nameservers fail, and none yet that they answer again.
+    announced: bool,
+}
+
+impl Outage {
+    /// Counts a failure; answers how many a line should tell of now, if one is due.
+    fn failed(&mut self, now: Instant) -> Option<u64> {
+        self.uncounted += 1;
+        let due = self
+            .last_line
+            .is_none_or(|last| now.saturating_duration_since(last) >= BETWEEN_LINES);
+        if !due {
+            return None;
+        }
+        self.last_line = Some(now);
+        self.announced = true;
+        Some(std::mem::take(&mut self.uncounted))
+    }
+
+    /// Whether a line should tell that the failures are over.
+    fn ended(&mut self) -> bool {
+        std::mem::take(&mut self.announced)
+    }
+}
+
+impl NameserverWatch {
+    /// Registers `proxy_upstream_dns_failures_total`.
+    pub fn new(metrics: &Registry) -> prometheus::Result<Self> {
+        let failures = IntCounter::new(
+            "proxy_upstream_dns_failures_total",
+            "Questions that the nameservers did not answer, or answered with a failure.",
+        )?;
+        metrics.register(Box::new(failures.clone()))?;
+        Ok(Self {
+            failures,
+            failing: AtomicBool::new(false),
+            outage: Mutex::default(),
+        })
+    }
+
+    /// Whether the last question was answered.
+    pub fn is_well(&self) -> bool {
+        !self.failing.load(Ordering::Relaxed)
+    }
+
+    /// A question was answered.
+    pub(super) fn answered(&self) {
+        let was_failing = self.failing.load(Ordering::Relaxed);
+        if was_failing && self.failing.swap(false, Ordering::Relaxed) && self.outage.lock().ended()
+        {
+            tracing::info!("the nameservers answer again");
+        }
+    }
+
+    /// A question failed at all nameservers; `why` is the sentence of its denial.
+    pub(super) fn failed(&self, why: &str) {
+        self.failures.inc();
+        self.failing.store(true, Ordering::Relaxed);
+        if let Some(count) = self.outage.lock().failed(Instant::now()) {
+            tracing::warn!(
+                count,
+                newest = why,
+                "the nameservers do not answer: look at upstream.nameservers in proxy.yaml, or at the system's resolv.conf where it lists none"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_at_most_once_a_minute_with_their_count() {
+        let (mut outage, start) = (Outage::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(outage.failed(at(0)), Some(1));
+        for second in 1..60 {
+            assert_eq!(outage.failed(at(second)), None);
+        }
+        assert_eq!(outage.failed(at(60)), Some(60));
+    }
+
+    #[test]
+    fn the_end_is_told_once_and_only_after_a_line_about_failures() {
+        let (mut outage, start) = (Outage::default(), Instant::now());
+        assert!(!outage.ended());
+        outage.failed(start);
+        assert!(outage.ended());
+        assert!(!outage.ended());
+        // A nameserver that comes and goes within the minute adds no lines.
+        assert_eq!(outage.failed(start + Duration::from_secs(1)), None);
+        assert!(!outage.ended());
+    }
+}

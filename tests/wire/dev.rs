@@ -1,0 +1,123 @@
+//! `dev`: this machine as its own sandbox.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use serde_json::Value;
+
+use crate::support::{Dev, Origin, free_address};
+
+fn addresses(dev: &Dev) -> [String; 2] {
+    let said = dev.said("stdout");
+    let line = |name: &str| {
+        let mut lines = said
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(name));
+        lines.next().unwrap().trim().to_owned()
+    };
+    [line("proxy "), line("dns ")]
+}
+
+#[test]
+fn dev_prints_three_commands_that_work() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let said = dev.said("stdout");
+    let commands: Vec<&str> = said
+        .split("Try:\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "))
+        .collect();
+    assert_eq!(commands.len(), 3, "{said}");
+    for (command, expected) in commands.iter().zip(["Half measures", "403", "NXDOMAIN"]) {
+        let output = dev.shell(&format!("{{ {command}; }} 2>&1"));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(expected), "{command}: {text}");
+    }
+    assert_eq!(origin.only().authority, "api.github.com");
+}
+
+#[test]
+fn the_ports_of_the_command_line_go_before_those_of_the_configuration() {
+    let origin = Origin::start();
+    let [proxy, dns] = [free_address(), free_address()];
+    let [proxy_port, dns_port] = [proxy, dns].map(|address| address.port().to_string());
+    let ports = [
+        "--proxy-port",
+        &proxy_port,
+        "--dns-port",
+        &dns_port,
+        "--mcp-port",
+        "8091",
+    ];
+    let dev = Dev::start(&origin, &ports, &[]);
+    assert_eq!(
+        addresses(&dev),
+        [format!("http://{proxy}"), format!("{dns} (UDP and TCP)")]
+    );
+    let fetched = dev.shell(&format!(
+        "curl -sS -x http://{proxy} --cacert .unified-proxy/certs/ca.pem https://api.github.com/zen; \
+         dig @127.0.0.1 -p {dns_port} evil.example.com; \
+         touch config/allowlist.yaml; sleep 5"
+    ));
+    let text = String::from_utf8_lossy(&fetched.stdout);
+    assert!(
+        text.contains("Half measures") && text.contains("NXDOMAIN"),
+        "{text}"
+    );
+    let log = dev.said("stderr");
+    assert!(log.contains("the configuration was reloaded"), "{log}");
+    assert!(!log.contains("it takes effect with a restart"), "{log}");
+}
+
+#[test]
+fn dns_moves_to_a_free_port_where_its_own_is_taken_and_says_so() {
+    let origin = Origin::start();
+    let (proxy, dns) = (free_address(), free_address());
+    let _responder = UdpSocket::bind(dns).unwrap();
+    let dev = Dev::start_at(&origin, (proxy, dns), &[], &[]);
+    let [_, line] = addresses(&dev);
+    let taken = format!("(UDP and TCP; {} is taken)", dns.port());
+    assert!(line.ends_with(&taken), "{line}");
+    let moved: SocketAddr = line.split(' ').next().unwrap().parse().unwrap();
+    assert_ne!(moved, dns);
+    let command = format!("dig @127.0.0.1 -p {} evil.example.com", moved.port());
+    assert!(dev.said("stdout").contains(&command));
+    let answer = dev.shell(&command);
+    assert!(String::from_utf8_lossy(&answer.stdout).contains("NXDOMAIN"));
+}
+
+#[test]
+fn repositories_are_registered_by_their_name_whatever_url_they_are_given_by() {
+    let origin = Origin::start();
+    let repos = [
+        "--repo",
+        "https://github.com/octocat/Hello-World.git",
+        "--repo",
+        "git@github.com:octocat/Spoon-Knife.git",
+        "--repo",
+        "OCTOCAT/hello-world",
+    ];
+    let dev = Dev::start(&origin, &repos, &[]);
+    let socket = "--unix-socket .unified-proxy/api.sock";
+    let shown = dev.shell(&format!(
+        "curl -s {socket} http://localhost/internal/containers/local"
+    ));
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(
+        shown["repos"],
+        serde_json::json!(["octocat/Hello-World", "octocat/Spoon-Knife"])
+    );
+}
+
+#[test]
+fn inactive_credentials_are_one_line_before_the_banner() {
+    let origin = Origin::start();
+    let dev = Dev::start(&origin, &[], &[]);
+    let log = dev.said("stderr");
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    let inactive = |line: &&&str| line.contains("9 credentials are inactive");
+    assert_eq!(warnings.iter().filter(inactive).count(), 1, "{log}");
+    assert_eq!(log.matches("GITHUB_TOKEN").count(), 3, "{log}");
+}

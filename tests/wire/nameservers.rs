@@ -1,0 +1,68 @@
+//! Nameservers of the upstream that do not answer.
+
+use serde_json::json;
+
+use crate::support::{Nameserver, Origin, Proxy, SOON, Setup, eventually};
+
+const FAILURES: &str = "proxy_upstream_dns_failures_total";
+
+fn answers(proxy: &Proxy) -> bool {
+    let health = proxy.health();
+    assert_eq!(health.status, 200, "{}", health.text());
+    let answers = &health.json()["checks"]["upstream_dns_answers"];
+    let metric = proxy.metric("proxy_health", &["upstream_dns_answers"]);
+    assert_eq!(answers.as_bool().unwrap(), metric == 1.0);
+    metric == 1.0
+}
+
+#[test]
+fn dead_nameservers_are_in_log_metric_and_checks_and_degrade_nothing() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    setup.allow("*.example.org");
+    let proxy = setup.start();
+    assert_eq!(proxy.metric(FAILURES, &[]), 0.0);
+    assert!(answers(&proxy));
+
+    for number in 0..2 {
+        let reply = proxy.get(&format!("http://a{number}.example.org/"), &[]);
+        reply.assert_denied(504, "upstream_timeout", "Cannot resolve");
+    }
+    // A and AAAA of each name.
+    eventually("the failures are counted", SOON, || {
+        proxy.metric(FAILURES, &[]) >= 4.0
+    });
+    assert!(!answers(&proxy));
+    let told = proxy.log().matches("the nameservers do not answer").count();
+    assert_eq!(told, 1, "{}", proxy.log());
+}
+
+#[test]
+fn nameservers_that_answer_again_are_in_the_log_and_the_check_holds() {
+    let origin = Origin::start();
+    let nameserver = Nameserver::start(&[("b.example.org", &[[127, 0, 0, 1].into()])]);
+    let mut setup = Setup::new(&origin);
+    setup.allow("*.example.org");
+    let mut proxy_yaml = setup.proxy.clone();
+    let config = setup.dir().join("config/proxy.yaml");
+    let proxy = setup.start();
+    proxy.get("http://a.example.org/", &[]);
+    assert!(!answers(&proxy));
+
+    // Other nameservers, as a person who mends the configuration would name them.
+    proxy_yaml["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
+    std::fs::write(config, proxy_yaml.to_string()).unwrap();
+    let reloaded = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    proxy.get("http://b.example.org/", &[]);
+    eventually("the check holds again", SOON, || answers(&proxy));
+    assert_eq!(
+        proxy.log().matches("the nameservers answer again").count(),
+        1
+    );
+    // A name that does not exist is an answer.
+    let counted = proxy.metric(FAILURES, &[]);
+    proxy.get("http://none.example.org/", &[]);
+    assert_eq!(proxy.metric(FAILURES, &[]), counted);
+    assert!(answers(&proxy));
+}
