@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::proxy::Proxy;
 
 /// An agent for node, whose own `https` knows no proxies.
-const NODE_AGENT: &str = "
+pub const NODE_AGENT: &str = "
     const http = require('node:http'), https = require('node:https'), tls = require('node:tls');
     const { hostname, port } = new URL(process.env.HTTPS_PROXY);
     class Tunnels extends https.Agent {

@@ -15,7 +15,7 @@ mod proxy;
 mod routes;
 mod tunnel;
 
-pub use clients::Ran;
+pub use clients::{NODE_AGENT, Ran};
 pub use dev::Dev;
 pub use exchange::{Reply, read_connect_reply, read_reply};
 pub use lfs::FILES;
