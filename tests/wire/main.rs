@@ -7,6 +7,8 @@
     reason = "a test that panics has said what it had to say"
 )]
 
+#[path = "../agents/mod.rs"]
+mod agents;
 #[path = "../../addons/tests/decode/bodies.rs"]
 #[allow(dead_code, reason = "the tests of the decoders use the rest")]
 mod bodies;
