@@ -374,6 +374,23 @@ fn opencode_converses_with_an_api_key() {
 }
 
 #[test]
+fn opencode_converses_with_a_chatgpt_login() {
+    converses(&Agent {
+        name: "OpenCode with a ChatGPT login",
+        command: "opencode run -m openai/gpt-5.6-sol 'say pong'",
+        credential: json!({
+            "name": "opencode", "hosts": ["chatgpt.com"], "oauth": { "provider": "opencode" },
+        }),
+        login: Some(json!({ "openai": {
+            "type": "oauth", "access": SECRET, "refresh": SECRET, "accountId": ACCOUNT,
+            "expires": 4_102_444_800_000_u64,
+        }})),
+        mounted: Some(("opencode/auth.json", ".local/share/opencode/auth.json")),
+        renamed: None,
+    });
+}
+
+#[test]
 fn claude_code_starts_on_a_fresh_home_in_a_terminal() {
     let agent = claude_with_a_key("Claude Code's first start in a terminal");
     let Some(programs) = packages::programs(agent.name) else {
