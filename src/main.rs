@@ -34,7 +34,6 @@ fn main() -> ExitCode {
         Command::Check(dir) => check(&dir),
         Command::Ca(command) => ca(&command),
         Command::Audit(AuditCommand::Verify(dir)) => cli::verify_audit(&dir),
-        Command::SandboxFiles(files) => files.run(),
         Command::Client(command) => return runtime.block_on(cli::run(command)),
     };
     match ended {

@@ -21,7 +21,9 @@ use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::admin::{self, AdminState, Check, Explanation, Health};
+use unified_proxy::admin::{
+    self, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
+};
 use unified_proxy::config::AuditConfig;
 use unified_proxy::registry::{FILE_NAME, Registry};
 use unified_proxy::telemetry::{AuditLog, Light};
@@ -64,6 +66,22 @@ impl Server {
     }
 }
 
+fn settings() -> SandboxSettings {
+    SandboxSettings {
+        proxy: vec!["127.0.0.1:8080".into()],
+        certs_dir: "/certs".into(),
+        credentials: vec![ActiveCredential {
+            name: "codex".into(),
+            kind: "oauth".into(),
+            hosts: vec!["chatgpt.com:443".into()],
+            headers: vec!["authorization".into()],
+            provider: Some("codex".into()),
+            entry: None,
+            account: Some("acct-77".into()),
+        }],
+    }
+}
+
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -94,6 +112,7 @@ impl Server {
             metrics,
             flows: log.journal(),
             reload: Arc::new(|()| Box::pin(async { Err(vec!["policy.yaml:3:1: bad".into()]) })),
+            sandbox: Arc::new(settings),
             explain: Arc::new(|question| {
                 Box::pin(async move {
                     match question.container.as_str() {
@@ -491,6 +510,7 @@ async fn the_document_names_every_call_and_every_call_it_names_is_there() {
         "GET /internal/health",
         "GET /internal/metrics",
         "GET /internal/flows",
+        "GET /internal/sandbox",
         "POST /internal/reload",
         "GET /internal/openapi.json",
     ] {

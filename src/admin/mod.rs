@@ -4,6 +4,7 @@ mod containers;
 mod error;
 mod json;
 mod registration;
+mod sandbox;
 mod schema;
 mod socket;
 mod status;
@@ -20,6 +21,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use registration::{FieldError, parse_registration, repo_name};
+pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
 pub use socket::bind;
 pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};
@@ -49,6 +51,8 @@ pub struct AdminState {
     pub flows: Arc<Journal>,
     /// Every error of the configuration, or none.
     pub reload: Ask<(), Result<(), Vec<String>>>,
+    /// What a sandbox needs to use this proxy.
+    pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
     pub explain: Ask<ExplainRequest, Result<Explanation, String>>,
 }
 
@@ -96,6 +100,7 @@ fn router(api: Arc<Api>) -> Router {
         .route("/internal/health", get(status::health))
         .route("/internal/metrics", get(status::metrics))
         .route("/internal/flows", get(status::flows))
+        .route("/internal/sandbox", get(sandbox::sandbox))
         .route("/internal/reload", post(status::reload))
         .route("/internal/explain", post(status::explain))
         .route("/internal/openapi.json", get(status::openapi))

@@ -17,7 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
 use super::error::{ApiError, ErrorBody};
-use super::{Api, containers, json};
+use super::{Api, containers, json, sandbox};
 
 /// One thing that must work.
 #[derive(Clone, Debug)]
@@ -250,6 +250,7 @@ pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
         health,
         metrics,
         flows,
+        sandbox::sandbox,
         reload,
         explain,
         openapi,

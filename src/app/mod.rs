@@ -10,6 +10,7 @@ mod github;
 mod health;
 mod listeners;
 mod reload;
+mod sandbox;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -240,6 +241,7 @@ impl App {
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
         let (worlds, registry) = (Arc::clone(&self.worlds), Arc::clone(&self.registry));
+        let (in_force, lenders) = (Arc::clone(&self.worlds), Arc::clone(&self.checks.lenders));
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -250,6 +252,7 @@ impl App {
                 let reloader = Arc::clone(&reloader);
                 Box::pin(async move { reloader.reload() })
             }),
+            sandbox: Arc::new(move || sandbox::settings(&in_force.current().config, &lenders)),
             explain: Arc::new(move |question| {
                 let (world, registry) = (worlds.current(), Arc::clone(&registry));
                 Box::pin(async move { explain::explain(&world, &registry, question).await })

@@ -67,6 +67,12 @@ pub(super) fn print(line: impl Display) -> Result<(), Failure> {
     })
 }
 
+/// Says on stderr what deserves a word and ends nothing.
+pub(super) fn warn(message: impl Display) {
+    // Nobody to tell, if this fails.
+    let _ = writeln!(io::stderr(), "unified-proxy: warning: {message}");
+}
+
 /// What comes from a sandbox is never let loose on a terminal: control characters, and those
 /// that change the direction of text, are written as escapes.
 pub(super) fn printable(text: &str) -> String {

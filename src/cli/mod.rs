@@ -4,6 +4,7 @@ mod audit;
 mod client;
 mod containers;
 mod dev;
+mod env;
 mod exit;
 mod explain;
 mod health;
@@ -55,8 +56,6 @@ pub enum Command {
     /// The audit log
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Write the placeholder credential files that a sandbox mounts
-    SandboxFiles(sandbox_files::SandboxFiles),
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -127,6 +126,10 @@ pub enum ClientCommand {
     Container(containers::ContainerCommand),
     /// Say whether listeners, registry and chain work
     Health(health::HealthCommand),
+    /// Print the environment that points clients at the proxy
+    Env(env::Env),
+    /// Write the placeholder credential files that a sandbox mounts
+    SandboxFiles(sandbox_files::SandboxFiles),
     /// Check, copy and restore the registry's file
     #[command(subcommand)]
     Registry(registry::RegistryCommand),
@@ -152,6 +155,29 @@ impl Target {
                 false => SOCKET.into(),
             }
         }))
+    }
+}
+
+/// Which server to talk to, where its configuration may name it.
+#[derive(Args, Debug)]
+struct Server {
+    #[command(flatten)]
+    target: Target,
+    /// The server's configuration directory, whose proxy.yaml names the admin socket; --socket
+    /// goes before it
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+}
+
+impl Server {
+    fn client(&self) -> Result<Client, Failure> {
+        let Some(dir) = self.config.clone().filter(|_| self.target.socket.is_none()) else {
+            return Ok(self.target.client());
+        };
+        let (dir, profile) = ConfigDir { config: Some(dir) }.here();
+        let socket = config::admin_socket(&dir, profile);
+        let socket = socket.map_err(|errors| Failure::new(code::CONFIG, errors))?;
+        Ok(Client::new(socket))
     }
 }
 
@@ -190,6 +216,8 @@ async fn perform(command: ClientCommand) -> Result<(), Failure> {
         ClientCommand::Tail(tail) => tail.run().await,
         ClientCommand::Container(command) => command.run().await,
         ClientCommand::Health(health) => health.run().await,
+        ClientCommand::Env(env) => env.run().await,
+        ClientCommand::SandboxFiles(files) => files.run().await,
         ClientCommand::Registry(command) => command.run(),
     }
 }

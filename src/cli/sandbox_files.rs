@@ -1,6 +1,7 @@
 //! `sandbox-files DIR`: what a sandbox mounts in the place of its tools' credential files.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,27 +13,65 @@ use clap::Args;
 use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
-use super::exit::{Failure, code, print};
-use super::{ConfigDir, load};
-use crate::config::{Config, CredentialConfig, CredentialKind};
+use super::Server;
+use super::env::{self, Place};
+use super::exit::{Failure, code, print, warn};
+use crate::admin::ActiveCredential;
 
 /// Sandboxes run as users of their own, and nothing in these files is secret.
 const MODE: u32 = 0o644;
 
-/// The variables that tools look at, and the beginning that some of them check.
-const VARIABLES: [(&str, &str, &str); 8] = [
-    ("api.openai.com", "OPENAI_API_KEY", "sk-"),
-    ("api.anthropic.com", "ANTHROPIC_API_KEY", "sk-ant-"),
-    (
+/// Marks a file without placeholders as ours.
+const MARK: &str = "# written by unified-proxy sandbox-files";
+
+/// A variable that tools look at.
+struct Variable {
+    host: &'static str,
+    name: &'static str,
+    /// The beginning that some tools check.
+    prefix: &'static str,
+    /// The header that the tool sends it in, where one variable for the host will not do.
+    header: Option<&'static str>,
+    /// Whether it takes the place of a login's file too.
+    for_logins: bool,
+}
+
+const fn variable(host: &'static str, name: &'static str, prefix: &'static str) -> Variable {
+    Variable {
+        host,
+        name,
+        prefix,
+        header: None,
+        for_logins: false,
+    }
+}
+
+const VARIABLES: [Variable; 9] = [
+    variable("api.openai.com", "OPENAI_API_KEY", "sk-"),
+    Variable {
+        header: Some("x-api-key"),
+        ..variable("api.anthropic.com", "ANTHROPIC_API_KEY", "sk-ant-")
+    },
+    // A subscription: Claude Code asks for other features with it than with an API key.
+    Variable {
+        header: Some("authorization"),
+        for_logins: true,
+        ..variable(
+            "api.anthropic.com",
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            "sk-ant-oat01-",
+        )
+    },
+    variable(
         "generativelanguage.googleapis.com",
         "GEMINI_API_KEY",
         "AIza",
     ),
-    ("api.tavily.com", "TAVILY_API_KEY", "tvly-"),
-    ("api.perplexity.ai", "PERPLEXITY_API_KEY", "pplx-"),
-    ("api.semanticscholar.org", "SEMANTIC_SCHOLAR_API_KEY", ""),
-    ("api.github.com", "GITHUB_TOKEN", "ghp_"),
-    ("api.github.com", "GH_TOKEN", "ghp_"),
+    variable("api.tavily.com", "TAVILY_API_KEY", "tvly-"),
+    variable("api.perplexity.ai", "PERPLEXITY_API_KEY", "pplx-"),
+    variable("api.semanticscholar.org", "SEMANTIC_SCHOLAR_API_KEY", ""),
+    variable("api.github.com", "GITHUB_TOKEN", "ghp_"),
+    variable("api.github.com", "GH_TOKEN", "ghp_"),
 ];
 
 /// Where to write, and over what.
@@ -44,18 +83,28 @@ pub struct SandboxFiles {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    config: ConfigDir,
+    place: Place,
+    #[command(flatten)]
+    server: Server,
 }
 
 impl SandboxFiles {
-    /// Writes a file for each login, and one of variables for the keys. None is written where
-    /// one of them would replace what is not ours.
-    pub fn run(&self) -> Result<(), Failure> {
-        let (_, config) = load(&self.config)?;
-        let files = contents(&config);
-        if files.is_empty() {
-            print("no entry of credentials.yaml is active: nothing to write")?;
+    /// Writes a file for each login that is active in the running server, and `env` with the keys
+    /// and what points clients at the proxy. None is written where one of them would replace
+    /// what is not ours.
+    pub(super) async fn run(&self) -> Result<(), Failure> {
+        let settings = env::settings(&self.server).await?;
+        let environment = self.place.variables(&settings)?;
+        for why in settings.credentials.iter().filter_map(lacks_account) {
+            warn(why);
         }
+        if settings.credentials.is_empty() {
+            warn(
+                "no entry of credentials.yaml is active in the running server: \
+                 there are no placeholders to write. Its log says which secret each entry lacks",
+            );
+        }
+        let files = contents(&settings.credentials, &environment);
         for path in files.keys() {
             let path = self.dir.join(path);
             let may_write = self.force || is_ours(&path).map_err(|e| failed(&path, &e))?;
@@ -77,63 +126,103 @@ impl SandboxFiles {
     }
 }
 
+/// Codex ends with `selected workspace missing` unless it finds its account in the host's list.
+fn lacks_account(entry: &ActiveCredential) -> Option<String> {
+    let provider = Provider::named(entry.provider.as_deref()?)?;
+    let needs_one = matches!(provider, Provider::Codex | Provider::OpenCode);
+    (needs_one && entry.account.is_none()).then(|| {
+        format!(
+            "{}: its token file names no account, or cannot be read: a placeholder stands for it, \
+             which the tool may refuse. See the server's log, and write the files again once it is mended",
+            entry.name
+        )
+    })
+}
+
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code::SOFTWARE, format_args!("{}: {error}", path.display()))
 }
 
 /// The files by their path below the directory.
-fn contents(config: &Config) -> BTreeMap<PathBuf, String> {
+fn contents(
+    credentials: &[ActiveCredential],
+    environment: &[(&str, String)],
+) -> BTreeMap<PathBuf, String> {
     let mut logins: BTreeMap<PathBuf, Map<String, Value>> = BTreeMap::new();
     let mut variables: BTreeMap<&str, String> = BTreeMap::new();
-    for entry in &config.credentials {
-        if let CredentialKind::Oauth(oauth) = &entry.kind {
-            let Value::Object(fields) = oauth.login.placeholder_file(&entry.name) else {
-                continue;
-            };
-            let file = logins
-                .entry(path_of(oauth.login.provider, entry))
-                .or_default();
+    for entry in credentials {
+        if let Some((path, fields)) = login(entry) {
+            let file = logins.entry(path).or_default();
             for (key, value) in fields {
                 file.entry(key).or_insert(value);
             }
-        } else {
-            for (_, variable, beginning) in VARIABLES.iter().filter(|v| is_for(entry, v.0)) {
-                let value = format!("{beginning}{}", placeholder(&entry.name));
-                variables.entry(variable).or_insert(value);
-            }
+        }
+        for variable in VARIABLES.iter().filter(|variable| variable.is_for(entry)) {
+            let value = format!("{}{}", variable.prefix, placeholder(&entry.name));
+            variables.entry(variable.name).or_insert(value);
         }
     }
     let logins = logins.into_iter();
     let mut files: BTreeMap<_, _> = logins
         .map(|(path, fields)| (path, format!("{:#}\n", Value::Object(fields))))
         .collect();
-    if !variables.is_empty() {
-        let lines = variables.iter();
-        let lines = lines.map(|(name, value)| format!("{name}={value}\n"));
-        files.insert("env".into(), lines.collect());
-    }
+    let keys = variables.into_iter();
+    files.insert("env".into(), lines(keys, environment));
     files
 }
 
-fn is_for(entry: &CredentialConfig, host: &str) -> bool {
-    let mut names = entry.hosts.iter().map(|(host, _)| host.name());
-    names.any(|name| name == Some(host))
+/// As `docker run --env-file` reads it: no quotes, no `export`.
+fn lines<'a>(
+    keys: impl Iterator<Item = (&'a str, String)>,
+    environment: &[(&'a str, String)],
+) -> String {
+    let mut text = String::new();
+    for (name, value) in keys {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name}={value}");
+    }
+    let _ = writeln!(text, "{MARK}: the proxy, and trust in its CA");
+    for (name, value) in environment {
+        let _ = writeln!(text, "{name}={value}");
+    }
+    text
 }
 
-/// As the tool names its file.
-fn path_of(provider: Provider, entry: &CredentialConfig) -> PathBuf {
-    match provider {
+/// The file of a login, as its tool names it.
+fn login(entry: &ActiveCredential) -> Option<(PathBuf, Map<String, Value>)> {
+    let provider = Provider::named(entry.provider.as_deref()?)?;
+    let path = match provider {
         Provider::Codex => "codex/auth.json".into(),
         Provider::Gemini => "gemini/oauth_creds.json".into(),
         Provider::OpenCode => "opencode/auth.json".into(),
+        Provider::Claude => "claude/.credentials.json".into(),
         Provider::Generic => format!("{}/token.json", entry.name).into(),
+    };
+    let key = entry.entry.as_deref().unwrap_or_default();
+    match provider.placeholder_file(&entry.name, key, entry.account.as_deref()) {
+        Value::Object(fields) => Some((path, fields)),
+        _ => None,
     }
 }
 
-/// Whether nothing is there, or a file with placeholders.
+impl Variable {
+    fn is_for(&self, entry: &ActiveCredential) -> bool {
+        let is_here = |named: &String| {
+            named
+                .rsplit_once(':')
+                .is_some_and(|(host, _)| host == self.host)
+        };
+        let sends = |header| entry.headers.iter().any(|name| name == header);
+        entry.hosts.iter().any(is_here)
+            && self.header.is_none_or(sends)
+            && (self.for_logins || entry.provider.is_none())
+    }
+}
+
+/// Whether nothing is there, or a file that this command wrote.
 fn is_ours(path: &Path) -> io::Result<bool> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(is_placeholder(&text)),
+        Ok(text) => Ok(is_placeholder(&text) || text.contains(MARK)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
         Err(error) => Err(error),

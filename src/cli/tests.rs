@@ -4,7 +4,9 @@ use clap::CommandFactory;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::admin::{AdminState, Check, ExplainStep, Explanation, Health, StepVerdict};
+use crate::admin::{
+    AdminState, Check, ExplainStep, Explanation, Health, SandboxSettings, StepVerdict,
+};
 use crate::registry::{FILE_NAME, Registry};
 use crate::telemetry::Journal;
 
@@ -39,6 +41,10 @@ fn commands_are_read_as_documented() {
         "container show c1",
         "health --json",
         "sandbox-files /tmp/d --force --config /tmp/c",
+        "sandbox-files /tmp/d --socket /tmp/s --proxy http://proxy:8080 --certs /certs",
+        "env",
+        "env --shell fish --socket /tmp/s",
+        "env --shell json --proxy http://proxy:8080 --certs /certs",
         "registry check --data-dir /tmp/d",
         "registry backup /tmp/f --force",
         "registry restore /tmp/f",
@@ -66,6 +72,8 @@ fn what_cannot_be_meant_is_a_usage_error() {
         "container add c1 --ip 10.0.0.5 --expires soon",
         "container rm",
         "tail --container c/1",
+        "env --shell csh",
+        "env --proxy proxy:8080",
         "registry backup",
     ] {
         let error = read(line).expect_err(line);
@@ -101,6 +109,7 @@ fn serve(directory: &Path) -> CancellationToken {
         metrics: prometheus::Registry::new(),
         flows: Arc::new(Journal::new(&prometheus::Registry::new()).unwrap()),
         reload: Arc::new(|()| Box::pin(async { Ok(()) })),
+        sandbox: Arc::new(SandboxSettings::default),
         explain: Arc::new(|_| {
             Box::pin(async {
                 let step = ExplainStep {
@@ -154,6 +163,20 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
             code::DONE,
         ),
         ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
+        (
+            "env --proxy http://proxy:8080 --certs /certs --socket DIR/nobody.sock",
+            code::DONE,
+        ),
+        ("env --socket DIR/nobody.sock", code::UNAVAILABLE),
+        ("env --socket DIR/api.sock", code::CONFIG),
+        (
+            "sandbox-files DIR/out --socket DIR/nobody.sock",
+            code::UNAVAILABLE,
+        ),
+        (
+            "sandbox-files DIR/out --proxy http://proxy:8080 --socket DIR/api.sock",
+            code::DONE,
+        ),
         ("registry check --data-dir DIR", code::DONE),
         ("registry backup DIR/copy.db --data-dir DIR", code::DONE),
         ("registry backup DIR/copy.db --data-dir DIR", code::USAGE),

@@ -137,6 +137,19 @@ pub fn load_with(
     })
 }
 
+/// The admin socket that `proxy.yaml` names. The other files are not read: the shell of whoever
+/// asks need not have their secrets.
+pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigErrors> {
+    let env = |name: &str| std::env::var(name).ok();
+    let report = Report::default();
+    check_directory(dir, &report)?;
+    let document = Document::open(dir, "proxy.yaml", Some(&env), &report);
+    let proxy = proxy::read(&document, profile, &env);
+    let socket = proxy.config.listen.admin;
+    report.finish()?;
+    Ok(socket)
+}
+
 /// The directory must be one; a YAML file in it that nobody reads may be a misspelt one.
 fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     let entries = fs::read_dir(dir).map_err(|error| {

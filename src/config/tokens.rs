@@ -10,10 +10,11 @@ use addons::credentials::oauth::{Login, Provider, TokenUrl};
 use super::decode::{At, Fields};
 use super::{GitHost, GithubAppConfig, OauthConfig, SecretConfig};
 
-const PROVIDERS: [(&str, Provider); 4] = [
+const PROVIDERS: [(&str, Provider); 5] = [
     ("codex", Provider::Codex),
     ("gemini", Provider::Gemini),
     ("opencode", Provider::OpenCode),
+    ("claude", Provider::Claude),
     ("generic", Provider::Generic),
 ];
 

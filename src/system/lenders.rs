@@ -58,6 +58,13 @@ impl Lenders {
         }
     }
 
+    /// The account of an `oauth` entry's login, where its token file names one.
+    pub fn account(&self, name: &str, config: &OauthConfig) -> Option<String> {
+        let logins = self.logins();
+        let login = logins.iter().find(|login| login.is(name, config))?;
+        login.account()
+    }
+
     /// The kind of a `github_app` entry, as git hosts or as their APIs take it.
     pub fn github_app(
         &self,

@@ -1,6 +1,7 @@
 //! What the appliance asks for on its own behalf, and the tokens that it gets that way.
 
 mod client;
+mod file_lock;
 mod forge;
 mod github_app;
 mod lenders;

@@ -18,6 +18,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::{JoinHandle, spawn_blocking};
 use zeroize::Zeroizing;
 
+use super::file_lock::FileLock;
 use super::login::{Held, Knowledge, Seen};
 use super::token_file::{self, Replacement, Version};
 use super::{SystemClient, wipe};
@@ -101,6 +102,12 @@ impl OauthTokens {
             self.aside(at_file, Self::look);
         }
         is_well
+    }
+
+    /// The account that the login in use belongs to, where its file names one.
+    pub fn account(&self) -> Option<String> {
+        let known = self.known.lock();
+        known.held.as_ref()?.tokens.account.clone()
     }
 
     /// Waits for the refresh under way, if there is one: what it was answered must be kept.
@@ -232,8 +239,15 @@ impl OauthTokens {
         })
     }
 
-    /// The one refresh there is.
+    /// The one refresh there is, of this process and of others that have the same file: whoever
+    /// comes second finds the tokens of the first in the file, and asks for none.
     async fn renew(self: &Arc<Self>) {
+        let file = self.file.clone();
+        let _lock = match spawn_blocking(move || FileLock::acquire(&file)).await {
+            Ok(Ok(lock)) => lock,
+            Ok(Err(why)) => return self.failed(transient(why)),
+            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
+        };
         let prepared = self.aside(self.at_file().await, Self::prepare).await;
         let errand = match prepared {
             Ok(Ok(Some(errand))) => errand,
@@ -421,6 +435,10 @@ impl TokenSource for OauthSource {
         _container: &'a Arc<Container>,
     ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>> {
         Box::pin(self.0.wait())
+    }
+
+    fn account(&self) -> Option<String> {
+        self.0.account()
     }
 
     fn refused(&self, _container: &Container, token: &Arc<Token>) {

@@ -31,13 +31,25 @@ fn the_samples_say_the_defaults() {
     let show = |config: &Config| format!("{:#?}", config.proxy);
     assert_eq!(show(&config), show(&defaults));
     assert_eq!(config.policy, defaults.policy);
-    assert_eq!(config.allowlist.values().count(), 16);
+    assert_eq!(config.allowlist.values().count(), 17);
     assert!(config.credentials.is_empty());
     let [inactive] = config.warnings.as_slice() else {
         panic!("{:?}", config.warnings);
     };
     let expected = "credentials.yaml: 9 credentials are inactive, their secrets are empty: github-git (GITHUB_TOKEN), ";
     assert!(inactive.starts_with(expected), "{inactive}");
+}
+
+#[test]
+fn every_host_of_the_shipped_allowlist_has_its_reason_on_its_line() {
+    let text = samples().remove(1).1;
+    let hosts = text.lines().filter(|line| line.starts_with("  - "));
+    let hosts: Vec<_> = hosts.collect();
+    assert_eq!(hosts.len(), 17);
+    for line in hosts {
+        let reason = line.split_once(" # ").map(|(_, reason)| reason.trim());
+        assert!(reason.is_some_and(|reason| !reason.is_empty()), "{line}");
+    }
 }
 
 #[test]

@@ -38,8 +38,10 @@ impl Certificates {
             "github.com",
             "api.github.com",
             "api.anthropic.com",
-            "auth.openai.com",
+            "platform.claude.com",
+            "*.openai.com",
             "chatgpt.com",
+            "*.chatgpt.com",
             "*.googleapis.com",
         ];
         let key = KeyPair::generate().unwrap();

@@ -68,7 +68,8 @@ impl Seen {
     }
 }
 
-/// What a test's own script answers to a request and its body: a status and JSON.
+/// What a test's own script answers to a request and its body: a status and JSON. A
+/// text is sent as a stream of events.
 pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
 
 pub(super) struct Shared {

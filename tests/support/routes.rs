@@ -15,7 +15,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::cgi;
@@ -62,7 +62,15 @@ pub async fn answer(
     if let Some(script) = &origin.script
         && let Some((status, json)) = script(&seen, &lossy(&body))
     {
-        let response = text(status.try_into().unwrap(), &json.to_string());
+        let status = status.try_into().unwrap();
+        if let Value::String(events) = json {
+            return Ok(with_header(
+                text(status, &events),
+                "content-type",
+                "text/event-stream",
+            ));
+        }
+        let response = text(status, &json.to_string());
         return Ok(with_header(response, "content-type", "application/json"));
     }
     Ok(match segments.as_slice() {

@@ -7,6 +7,8 @@
     reason = "a test that panics has said what it had to say"
 )]
 
+#[path = "../agents/mod.rs"]
+mod agents;
 #[path = "../../addons/tests/decode/bodies.rs"]
 #[allow(dead_code, reason = "the tests of the decoders use the rest")]
 mod bodies;
@@ -24,6 +26,7 @@ mod dev;
 mod dialling;
 mod distrust;
 mod dns;
+mod environment;
 mod floods;
 mod framing;
 mod git;
@@ -39,6 +42,7 @@ mod lfs;
 mod limits;
 mod nameservers;
 mod oauth;
+mod oauth_claude;
 mod oauth_files;
 mod oauth_github_app;
 mod observability;

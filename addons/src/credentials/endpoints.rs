@@ -21,7 +21,7 @@ impl Endpoints {
             login: Some(login), ..
         } = &credential.kind
         {
-            let answers = login.placeholder_answers(&credential.name);
+            let answers = login.placeholder_answers();
             let of_this = answers
                 .into_iter()
                 .map(|answer| (Arc::clone(credential), answer));
@@ -43,13 +43,21 @@ impl Endpoints {
         if flow.scheme != Scheme::Https {
             return None;
         }
+        let CredentialKind::Token {
+            source,
+            login: Some(login),
+            ..
+        } = &credential.kind
+        else {
+            return None;
+        };
         let name = &credential.name;
         flow.note(|| format!("answered with placeholders of {name}; no upstream is asked"));
         let sentence = format!("Answered with placeholders of {name}");
         let answer = Answer {
             status: 200,
             content_type: "application/json",
-            body: answer.body.clone(),
+            body: login.answer(answer.question, name, source.account().as_deref()),
             drain_bytes: MAX_QUESTION,
         };
         Some(Denial::answered(sentence, answer))

@@ -49,6 +49,12 @@ pub trait TokenSource: Send + Sync {
         container: &'a Arc<Container>,
     ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>>;
 
+    /// The account that the token belongs to, where the login names one. It opens nothing: clients
+    /// compare it with what the host says of them.
+    fn account(&self) -> Option<String> {
+        None
+    }
+
     /// The host answered 401 to this token: the next request should have another one.
     fn refused(&self, container: &Container, token: &Arc<Token>);
 }

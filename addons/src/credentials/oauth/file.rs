@@ -42,12 +42,14 @@ impl Login {
     const fn keys(&self) -> Keys {
         let (access, refresh) = match self.provider {
             Provider::OpenCode => ("access", "refresh"),
+            Provider::Claude => ("accessToken", "refreshToken"),
             _ => ("access_token", "refresh_token"),
         };
         let (expires, per_second) = match self.provider {
             Provider::Codex => (None, 1),
             Provider::Gemini => (Some("expiry_date"), 1000),
             Provider::OpenCode => (Some("expires"), 1000),
+            Provider::Claude => (Some("expiresAt"), 1000),
             Provider::Generic => (Some("expires_at"), 1),
         };
         Keys {
@@ -159,6 +161,7 @@ impl Login {
         match self.provider {
             Provider::Codex => Some("tokens"),
             Provider::OpenCode => Some(&self.entry),
+            Provider::Claude => Some("claudeAiOauth"),
             Provider::Gemini | Provider::Generic => None,
         }
     }

@@ -24,8 +24,11 @@ const CODEX_CLIENT: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
 /// The application that the Gemini command-line tool logs in as.
 const GEMINI_CLIENT: &str =
     "681255809395-oo8ft2oprdrnp9e3aqf6av3hmdib135j.apps.googleusercontent.com";
+/// The application that Claude Code logs in as.
+const CLAUDE_CLIENT: &str = "9d1c250a-e61b-44d9-88ed-5944d1962f5e";
 const OPENAI_TOKEN_URL: &str = "https://auth.openai.com/oauth/token";
 const GOOGLE_TOKEN_URL: &str = "https://oauth2.googleapis.com/token";
+const CLAUDE_TOKEN_URL: &str = "https://platform.claude.com/v1/oauth/token";
 
 /// Whose token file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +39,35 @@ pub enum Provider {
     Gemini,
     /// `auth.json` of OpenCode, which has an entry for each service.
     OpenCode,
+    /// `.credentials.json` of Claude Code, logged in with a subscription.
+    Claude,
     /// `access_token`, `refresh_token` and `expires_at` in seconds.
     Generic,
 }
 
 impl Provider {
+    /// Every provider.
+    pub const ALL: [Self; 5] = [
+        Self::Codex,
+        Self::Gemini,
+        Self::OpenCode,
+        Self::Claude,
+        Self::Generic,
+    ];
+
+    /// The provider that the configuration calls by this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+
     /// As the configuration and metrics write it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Codex => "codex",
             Self::Gemini => "gemini",
             Self::OpenCode => "opencode",
+            Self::Claude => "claude",
             Self::Generic => "generic",
         }
     }
@@ -56,6 +77,7 @@ impl Provider {
         match self {
             Self::Codex | Self::OpenCode => Some(OPENAI_TOKEN_URL),
             Self::Gemini => Some(GOOGLE_TOKEN_URL),
+            Self::Claude => Some(CLAUDE_TOKEN_URL),
             Self::Generic => None,
         }
     }
@@ -65,6 +87,7 @@ impl Provider {
         match self {
             Self::Codex | Self::OpenCode => Some(CODEX_CLIENT),
             Self::Gemini => Some(GEMINI_CLIENT),
+            Self::Claude => Some(CLAUDE_CLIENT),
             Self::Generic => None,
         }
     }
@@ -130,7 +153,7 @@ impl Login {
     pub fn account_field(&self) -> Option<&'static HeaderName> {
         match self.provider {
             Provider::Codex | Provider::OpenCode => Some(&ACCOUNT_FIELD),
-            Provider::Gemini | Provider::Generic => None,
+            Provider::Gemini | Provider::Claude | Provider::Generic => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a sandbox sees in the place of a login: the same shapes, and nothing in them.
+//! What a sandbox sees in the place of a login: the same shapes, with placeholders for tokens.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,111 +15,167 @@ const NEVER: i64 = 4_102_444_800;
 /// What answers to a refresh promise; tools come back for another one, and get the same.
 const AN_HOUR: i64 = 3600;
 const GOOGLE_SCOPES: &str = "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/userinfo.email https://www.googleapis.com/auth/userinfo.profile openid";
+/// The scopes of a subscription: without `user:inference` Claude Code takes the file for no login.
+const CLAUDE_SCOPES: [&str; 5] = [
+    "user:profile",
+    "user:inference",
+    "user:sessions:claude_code",
+    "user:mcp_servers",
+    "user:file_upload",
+];
 
 /// A question of a tool about its login that is answered in the upstream's place.
 pub struct PlaceholderAnswer {
     pub host: (Host, u16),
     pub path: String,
     pub methods: &'static [Method],
-    pub body: Bytes,
+    pub question: Question,
+}
+
+/// What the tool asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Question {
+    /// Other tokens.
+    Tokens,
+    /// Whose token it has: Google's `tokeninfo`.
+    TokenInfo,
+    /// Who the user is: Google's `userinfo`.
+    UserInfo,
 }
 
 impl Login {
     /// The questions that are answered with placeholders, exact paths all of them.
-    pub(in crate::credentials) fn placeholder_answers(&self, name: &str) -> Vec<PlaceholderAnswer> {
-        let answer = |host, path: &str, methods, body: Value| PlaceholderAnswer {
+    pub(in crate::credentials) fn placeholder_answers(&self) -> Vec<PlaceholderAnswer> {
+        let answer = |host, path: &str, methods, question| PlaceholderAnswer {
             host,
             path: path.to_owned(),
             methods,
-            body: Bytes::from(body.to_string()),
+            question,
         };
-        let tokens = self.token_answer(name);
         let mut answers = vec![answer(
             self.token_url.host(),
             &self.token_url.path,
             &[Method::POST],
-            tokens,
+            Question::Tokens,
         )];
         if self.provider == Provider::Gemini {
-            let (info, user) = (token_info(&self.client_id), user_info());
-            let asked = &[Method::GET, Method::POST];
-            answers.push(answer(self.token_url.host(), "/tokeninfo", asked, info));
+            answers.push(answer(
+                self.token_url.host(),
+                "/tokeninfo",
+                &[Method::GET, Method::POST],
+                Question::TokenInfo,
+            ));
             if let Ok(host) = Host::parse("www.googleapis.com") {
                 let path = "/oauth2/v2/userinfo";
-                answers.push(answer((host, 443), path, &[Method::GET], user));
+                let question = Question::UserInfo;
+                answers.push(answer((host, 443), path, &[Method::GET], question));
             }
         }
         answers
     }
 
-    /// The file that a sandbox mounts where the tool keeps its tokens.
+    /// The JSON that answers a question. The account is the real one where the login names it.
+    pub(in crate::credentials) fn answer(
+        &self,
+        question: Question,
+        name: &str,
+        account: Option<&str>,
+    ) -> Bytes {
+        let answer = match question {
+            Question::Tokens => self.provider.token_answer(name, account),
+            Question::TokenInfo => token_info(&self.client_id),
+            Question::UserInfo => user_info(),
+        };
+        Bytes::from(answer.to_string())
+    }
+}
+
+impl Provider {
+    /// The file that a sandbox mounts where the tool keeps its tokens. `entry` is the key of
+    /// formats with several logins. The account opens nothing and is the real one, where it is
+    /// known: Codex compares it with the accounts that the host lists.
     #[must_use]
-    pub fn placeholder_file(&self, name: &str) -> Value {
+    pub fn placeholder_file(self, name: &str, entry: &str, account: Option<&str>) -> Value {
         let mark = placeholder(name);
-        let (jwt, access) = (jwt(&mark), self.access(&mark));
-        match self.provider {
-            Provider::Codex => json!({
+        let account = account.unwrap_or(&mark);
+        let (jwt, access) = (jwt(&mark, account), self.access(&mark, account));
+        match self {
+            Self::Codex => json!({
                 "OPENAI_API_KEY": null,
                 "tokens": {
                     "id_token": jwt, "access_token": access, "refresh_token": mark,
-                    "account_id": mark,
+                    "account_id": account,
                 },
                 "last_refresh": "2100-01-01T00:00:00Z",
             }),
-            Provider::Gemini => json!({
+            Self::Gemini => json!({
                 "access_token": access, "refresh_token": format!("1//{mark}"), "id_token": jwt,
                 "scope": GOOGLE_SCOPES, "token_type": "Bearer", "expiry_date": NEVER * 1000,
             }),
-            Provider::OpenCode => json!({
-                &self.entry: {
+            Self::OpenCode => json!({
+                entry: {
                     "type": "oauth", "refresh": mark, "access": access,
-                    "expires": NEVER * 1000, "accountId": mark,
+                    "expires": NEVER * 1000, "accountId": account,
                 },
             }),
-            Provider::Generic => json!({
+            Self::Claude => json!({
+                "claudeAiOauth": {
+                    "accessToken": access, "refreshToken": format!("sk-ant-ort01-{mark}"),
+                    "expiresAt": NEVER * 1000, "scopes": CLAUDE_SCOPES,
+                    "subscriptionType": null, "rateLimitTier": null,
+                },
+            }),
+            Self::Generic => json!({
                 "access_token": access, "refresh_token": mark, "token_type": "Bearer",
                 "expires_at": NEVER,
             }),
         }
     }
 
-    fn token_answer(&self, name: &str) -> Value {
+    fn token_answer(self, name: &str, account: Option<&str>) -> Value {
         let mark = placeholder(name);
-        let access = self.access(&mark);
-        match self.provider {
-            Provider::Codex | Provider::OpenCode => json!({
-                "access_token": access, "refresh_token": mark, "id_token": jwt(&mark),
+        let account = account.unwrap_or(&mark);
+        let access = self.access(&mark, account);
+        match self {
+            Self::Codex | Self::OpenCode => json!({
+                "access_token": access, "refresh_token": mark, "id_token": jwt(&mark, account),
                 "token_type": "Bearer", "expires_in": AN_HOUR,
             }),
             // Google gives a refresh token at the login alone.
-            Provider::Gemini => json!({
-                "access_token": access, "id_token": jwt(&mark), "scope": GOOGLE_SCOPES,
+            Self::Gemini => json!({
+                "access_token": access, "id_token": jwt(&mark, account), "scope": GOOGLE_SCOPES,
                 "token_type": "Bearer", "expires_in": AN_HOUR,
             }),
-            Provider::Generic => json!({
+            Self::Claude => json!({
+                "access_token": access, "refresh_token": format!("sk-ant-ort01-{mark}"),
+                "scope": CLAUDE_SCOPES.join(" "), "token_type": "Bearer", "expires_in": AN_HOUR,
+            }),
+            Self::Generic => json!({
                 "access_token": access, "refresh_token": mark, "token_type": "Bearer",
                 "expires_in": AN_HOUR,
             }),
         }
     }
 
-    fn access(&self, mark: &str) -> String {
-        match self.provider {
-            Provider::Codex | Provider::OpenCode => jwt(mark),
-            Provider::Gemini => format!("ya29.{mark}"),
-            Provider::Generic => mark.to_owned(),
+    fn access(self, mark: &str, account: &str) -> String {
+        match self {
+            Self::Codex | Self::OpenCode => jwt(mark, account),
+            Self::Gemini => format!("ya29.{mark}"),
+            Self::Claude => format!("sk-ant-oat01-{mark}"),
+            Self::Generic => mark.to_owned(),
         }
     }
 }
 
-/// A JWT that no key ever signed: the placeholder stands where the signature would.
-fn jwt(mark: &str) -> String {
+/// A JWT that no key ever signed: the placeholder stands where the signature would. Tools read
+/// the account from its claims as well.
+fn jwt(mark: &str, account: &str) -> String {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let header = part(json!({ "alg": "none", "typ": "JWT" }));
     let claims = part(json!({
         "sub": mark, "email": "sandbox@example.com", "exp": NEVER,
         "https://api.openai.com/auth": {
-            "chatgpt_plan_type": "pro", "chatgpt_user_id": mark, "chatgpt_account_id": mark,
+            "chatgpt_plan_type": "pro", "chatgpt_user_id": mark, "chatgpt_account_id": account,
         },
     }));
     format!("{header}.{claims}.{mark}")

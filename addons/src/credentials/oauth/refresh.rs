@@ -45,7 +45,7 @@ impl Login {
         fields.extend(client_secret.map(|secret| ("client_secret", secret)));
         fields.extend((!scope.is_empty()).then_some(("scope", scope.as_str())));
         let (content_type, body) = match self.provider {
-            Provider::Codex => ("application/json", as_json(&fields)),
+            Provider::Codex | Provider::Claude => ("application/json", as_json(&fields)),
             _ => ("application/x-www-form-urlencoded", as_form(&fields)),
         };
         Request::post(self.token_url.to_string())

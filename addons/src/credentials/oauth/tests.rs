@@ -27,7 +27,7 @@ fn login(provider: Provider) -> Login {
 }
 
 /// The format of each, with a token that ran out at `NOW`.
-fn files() -> [(Provider, Value); 4] {
+fn files() -> [(Provider, Value); 5] {
     // {"exp":1700000000}
     let jwt = "e30.eyJleHAiOjE3MDAwMDAwMDB9.s";
     [
@@ -42,6 +42,10 @@ fn files() -> [(Provider, Value); 4] {
         (
             Provider::OpenCode,
             json!({ "openai": { "type": "oauth", "access": "x", "refresh": "r", "expires": NOW * 1000 }, "other": 1 }),
+        ),
+        (
+            Provider::Claude,
+            json!({ "claudeAiOauth": { "accessToken": "x", "refreshToken": "r", "expiresAt": NOW * 1000, "scopes": ["s"], "subscriptionType": "max" }, "other": 1 }),
         ),
         (
             Provider::Generic,
@@ -70,6 +74,8 @@ fn each_format_is_read_refreshed_and_kept() {
         assert_eq!(tokens.refresh.unwrap().as_str(), "r2");
         let text = after.text();
         assert!(text.contains("\"other\": 1"), "{}", *text);
+        let is_claude = provider == Provider::Claude;
+        assert_eq!(text.contains("\"subscriptionType\": \"max\""), is_claude);
         let stored = provider != Provider::Codex;
         let until = stored.then(|| now() + Duration::seconds(60));
         assert_eq!(tokens.expires, until, "{provider:?}");
@@ -98,6 +104,11 @@ fn each_provider_is_asked_in_its_own_encoding() {
     for (provider, content_type, body) in [
         (
             Provider::Codex,
+            "application/json",
+            r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
+        ),
+        (
+            Provider::Claude,
             "application/json",
             r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
         ),
@@ -182,7 +193,7 @@ fn a_token_url_is_https_a_name_and_a_path() {
 
 #[test]
 fn gemini_is_told_of_its_placeholder_where_it_asks_at_its_start() {
-    let answers = login(Provider::Gemini).placeholder_answers("gemini");
+    let answers = login(Provider::Gemini).placeholder_answers();
     let asked: Vec<_> = answers
         .iter()
         .map(|answer| format!("{}{}", answer.host.0, answer.path))
@@ -195,4 +206,45 @@ fn gemini_is_told_of_its_placeholder_where_it_asks_at_its_start() {
             "www.googleapis.com/oauth2/v2/userinfo",
         ]
     );
+}
+
+#[test]
+fn a_placeholder_file_is_read_as_a_login_of_its_provider_with_the_real_account() {
+    for provider in Provider::ALL {
+        let file = provider.placeholder_file("login", "openai", Some("acct-77"));
+        let login = login(provider);
+        let tokens = login.tokens(&parse(&file)).unwrap();
+        for token in [tokens.access.unwrap(), tokens.refresh.unwrap()] {
+            assert!(token.contains("up-placeholder-"), "{provider:?}");
+        }
+        assert!(tokens.expires > Some(now()), "{provider:?}");
+        let has_account = login.account_field().is_some();
+        assert_eq!(tokens.account.is_some(), has_account);
+        assert!(!has_account || tokens.account.as_deref() == Some("acct-77"));
+        assert_eq!(Provider::named(provider.as_str()), Some(provider));
+    }
+}
+
+#[test]
+fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
+    let codex = login(Provider::Codex);
+    let answer = codex.answer(placeholders::Question::Tokens, "codex", Some("acct-77"));
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    for key in ["access_token", "id_token"] {
+        // Without a field of its own the account is that of the claims.
+        let file = json!({ "tokens": { "access_token": answer[key] } });
+        let tokens = codex.tokens(&parse(&file)).unwrap();
+        assert_eq!(tokens.account.as_deref(), Some("acct-77"), "{key}");
+    }
+}
+
+#[test]
+fn placeholders_of_claude_begin_as_its_tokens_do() {
+    let file = Provider::Claude.placeholder_file("claude", "", None);
+    let login = &file["claudeAiOauth"];
+    let begins = |key: &str, with| login[key].as_str().unwrap().starts_with(with);
+    assert!(begins("accessToken", "sk-ant-oat01-up-placeholder-"));
+    assert!(begins("refreshToken", "sk-ant-ort01-up-placeholder-"));
+    let scopes = login["scopes"].as_array().unwrap();
+    assert!(scopes.contains(&json!("user:inference")));
 }

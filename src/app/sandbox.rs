@@ -1,0 +1,50 @@
+//! What the admin API tells of the configuration in force for those who set sandboxes up.
+
+use crate::admin::{ActiveCredential, SandboxSettings};
+use crate::config::{Config, CredentialConfig, CredentialKind};
+use crate::system::Lenders;
+
+/// The settings for clients under this configuration.
+pub fn settings(config: &Config, lenders: &Lenders) -> SandboxSettings {
+    let listen = &config.proxy.listen.proxy;
+    let certs = &config.proxy.certs_dir;
+    // Clients have another working directory.
+    let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
+    let credentials = config.credentials.iter();
+    SandboxSettings {
+        proxy: listen.iter().map(ToString::to_string).collect(),
+        certs_dir: certs.display().to_string(),
+        credentials: credentials.map(|entry| active(entry, lenders)).collect(),
+    }
+}
+
+fn active(entry: &CredentialConfig, lenders: &Lenders) -> ActiveCredential {
+    let (kind, headers) = match &entry.kind {
+        CredentialKind::SetHeaders(headers) => {
+            let names = headers.iter().map(|(name, _)| name.to_string());
+            ("set_headers", names.collect())
+        }
+        CredentialKind::Basic { .. } => ("basic", authorization()),
+        CredentialKind::Bearer(_) => ("bearer", authorization()),
+        CredentialKind::GithubApp(_) => ("github_app", authorization()),
+        CredentialKind::Oauth(_) => ("oauth", authorization()),
+    };
+    let hosts = entry.hosts.iter();
+    let mut active = ActiveCredential {
+        name: entry.name.clone(),
+        kind: kind.to_owned(),
+        hosts: hosts.map(|(host, port)| format!("{host}:{port}")).collect(),
+        headers,
+        ..ActiveCredential::default()
+    };
+    if let CredentialKind::Oauth(oauth) = &entry.kind {
+        active.provider = Some(oauth.login.provider.as_str().to_owned());
+        active.entry = Some(oauth.login.entry.clone());
+        active.account = lenders.account(&entry.name, oauth);
+    }
+    active
+}
+
+fn authorization() -> Vec<String> {
+    vec![http::header::AUTHORIZATION.to_string()]
+}

@@ -1,0 +1,213 @@
+//! `env`: the environment that points clients at the proxy.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use http::{Method, Uri};
+use serde_json::{Map, Value};
+
+use super::Server;
+use super::exit::{Failure, code, print};
+use crate::admin::SandboxSettings;
+
+/// Hosts that are reached without the proxy: an agent's own servers on loopback.
+const NO_PROXY: &str = "localhost,127.0.0.1,::1";
+/// The proxy variables. Programs differ in which case they read; wget and curl's `http_proxy`
+/// know lower case alone.
+const PROXY: [&str; 6] = [
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+];
+/// Variables that name a file in the place of the system's roots.
+const BUNDLE: [&str; 7] = [
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+];
+/// Variables that name a file besides the roots that the program has already.
+const ADDED: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
+
+/// In which form to print, and where clients find the proxy.
+#[derive(Args, Debug)]
+pub struct Env {
+    /// What will read it
+    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    shell: Shell,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Where clients find the proxy and its certificates.
+#[derive(Args, Debug)]
+pub(super) struct Place {
+    /// The proxy as clients reach it, http://HOST:PORT [default: the running server's first
+    /// listener]
+    #[arg(long, value_name = "URL", value_parser = proxy_url)]
+    proxy: Option<String>,
+    /// Where clients have the server's certs_dir [default: its own path]
+    #[arg(long, value_name = "DIR")]
+    certs: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shell {
+    Sh,
+    Fish,
+    Json,
+}
+
+impl Env {
+    /// Prints the variables. The server is asked only for what the arguments leave open.
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let variables = match (&self.place.proxy, &self.place.certs) {
+            (Some(proxy), Some(certs)) => variables(proxy, certs),
+            _ => self.place.variables(&settings(&self.server).await?)?,
+        };
+        match self.shell {
+            Shell::Sh => variables
+                .iter()
+                .try_for_each(|(name, value)| print(format_args!("export {name}={}", sh(value)))),
+            Shell::Fish => variables.iter().try_for_each(|(name, value)| {
+                print(format_args!("set -gx {name} {}", fish(value)))
+            }),
+            Shell::Json => {
+                let pairs = variables.into_iter();
+                let object = pairs.map(|(name, value)| (name.to_owned(), value.into()));
+                print(format_args!(
+                    "{:#}",
+                    Value::Object(object.collect::<Map<_, _>>())
+                ))
+            }
+        }
+    }
+}
+
+impl Place {
+    /// The variables for clients of a server.
+    pub(super) fn variables(
+        &self,
+        settings: &SandboxSettings,
+    ) -> Result<Vec<(&'static str, String)>, Failure> {
+        let proxy = match (&self.proxy, settings.proxy.first()) {
+            (Some(proxy), _) => proxy.clone(),
+            (None, Some(address)) => format!("http://{}", reachable(address)),
+            (None, None) => {
+                let message = "the server has no proxy listener: give --proxy URL, or listen.proxy in proxy.yaml";
+                return Err(Failure::new(code::CONFIG, message));
+            }
+        };
+        let certs = self.certs.as_deref();
+        Ok(variables(
+            &proxy,
+            certs.unwrap_or(Path::new(&settings.certs_dir)),
+        ))
+    }
+}
+
+/// Asks the running server.
+pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure> {
+    let client = server.client()?;
+    let answer = client.call(Method::GET, "/internal/sandbox", None).await?;
+    serde_json::from_value(answer).map_err(|error| {
+        let message = format_args!(
+            "the server's answer cannot be read: {error}: is it of another version than this command?"
+        );
+        Failure::new(code::SOFTWARE, message)
+    })
+}
+
+fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
+    let file = |name| certs.join(name).display().to_string();
+    let (bundle, ca) = (file("ca-bundle.pem"), file("ca.pem"));
+    let mut variables: Vec<(&str, String)> = Vec::new();
+    variables.extend(PROXY.map(|name| (name, proxy.to_owned())));
+    variables.extend(["NO_PROXY", "no_proxy"].map(|name| (name, NO_PROXY.to_owned())));
+    variables.extend(BUNDLE.map(|name| (name, bundle.clone())));
+    variables.extend(ADDED.map(|name| (name, ca.clone())));
+    // Node's own fetch heeds the proxy variables with it, from 22.21 and 24 on.
+    variables.push(("NODE_USE_ENV_PROXY", "1".to_owned()));
+    variables
+}
+
+/// A listener on all interfaces is reached on this machine by its loopback address.
+fn reachable(listener: &str) -> String {
+    match listener.rsplit_once(':') {
+        Some(("0.0.0.0", port)) => format!("127.0.0.1:{port}"),
+        Some(("[::]", port)) => format!("[::1]:{port}"),
+        _ => listener.to_owned(),
+    }
+}
+
+fn proxy_url(text: &str) -> Result<String, &'static str> {
+    const WRONG: &str = "must be http://HOST:PORT: clients speak to the proxy in clear text";
+    let uri: Uri = text.parse().map_err(|_| WRONG)?;
+    let is_bare = uri.path() == "/" && uri.query().is_none() && !text.ends_with('/');
+    let is_http = uri.scheme_str() == Some("http") && uri.port_u16().is_some();
+    let is_plain = is_bare && is_http && !text.contains(['@', '\'']);
+    is_plain.then(|| text.to_owned()).ok_or(WRONG)
+}
+
+/// In single quotes, in which sh changes nothing.
+fn sh(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+/// In single quotes, in which fish reads `\\` and `\'`.
+fn fish(value: &str) -> String {
+    format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_one_word_in_either_shell_whatever_is_in_it() {
+        assert_eq!(sh("/a b/$c'd"), r"'/a b/$c'\''d'");
+        assert_eq!(fish(r"/a b\'d"), r"'/a b\\\'d'");
+    }
+
+    #[test]
+    fn a_proxy_is_named_by_an_http_url_of_a_host_and_a_port() {
+        for good in [
+            "http://proxy:8080",
+            "http://127.0.0.1:1",
+            "http://[::1]:8080",
+        ] {
+            assert_eq!(proxy_url(good).as_deref(), Ok(good));
+        }
+        for wrong in [
+            "proxy:8080",
+            "https://proxy:8080",
+            "http://proxy",
+            "http://proxy:8080/",
+            "http://proxy:8080/x",
+            "http://proxy:8080?x",
+            "http://user@proxy:8080",
+            "http://",
+        ] {
+            assert!(proxy_url(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_listener_on_all_interfaces_is_reached_over_loopback() {
+        for (listener, reached) in [
+            ("0.0.0.0:8080", "127.0.0.1:8080"),
+            ("[::]:8080", "[::1]:8080"),
+            ("10.0.0.5:8080", "10.0.0.5:8080"),
+        ] {
+            assert_eq!(reachable(listener), reached);
+        }
+    }
+}

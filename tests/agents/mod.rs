@@ -1,0 +1,411 @@
+//! Coding agents as npm installs them, on a fresh home, through the real binary: they hold what
+//! `sandbox-files` wrote, and the stand-ins of their APIs see the real credential.
+
+mod packages;
+mod stand_ins;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Origin, Proxy, RawOrigin, Seen, Setup};
+use stand_ins::{ACCOUNT, HOSTS, REPLY};
+
+const SECRET: &str = "real-4f9a1c7be02d58c36e";
+const PLACEHOLDER: &str = "up-placeholder-";
+/// How much longer a run may take through the proxy than through a relay that only copies.
+const SLOWER: f64 = 1.5;
+/// Other tests run beside: the fastest run of this many counts.
+const ROUNDS: u32 = 3;
+const PATIENCE: &str = "90";
+
+/// An agent, how it is logged in, and what it is asked.
+struct Agent {
+    name: &'static str,
+    command: &'static str,
+    /// The entry of `credentials.yaml`.
+    credential: Value,
+    /// Content of the entry's token file, where it has one.
+    login: Option<Value>,
+    /// A file of `sandbox-files`, and where the agent has it below its home.
+    mounted: Option<(&'static str, &'static str)>,
+    /// A variable that the agent reads in the place of another one.
+    renamed: Option<(&'static str, &'static str)>,
+}
+
+/// The stand-ins, and all bodies that reached them.
+struct World {
+    origin: Origin,
+    bodies: Arc<Mutex<String>>,
+}
+
+impl World {
+    fn start() -> Self {
+        let bodies: Arc<Mutex<String>> = Arc::default();
+        let kept = Arc::clone(&bodies);
+        let origin = Origin::scripted(move |seen: &Seen, body| {
+            *kept.lock() += body;
+            Some(stand_ins::answer(seen, body))
+        });
+        Self { origin, bodies }
+    }
+}
+
+fn start(agent: &Agent, origin: &Origin) -> Proxy {
+    let mut setup = Setup::new(origin);
+    for host in HOSTS {
+        setup.host(host, origin.https);
+    }
+    let mut credential = agent.credential.clone();
+    if let Some(login) = &agent.login {
+        let file = setup.dir().join("login.json");
+        fs::write(&file, login.to_string()).unwrap();
+        credential["oauth"]["token_file"] = json!(file);
+    }
+    setup.credential(credential);
+    setup.start()
+}
+
+/// A proxy without rules: the same way with nothing in it.
+fn relay(to: SocketAddr) -> RawOrigin {
+    RawOrigin::start(move |mut client| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte)?;
+            head.extend(byte);
+        }
+        let mut upstream = TcpStream::connect(to)?;
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+        let (mut from, mut back) = (upstream.try_clone()?, client.try_clone()?);
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut back);
+            let _ = back.shutdown(Shutdown::Write);
+        });
+        io::copy(&mut client, &mut upstream)?;
+        upstream.shutdown(Shutdown::Write)
+    })
+}
+
+/// A run of an agent: a home of its own, and what it printed.
+struct Run {
+    home: TempDir,
+    output: String,
+    took: Duration,
+}
+
+/// What an agent's process gets: the lines of `env`, and a home with its files.
+struct Sandbox<'a> {
+    agent: &'a Agent,
+    programs: &'a Path,
+    files: PathBuf,
+    env: Vec<(String, String)>,
+}
+
+impl<'a> Sandbox<'a> {
+    fn new(agent: &'a Agent, programs: &'a Path, proxy: &Proxy) -> Self {
+        let files = proxy.path("files");
+        proxy.cli(&["sandbox-files", files.to_str().unwrap()]).ok();
+        let env = fs::read_to_string(files.join("env")).unwrap();
+        let pairs = env.lines().filter_map(|line| line.split_once('='));
+        let named = |(name, value): (&str, &str)| {
+            let renamed = agent.renamed.filter(|(from, _)| *from == name);
+            (
+                renamed.map_or(name, |(_, to)| to).to_owned(),
+                value.to_owned(),
+            )
+        };
+        Self {
+            agent,
+            programs,
+            env: pairs.map(named).collect(),
+            files,
+        }
+    }
+
+    /// The same with another proxy and another CA.
+    fn direct(&self, proxy: &Proxy, relay: &RawOrigin, ca: &Path) -> Self {
+        let value = |value: &str| match value {
+            url if url == proxy.url() => format!("http://{}", relay.address),
+            path if path.ends_with(".pem") => ca.display().to_string(),
+            other => other.to_owned(),
+        };
+        let env = self.env.iter();
+        Self {
+            agent: self.agent,
+            programs: self.programs,
+            files: self.files.clone(),
+            env: env.map(|(name, old)| (name.clone(), value(old))).collect(),
+        }
+    }
+
+    fn command(&self, home: &Path, script: &str) -> Command {
+        fs::create_dir(home.join("work")).unwrap();
+        if let Some((from, to)) = self.agent.mounted {
+            let to = home.join(to);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(self.files.join(from), to).unwrap();
+        }
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new("timeout");
+        command
+            .args([PATIENCE, "sh", "-c", script])
+            .env_clear()
+            .env("PATH", format!("{}:{path}", self.programs.display()))
+            .env("HOME", home)
+            .env("TERM", "xterm-256color")
+            .envs(self.env.iter().cloned())
+            .current_dir(home.join("work"))
+            .stdin(Stdio::null());
+        if let Some((_, file)) = self.agent.mounted.filter(|_| self.agent.login.is_some())
+            && file.contains(".claude")
+        {
+            // The variable goes before the file, which is what is tried here.
+            command.env_remove("CLAUDE_CODE_OAUTH_TOKEN");
+        }
+        command
+    }
+
+    fn run(&self, script: &str) -> Run {
+        let home = TempDir::new().unwrap();
+        let began = Instant::now();
+        let output = self.command(home.path(), script).output().unwrap();
+        let took = began.elapsed();
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text += &String::from_utf8_lossy(&output.stderr);
+        Run {
+            home,
+            output: text,
+            took,
+        }
+    }
+
+    fn converse(&self) -> Run {
+        let run = self.run(self.agent.command);
+        let said = &run.output;
+        assert!(said.contains(REPLY), "{}: {said}", self.agent.name);
+        run
+    }
+}
+
+/// One conversation over the stand-ins.
+fn converses(agent: &Agent) {
+    let Some(programs) = packages::programs(agent.name) else {
+        return;
+    };
+    let (world, aside) = (World::start(), World::start());
+    let proxy = start(agent, &world.origin);
+    let sandbox = Sandbox::new(agent, &programs, &proxy);
+    let ca = proxy.path("direct.pem");
+    fs::write(&ca, &aside.origin.ca_pem).unwrap();
+    let relay = relay(aside.origin.https);
+    let direct = sandbox.direct(&proxy, &relay, &ca);
+    let (mut without, mut with) = (Duration::MAX, Duration::MAX);
+    for _ in 0..ROUNDS {
+        let run = sandbox.converse();
+        assert_nothing_leaked(&run, &world);
+        with = with.min(run.took);
+        without = without.min(direct.converse().took);
+        if with <= without.mul_f64(SLOWER) {
+            break;
+        }
+    }
+    println!(
+        "{}: {with:?} through the proxy, {without:?} without",
+        agent.name
+    );
+    assert!(
+        with <= without.mul_f64(SLOWER),
+        "{with:?}, {without:?} without"
+    );
+}
+
+/// The API saw the real secret and no placeholder; the sandbox never saw the real one.
+fn assert_nothing_leaked(run: &Run, world: &World) {
+    let seen = format!("{:?}{}", world.origin.seen(), world.bodies.lock());
+    assert!(seen.contains(SECRET), "{seen}");
+    if let Some(at) = seen.find(PLACEHOLDER) {
+        let around = seen.get(at.saturating_sub(300)..(at + 100).min(seen.len()));
+        panic!("a placeholder reached the API: {around:?}");
+    }
+    assert!(!run.output.contains(SECRET), "{}", run.output);
+    let mut dirs = vec![run.home.path().to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                dirs.push(entry.path());
+            } else if kind.is_file() {
+                let content = fs::read(entry.path()).unwrap_or_default();
+                let mut windows = content.windows(SECRET.len());
+                let found = windows.any(|window| window == SECRET.as_bytes());
+                assert!(!found, "the secret is in {:?}", entry.path());
+            }
+        }
+    }
+}
+
+fn claude(name: &'static str, credential: Value) -> Agent {
+    Agent {
+        name,
+        command: "claude -p 'say pong'",
+        credential,
+        login: None,
+        mounted: None,
+        renamed: None,
+    }
+}
+
+fn claude_with_a_key(name: &'static str) -> Agent {
+    claude(
+        name,
+        json!({
+            "name": "anthropic", "hosts": ["api.anthropic.com"],
+            "set_headers": { "x-api-key": SECRET }, "remove_headers": ["authorization"],
+        }),
+    )
+}
+
+#[test]
+fn claude_code_converses_with_an_api_key() {
+    converses(&claude_with_a_key("Claude Code with an API key"));
+}
+
+#[test]
+fn claude_code_converses_with_a_token_of_its_setup() {
+    converses(&claude(
+        "Claude Code with a token of `claude setup-token`",
+        json!({
+            "name": "claude", "hosts": ["api.anthropic.com"],
+            "bearer": SECRET, "remove_headers": ["x-api-key"],
+        }),
+    ));
+}
+
+#[test]
+fn claude_code_converses_with_the_file_of_a_subscription() {
+    let mut agent = claude(
+        "Claude Code with the file of a subscription",
+        json!({
+            "name": "claude", "hosts": ["api.anthropic.com"], "remove_headers": ["x-api-key"],
+            "oauth": { "provider": "claude" },
+        }),
+    );
+    agent.login = Some(json!({ "claudeAiOauth": {
+        "accessToken": SECRET, "refreshToken": SECRET, "expiresAt": 4_102_444_800_000_u64,
+    }}));
+    agent.mounted = Some(("claude/.credentials.json", ".claude/.credentials.json"));
+    converses(&agent);
+}
+
+const CODEX: &str = "codex exec --skip-git-repo-check --sandbox read-only 'say pong'";
+
+#[test]
+fn codex_converses_with_an_api_key() {
+    converses(&Agent {
+        name: "Codex with an API key",
+        command: CODEX,
+        credential: json!({ "name": "openai", "hosts": ["api.openai.com"], "bearer": SECRET }),
+        login: None,
+        mounted: None,
+        renamed: Some(("OPENAI_API_KEY", "CODEX_API_KEY")),
+    });
+}
+
+#[test]
+fn codex_converses_with_a_chatgpt_login_and_finds_its_account() {
+    let claims = json!({
+        "exp": 4_102_444_800_u64,
+        "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT },
+    });
+    let jwt = format!(
+        "e30.{}.{SECRET}",
+        URL_SAFE_NO_PAD.encode(claims.to_string())
+    );
+    converses(&Agent {
+        name: "Codex with a ChatGPT login",
+        command: CODEX,
+        credential: json!({
+            "name": "codex", "hosts": ["chatgpt.com"], "oauth": { "provider": "codex" },
+        }),
+        login: Some(json!({ "tokens": {
+            "access_token": jwt, "refresh_token": SECRET, "id_token": jwt, "account_id": ACCOUNT,
+        }})),
+        mounted: Some(("codex/auth.json", ".codex/auth.json")),
+        renamed: None,
+    });
+}
+
+#[test]
+fn gemini_converses_with_an_api_key() {
+    converses(&Agent {
+        name: "Gemini with an API key",
+        command: "gemini --skip-trust -m gemini-2.5-flash -p 'say pong'",
+        credential: json!({
+            "name": "gemini", "hosts": ["generativelanguage.googleapis.com"],
+            "set_headers": { "x-goog-api-key": SECRET }, "remove_query": ["key"],
+        }),
+        login: None,
+        mounted: None,
+        renamed: None,
+    });
+}
+
+#[test]
+fn opencode_converses_with_an_api_key() {
+    converses(&Agent {
+        name: "OpenCode with an API key",
+        command: "opencode run -m openai/gpt-5 'say pong'",
+        credential: json!({ "name": "openai", "hosts": ["api.openai.com"], "bearer": SECRET }),
+        login: None,
+        mounted: None,
+        renamed: None,
+    });
+}
+
+#[test]
+fn opencode_converses_with_a_chatgpt_login() {
+    converses(&Agent {
+        name: "OpenCode with a ChatGPT login",
+        command: "opencode run -m openai/gpt-5.6-sol 'say pong'",
+        credential: json!({
+            "name": "opencode", "hosts": ["chatgpt.com"], "oauth": { "provider": "opencode" },
+        }),
+        login: Some(json!({ "openai": {
+            "type": "oauth", "access": SECRET, "refresh": SECRET, "accountId": ACCOUNT,
+            "expires": 4_102_444_800_000_u64,
+        }})),
+        mounted: Some(("opencode/auth.json", ".local/share/opencode/auth.json")),
+        renamed: None,
+    });
+}
+
+#[test]
+fn claude_code_starts_on_a_fresh_home_in_a_terminal() {
+    let agent = claude_with_a_key("Claude Code's first start in a terminal");
+    let Some(programs) = packages::programs(agent.name) else {
+        return;
+    };
+    let world = World::start();
+    let proxy = start(&agent, &world.origin);
+    let sandbox = Sandbox::new(&agent, &programs, &proxy);
+    // Return for the style, then it asks about the key that it found.
+    let script = "(sleep 6; printf '\\r'; sleep 4) | timeout 12 script -qec claude /dev/null";
+    let run = sandbox.run(script);
+    assert!(!run.output.contains("Unable to connect"), "{}", run.output);
+    assert!(run.output.contains("Welcome"), "{}", run.output);
+    let asked = |seen: &Seen| seen.authority == "platform.claude.com";
+    assert!(world.origin.seen().iter().any(asked), "{}", run.output);
+    let (output, seen) = (run.output, format!("{:?}", world.origin.seen()));
+    assert!(!output.contains(SECRET) && !seen.contains(PLACEHOLDER));
+}

@@ -1,0 +1,142 @@
+//! Stand-ins for the agents' APIs: as much of each as one conversation needs.
+
+use serde_json::{Value, json};
+
+use crate::support::Seen;
+
+/// What every model says.
+pub const REPLY: &str = "PONG-4711";
+/// The account of the ChatGPT login.
+pub const ACCOUNT: &str = "acct-77f3";
+
+/// The hosts that they answer for.
+pub const HOSTS: [&str; 7] = [
+    "api.anthropic.com",
+    "platform.claude.com",
+    "api.openai.com",
+    "auth.openai.com",
+    "chatgpt.com",
+    "ab.chatgpt.com",
+    "generativelanguage.googleapis.com",
+];
+
+/// A status and JSON, or a text that is a stream of events.
+pub fn answer(seen: &Seen, body: &str) -> (u16, Value) {
+    let path = seen.target.split('?').next().unwrap();
+    if path.ends_with("/responses") {
+        return match seen.method.as_str() {
+            "POST" => (200, responses()),
+            // A WebSocket: Codex falls back to plain HTTP on this status.
+            _ => (426, json!({ "error": "plain HTTP alone" })),
+        };
+    }
+    if path.contains(":streamGenerateContent") {
+        return (200, format!("data: {}\r\n\r\n", gemini()).into());
+    }
+    if path.contains(":generateContent") {
+        return (200, gemini());
+    }
+    if path.ends_with("/models") {
+        return (200, json!({ "object": "list", "data": [], "models": [] }));
+    }
+    match path {
+        "/v1/messages" => (200, messages(body)),
+        "/v1/oauth/hello" | "/api/hello" => (200, json!({ "message": "hello" })),
+        "/backend-api/wham/accounts/check" => (200, accounts()),
+        _ => (404, json!({ "error": { "message": "no such route" } })),
+    }
+}
+
+/// Codex looks for its own account in the list.
+fn accounts() -> Value {
+    json!({
+        "accounts": [{
+            "id": ACCOUNT, "account_id": ACCOUNT, "plan_type": "pro", "structure": "personal",
+            "is_deactivated": false, "workspace_backend_origin": "https://chatgpt.com",
+            "account_routing_override": "NO_CONSTRAINT",
+        }],
+        "account_ordering": [ACCOUNT], "default_account_id": ACCOUNT,
+    })
+}
+
+fn events(events: &[Value]) -> Value {
+    let event = |event: &Value| {
+        let kind = event["type"].as_str().unwrap();
+        format!("event: {kind}\ndata: {event}\n\n")
+    };
+    events.iter().map(event).collect::<String>().into()
+}
+
+/// OpenAI's `/responses`.
+fn responses() -> Value {
+    let item = json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+        "content": [{ "type": "output_text", "text": REPLY, "annotations": [] }],
+    });
+    let mut began = item.clone();
+    began["content"] = json!([]);
+    let response = |status: &str, output: Value| {
+        json!({
+            "id": "resp_1", "object": "response", "created_at": 1, "status": status,
+            "model": "m", "output": output,
+            "usage": {
+                "input_tokens": 1, "input_tokens_details": { "cached_tokens": 0 },
+                "output_tokens": 1, "output_tokens_details": { "reasoning_tokens": 0 },
+                "total_tokens": 2,
+            },
+        })
+    };
+    events(&[
+        json!({ "type": "response.created", "response": response("in_progress", json!([])) }),
+        json!({ "type": "response.output_item.added", "output_index": 0, "item": began }),
+        json!({
+            "type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0,
+            "content_index": 0, "delta": REPLY,
+        }),
+        json!({ "type": "response.output_item.done", "output_index": 0, "item": item }),
+        json!({ "type": "response.completed", "response": response("completed", json!([item])) }),
+    ])
+}
+
+/// Anthropic's `/v1/messages`.
+fn messages(body: &str) -> Value {
+    let asked: Value = serde_json::from_str(body).unwrap_or_default();
+    let mut message = json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"],
+        "content": [], "stop_reason": null, "stop_sequence": null,
+        "usage": { "input_tokens": 1, "output_tokens": 1 },
+    });
+    if asked["stream"] != true {
+        message["content"] = json!([{ "type": "text", "text": REPLY }]);
+        message["stop_reason"] = "end_turn".into();
+        return message;
+    }
+    events(&[
+        json!({ "type": "message_start", "message": message }),
+        json!({
+            "type": "content_block_start", "index": 0,
+            "content_block": { "type": "text", "text": "" },
+        }),
+        json!({
+            "type": "content_block_delta", "index": 0,
+            "delta": { "type": "text_delta", "text": REPLY },
+        }),
+        json!({ "type": "content_block_stop", "index": 0 }),
+        json!({
+            "type": "message_delta", "usage": { "output_tokens": 3 },
+            "delta": { "stop_reason": "end_turn", "stop_sequence": null },
+        }),
+        json!({ "type": "message_stop" }),
+    ])
+}
+
+fn gemini() -> Value {
+    json!({
+        "candidates": [{
+            "index": 0, "finishReason": "STOP",
+            "content": { "role": "model", "parts": [{ "text": REPLY }] },
+        }],
+        "usageMetadata": { "promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2 },
+        "modelVersion": "m",
+    })
+}

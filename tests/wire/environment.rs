@@ -1,0 +1,136 @@
+//! `unified-proxy env`: what it prints points every usual client at the proxy.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{NODE_AGENT, Origin, Proxy};
+
+/// Runs a script in a shell that has evaluated what `env` prints, and nothing else.
+fn shell(proxy: &Proxy, script: &str) -> Output {
+    let evaluated = format!("eval \"$(\"$UNIFIED_PROXY\" env)\" || exit 99\n{script}");
+    Command::new("sh")
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", proxy.path(""))
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("UNIFIED_PROXY", env!("CARGO_BIN_EXE_unified-proxy"))
+        .env("UNIFIED_PROXY_SOCKET", proxy.path("api.sock"))
+        .args(["-c", &evaluated])
+        .current_dir(proxy.path(""))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_environment_that_sh_evaluates_takes_every_client_through_the_proxy() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    origin.create_repository("team/project");
+    let fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).status)";
+    let node = "https.get({ host: 'api.example.com', path: '/echo', agent: new Tunnels() },
+        (answer) => { answer.resume(); console.log(answer.statusCode); });";
+    std::fs::write(proxy.path("fetch.py"), fetch).unwrap();
+    std::fs::write(proxy.path("fetch.js"), format!("{NODE_AGENT}{node}")).unwrap();
+    for (client, requests) in [
+        ("curl -sSf http://plain.example.com/echo", 1),
+        ("curl -sSf https://api.example.com/echo", 1),
+        ("wget -nv -O - http://plain.example.com/echo", 1),
+        // Builds with GnuTLS know no variable.
+        (
+            "wget -nv -O - --ca-certificate=\"$SSL_CERT_FILE\" https://api.example.com/echo",
+            1,
+        ),
+        ("python3 fetch.py http://plain.example.com/echo", 1),
+        ("python3 fetch.py https://api.example.com/echo", 1),
+        ("node fetch.js", 1),
+        (
+            "git ls-remote --exit-code https://git.example.com/team/project.git || [ $? = 2 ]",
+            1,
+        ),
+    ] {
+        let before = (proxy.audit().len(), origin.seen().len());
+        let output = shell(&proxy, client);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{client}: {said}");
+        assert!(origin.seen().len() - before.1 >= requests, "{client}");
+        crate::support::eventually("it is audited", crate::support::SOON, || {
+            proxy.audit().len() > before.0
+        });
+    }
+}
+
+#[test]
+fn an_agents_own_server_on_loopback_is_reached_directly() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let port = origin.http.port();
+    for host in ["localhost", "127.0.0.1"] {
+        let url = format!("http://{host}:{port}/echo");
+        for client in [
+            format!("curl -sSf {url}"),
+            format!("wget -nv -O - {url}"),
+            format!("python3 -c \"import urllib.request as u; u.urlopen('{url}')\""),
+        ] {
+            let output = shell(&proxy, &client);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{client}: {said}");
+        }
+    }
+    assert_eq!(origin.seen().len(), 6);
+    let requests = proxy.metric("proxy_requests_total", &[]);
+    assert_eq!(requests, 0.0, "none came through the proxy");
+}
+
+#[test]
+fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let json: Value = serde_json::from_str(&proxy.cli(&["env", "--shell", "json"]).ok()).unwrap();
+    let json = json.as_object().unwrap();
+    assert_eq!(json["HTTPS_PROXY"], proxy.url());
+    assert_eq!(json["NO_PROXY"], "localhost,127.0.0.1,::1");
+    for (name, value) in json {
+        let path = value.as_str().unwrap();
+        if path.ends_with(".pem") {
+            assert!(std::path::Path::new(path).is_file(), "{name}={path}");
+        }
+    }
+    let sh = proxy.cli(&["env"]).ok();
+    let fish = proxy.cli(&["env", "--shell", "fish"]).ok();
+    for (name, value) in json {
+        let value = value.as_str().unwrap();
+        assert!(sh.contains(&format!("export {name}='{value}'\n")), "{name}");
+        assert!(
+            fish.contains(&format!("set -gx {name} '{value}'\n")),
+            "{name}"
+        );
+    }
+    assert_eq!(sh.lines().count(), json.len());
+
+    // With both places given no server is needed: in an image's entry point none may run.
+    let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
+        .args(["env", "--proxy", "http://proxy:8080", "--certs", "/certs"])
+        .args(["--socket", "/nowhere"])
+        .output()
+        .unwrap();
+    let sh = String::from_utf8(output.stdout).unwrap();
+    assert!(sh.contains("export https_proxy='http://proxy:8080'\n"));
+    assert!(sh.contains("export NODE_EXTRA_CA_CERTS='/certs/ca.pem'\n"));
+}
+
+#[test]
+fn the_documents_show_what_the_command_prints() {
+    let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
+        .args(["env", "--proxy", "http://proxy:8080", "--certs", "/certs"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("docs/certificates.md")).unwrap();
+    assert!(
+        document.contains(&printed),
+        "certificates.md lacks:\n{printed}"
+    );
+}
