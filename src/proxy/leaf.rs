@@ -1,51 +1,65 @@
 //! A certificate for a permitted tunnel, within what a container may have minted.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial, Host};
-use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use addons::contract::{Code, Container, Denial, Host, Verdict};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
+use tokio::time::Instant;
 
 use super::connection::Connection;
 use crate::world::World;
 
-/// What one lease may still have minted.
-struct MintBudget(Mutex<Rated>);
+const MINUTE: Duration = Duration::from_secs(60);
 
-struct Rated {
-    per_minute: NonZeroU32,
-    limiter: DefaultDirectRateLimiter,
+/// What one lease had minted: up to a minute's certificates at once, and then one in each part of a
+/// minute. The rate is that of the configuration in force, whenever it is asked.
+struct MintBudget(Mutex<Spent>);
+
+struct Spent {
+    /// Certificates, less what was earned back.
+    count: f64,
+    as_of: Instant,
 }
 
 impl MintBudget {
-    fn new(per_minute: NonZeroU32) -> Self {
-        Self(Mutex::new(Rated::new(per_minute)))
+    fn new() -> Self {
+        Self(Mutex::new(Spent {
+            count: 0.0,
+            as_of: Instant::now(),
+        }))
     }
 
-    /// Counts a certificate; an error says how long to wait. A reload may change the rate of a
-    /// lease that has begun.
-    fn take(&self, per_minute: NonZeroU32) -> Result<(), Duration> {
-        let mut rated = self.0.lock();
-        if rated.per_minute != per_minute {
-            *rated = Rated::new(per_minute);
+    /// Counts a certificate, where `takes`; an error says how long to wait for the next.
+    fn ask(&self, per_minute: u32, takes: bool) -> Result<(), Duration> {
+        if per_minute == 0 {
+            return Err(MINUTE);
         }
-        rated
-            .limiter
-            .check()
-            .map_err(|until| until.wait_time_from(DefaultClock::default().now()))
+        let (now, per_second) = (Instant::now(), f64::from(per_minute) / 60.0);
+        let mut spent = self.0.lock();
+        let earned = now.duration_since(spent.as_of).as_secs_f64() * per_second;
+        *spent = Spent {
+            count: (spent.count - earned).max(0.0),
+            as_of: now,
+        };
+        let over = spent.count + 1.0 - f64::from(per_minute);
+        // What is left of rounding is not worth a second's wait.
+        if over > 1e-6 {
+            return Err(Duration::from_secs_f64(over / per_second).min(MINUTE));
+        }
+        if takes {
+            spent.count += 1.0;
+        }
+        Ok(())
     }
 }
 
-impl Rated {
-    fn new(per_minute: NonZeroU32) -> Self {
-        Self {
-            per_minute,
-            limiter: RateLimiter::direct(Quota::per_minute(per_minute)),
-        }
+/// Whether the host has a certificate, or may have one minted now.
+pub fn permit(connection: &Connection, world: &World, host: &Host) -> Verdict {
+    match connection.engine.authority.cached(host) {
+        Some(_) => Ok(()),
+        None => budget(connection, world, false),
     }
 }
 
@@ -62,16 +76,7 @@ pub fn config(
         outcomes.with_label_values(&["cached"]).inc();
         return Ok(config);
     }
-    let container = connection.container.as_ref().ok_or_else(Denial::internal)?;
-    let per_minute = NonZeroU32::new(world.config.proxy.limits.certificates_per_minute);
-    let Some(per_minute) = per_minute else {
-        return Err(limited(container.id.as_str()));
-    };
-    let budget = container.owned(|| MintBudget::new(per_minute));
-    if let Err(wait) = budget.take(per_minute) {
-        outcomes.with_label_values(&["limited"]).inc();
-        return Err(limited(container.id.as_str()).retry_after(wait));
-    }
+    budget(connection, world, true)?;
     let minted = authority.mint(host);
     let outcome = if minted.is_ok() { "minted" } else { "failed" };
     outcomes.with_label_values(&[outcome]).inc();
@@ -81,9 +86,58 @@ pub fn config(
     })
 }
 
-fn limited(container: &str) -> Denial {
+fn budget(connection: &Connection, world: &World, takes: bool) -> Verdict {
+    let container = connection.container.as_ref().ok_or_else(Denial::internal)?;
+    let per_minute = world.config.proxy.limits.certificates_per_minute;
+    let asked = container.owned(MintBudget::new).ask(per_minute, takes);
+    asked.map_err(|wait| {
+        let outcomes = &connection.engine.metrics.leaf_certificates;
+        outcomes.with_label_values(&["limited"]).inc();
+        limited(container, wait)
+    })
+}
+
+fn limited(container: &Container, wait: Duration) -> Denial {
     Denial::new(Code::RateLimited, "Rate limit exceeded")
-        .with("container_id", container)
+        .with("container_id", container.id.as_str())
         .with("upstream", "certificates")
+        .retry_after(wait)
         .by("proxy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    fn waits(budget: &MintBudget, per_minute: u32) -> Option<u64> {
+        let wait = budget.ask(per_minute, true).err();
+        wait.map(|wait| wait.as_secs_f64().round() as u64)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_minutes_certificates_are_had_at_once_and_then_one_in_each_part_of_a_minute() {
+        let budget = MintBudget::new();
+        for _ in 0..3 {
+            assert_eq!(budget.ask(3, false), Ok(()));
+            assert_eq!(waits(&budget, 3), None);
+        }
+        assert_eq!(waits(&budget, 3), Some(20));
+        advance(Duration::from_secs(19)).await;
+        assert_eq!(waits(&budget, 3), Some(1));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(waits(&budget, 3), None);
+        assert_eq!(waits(&budget, 3), Some(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_rate_holds_at_once_for_what_was_minted_before() {
+        let budget = MintBudget::new();
+        assert_eq!(waits(&budget, 1), None);
+        assert_eq!(waits(&budget, 1), Some(60));
+        assert_eq!(waits(&budget, 2), None);
+        assert_eq!(waits(&budget, 2), Some(30));
+        assert_eq!(waits(&budget, 1), Some(60));
+        assert_eq!(waits(&budget, 0), Some(60));
+    }
 }

@@ -10,7 +10,6 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use rustls::ServerConfig;
 use rustls::server::Accepted;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
@@ -44,22 +43,16 @@ struct Tunnel {
     connection: Arc<Connection>,
     authority: Authority,
     live: LiveFlow,
-    /// Until TLS begins in it.
-    inside: Option<Wanted>,
-}
-
-/// What becomes of TLS in a tunnel.
-enum Wanted {
-    /// It ends here, with this certificate.
-    Intercepted(Arc<ServerConfig>),
-    /// It goes on unread.
-    PassedThrough(UpstreamSocket),
+    /// Where to, if it is not intercepted.
+    passthrough: Option<UpstreamSocket>,
 }
 
 /// What there is to do for what is inside a tunnel.
 enum Inside<S> {
-    /// Serve it, in the clear or intercepted.
+    /// Serve it in the clear.
     Http(BoxFuture<'static, ()>),
+    /// Serve what was intercepted.
+    Https(BoxFuture<'static, ()>),
     /// Relay it unread.
     Bytes(ClientIo<S>, UpstreamSocket),
     /// It has ended before it began.
@@ -112,8 +105,8 @@ async fn answer<S: Socket>(
         Err(denial) => Err(denial.by("proxy")),
     };
     connection.activity.end(Instant::now());
-    let inside = match permitted {
-        Ok(inside) => inside,
+    let passthrough = match permitted {
+        Ok(passthrough) => passthrough,
         Err(denial) => {
             live.denied(&denial);
             let response = reply::denied_connect(&denial, live.flow.id);
@@ -129,7 +122,7 @@ async fn answer<S: Socket>(
         connection: Arc::clone(&connection),
         authority,
         live,
-        inside: Some(inside),
+        passthrough,
     });
     let upgrade = hyper::upgrade::on(&mut request);
     connection.engine.tasks.spawn(tunnel.run::<S>(upgrade));
@@ -140,7 +133,7 @@ async fn permit(
     connection: &Connection,
     live: &mut LiveFlow,
     headers: &HeaderMap,
-) -> Result<Wanted, Denial> {
+) -> Result<Option<UpstreamSocket>, Denial> {
     if let Some(refusal) = &connection.refusal {
         return Err(refusal.clone().by("proxy"));
     }
@@ -150,11 +143,11 @@ async fn permit(
     let passthrough = &live.world.config.proxy.tls.passthrough;
     if passthrough.find(&live.flow.host).is_none() {
         // Now, while a denial can still be told.
-        let config = leaf::config(connection, &live.world, &live.flow.host)?;
-        return Ok(Wanted::Intercepted(config));
+        leaf::permit(connection, &live.world, &live.flow.host)?;
+        return Ok(None);
     }
     let (socket, _) = upstream::open_raw(live, &cleared).await?;
-    Ok(Wanted::PassedThrough(socket))
+    Ok(Some(socket))
 }
 
 impl Tunnel {
@@ -166,10 +159,10 @@ impl Tunnel {
         // An idle tunnel keeps no room for what does not go on in it: a handshake's is kilobytes.
         let opened = Box::pin(self.open_in_time(io)).await;
         match opened {
-            Some(Ok(Inside::Http(serving))) => {
+            Some(Ok(Inside::Http(serving))) => serving.await,
+            Some(Ok(Inside::Https(serving))) => {
                 serving.await;
-                // The TLS inside was intercepted if it is gone.
-                if self.inside.is_none() && self.connection.activity.only_shook_hands(SOON) {
+                if self.connection.activity.only_shook_hands(SOON) {
                     self.denied(&rejected::after_handshake());
                 }
             }
@@ -212,7 +205,7 @@ impl Tunnel {
         let first = timeout(patience, read_first(&mut io, &mut bytes)).await;
         match first {
             Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await,
-            Ok(Ok(Sniffed::Http)) if self.is_intercepted() => {
+            Ok(Ok(Sniffed::Http)) if self.passthrough.is_none() => {
                 io.unread(bytes.freeze());
                 self.live.complete();
                 self.connection.activity.handshake_done(false);
@@ -267,28 +260,19 @@ impl Tunnel {
             );
             return Err(Denial::new(Code::HostMismatch, sentence).by("proxy"));
         }
-        match self.inside.take() {
-            Some(Wanted::PassedThrough(upstream)) => {
-                io.unread(bytes.freeze());
-                Ok(Inside::Bytes(io, upstream))
-            }
-            Some(Wanted::Intercepted(config)) => {
-                io.unread(rest);
-                self.intercept(io, accepted, config).await
-            }
-            None => Err(Denial::internal().by("proxy")),
+        if let Some(upstream) = self.passthrough.take() {
+            io.unread(bytes.freeze());
+            return Ok(Inside::Bytes(io, upstream));
         }
-    }
-
-    fn is_intercepted(&self) -> bool {
-        matches!(self.inside, Some(Wanted::Intercepted(_)))
+        io.unread(rest);
+        self.intercept(io, accepted).await
     }
 
     /// No server name is the tunnel's; where the bytes go on unread there must be one.
     fn name_agrees(&self, accepted: &Accepted) -> bool {
         match accepted.client_hello().server_name() {
             Some(name) => Host::parse(name).is_ok_and(|host| host == self.authority.host),
-            None => self.is_intercepted() || self.authority.host.name().is_none(),
+            None => self.passthrough.is_none() || self.authority.host.name().is_none(),
         }
     }
 
@@ -296,8 +280,8 @@ impl Tunnel {
         &mut self,
         io: ClientIo<S>,
         accepted: Accepted,
-        config: Arc<ServerConfig>,
     ) -> Result<Inside<S>, Denial> {
+        let config = leaf::config(&self.connection, &self.live.world, &self.authority.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let patience = self.connection.patience.header;
         let stream = match timeout(patience, handshake).await {
@@ -312,7 +296,7 @@ impl Tunnel {
         let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         self.connection.activity.handshake_done(frames);
         let (connection, door, permitted) = self.door(Scheme::Https);
-        Ok(Inside::Http(if frames {
+        Ok(Inside::Https(if frames {
             Box::pin(serve_http2(connection, door, permitted, stream))
         } else {
             Box::pin(serve_http1::<S, _>(connection, door, permitted, stream))

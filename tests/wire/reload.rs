@@ -46,9 +46,9 @@ fn a_changed_budget_of_certificates_holds_for_leases_that_have_begun() {
     let mut setup = crate::support::Setup::new(&origin);
     setup.proxy["limits"]["certificates_per_minute"] = json!(1);
     let mut changed = setup.proxy.clone();
-    changed["limits"]["certificates_per_minute"] = json!(2);
+    changed["limits"]["certificates_per_minute"] = json!(3);
     let proxy = setup.start();
-    let minted = |host: &str| proxy.connect(&format!("{host}:443")).0.status == 200;
+    let minted = |host: &str| proxy.fetch(host, "/echo").status != 429;
     assert!(minted("api.example.com"));
     assert!(!minted("git.example.com"));
     std::fs::write(proxy.path("config/proxy.yaml"), changed.to_string()).unwrap();
