@@ -275,28 +275,30 @@ async fn dial(permit: &Permit, limit: Duration) -> Result<(UpstreamSocket, Socke
 }
 
 #[tokio::test]
-async fn a_connection_holds_one_of_so_many_places_and_a_lease_gets_half_of_them() {
+async fn a_connection_holds_one_of_so_many_places_and_a_lease_and_we_have_a_quarter_each() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let permit = permit("far.example.com", &[listener.local_addr().unwrap()]).await;
-    let places = Places::new(4);
-    let containers = FakeContainers::at(&["127.0.0.2", "127.0.0.3"]);
-    let [one, other] = ["127.0.0.2", "127.0.0.3"].map(|address| containers.get(address));
-    let dial = async |container: &Container| {
-        let limit = Duration::from_secs(5);
-        connect(&permit, limit, &places, Some(container)).await
+    let places = Places::new(8);
+    let containers = FakeContainers::at(&["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"]);
+    let dial = async |container: Option<&str>| {
+        let container = container.map(|address| &**containers.get(address));
+        connect(&permit, Duration::from_secs(5), &places, container).await
     };
-    let mut held = vec![dial(one).await.unwrap(), dial(one).await.unwrap()];
-    let denial = dial(one).await.unwrap_err();
-    assert_eq!(denial.code(), Code::TooManyConnections);
-    held.push(dial(other).await.unwrap());
+    let mut held = Vec::new();
+    for address in ["127.0.0.2", "127.0.0.3", "127.0.0.4"] {
+        for _ in 0..2 {
+            held.push(dial(Some(address)).await.unwrap());
+        }
+        let denial = dial(Some(address)).await.unwrap_err();
+        assert_eq!(denial.code(), Code::TooManyConnections);
+    }
+    // Of eight, two are ours alone.
+    assert!(dial(Some("127.0.0.5")).await.is_err());
+    held.push(dial(None).await.unwrap());
     held.swap_remove(0);
-    held.push(dial(one).await.unwrap());
-    held.push(dial(other).await.unwrap());
-    assert!(dial(other).await.is_err());
-    let ours = Duration::from_secs(5);
-    assert!(connect(&permit, ours, &places, None).await.is_err());
+    held.push(dial(Some("127.0.0.5")).await.unwrap());
     drop(held);
-    assert!(connect(&permit, ours, &places, None).await.is_ok());
+    assert!(dial(Some("127.0.0.2")).await.is_ok());
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes sure that it is there, ours to write and nobody else's, before anything depends on it.
+    /// Creates the directory where it is missing, and checks that this process can write to it
+    /// and that no other server has it.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |source| Failure::DataDir {
             path: path.to_owned(),
@@ -34,7 +35,7 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // For people: a disk that is full keeps nobody from starting.
+        // The number is for people, so a full disk does not keep the server from starting.
         let _ = write_pid(&mut lock);
         Ok(Self { _lock: lock })
     }

@@ -14,11 +14,11 @@ const STRANGER_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 /// costs no more than receiving it. Far above any budget that policy would grant.
 const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
 
-/// Questions of one lease that wait for a nameserver. Each may hold several sockets, as it is
-/// sent again.
+/// Questions of one lease that wait for a nameserver; never more than half of all. Each may hold
+/// several sockets, as it is sent again.
 const WAITING_PER_LEASE: usize = 64;
 
-/// TCP connections: of one lease, and of all unknown sources together.
+/// TCP connections of one lease, and of all unknown sources together; never more than half of all.
 const CONNECTIONS_PER_LEASE: usize = 32;
 const CONNECTIONS_OF_STRANGERS: usize = 32;
 
@@ -42,6 +42,7 @@ impl Default for Limits {
 
 /// What all share.
 pub(super) struct Bounds {
+    limits: Limits,
     pub waiting: Semaphore,
     pub connections: Arc<Semaphore>,
     pub stranger_answers: DefaultDirectRateLimiter,
@@ -50,12 +51,29 @@ pub(super) struct Bounds {
 
 impl Bounds {
     pub fn new(limits: Limits) -> Self {
+        let strangers = CONNECTIONS_OF_STRANGERS.min(limits.connections.div_ceil(2));
         Self {
+            limits,
             waiting: Semaphore::new(limits.waiting),
             connections: Arc::new(Semaphore::new(limits.connections)),
             stranger_answers: limiter(STRANGER_ANSWERS_PER_SECOND),
-            stranger_connections: Arc::new(Semaphore::new(CONNECTIONS_OF_STRANGERS)),
+            stranger_connections: Arc::new(Semaphore::new(strangers)),
         }
+    }
+
+    /// What a lease has of it.
+    pub fn share(&self) -> Arc<Share> {
+        let Limits {
+            waiting,
+            connections,
+        } = self.limits;
+        Arc::new(Share {
+            questions: limiter(QUESTIONS_PER_SECOND),
+            waiting: Semaphore::new(WAITING_PER_LEASE.min(waiting.div_ceil(2))),
+            connections: Arc::new(Semaphore::new(
+                CONNECTIONS_PER_LEASE.min(connections.div_ceil(2)),
+            )),
+        })
     }
 }
 
@@ -64,16 +82,6 @@ pub(super) struct Share {
     pub questions: DefaultDirectRateLimiter,
     pub waiting: Semaphore,
     pub connections: Arc<Semaphore>,
-}
-
-impl Share {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            questions: limiter(QUESTIONS_PER_SECOND),
-            waiting: Semaphore::new(WAITING_PER_LEASE),
-            connections: Arc::new(Semaphore::new(CONNECTIONS_PER_LEASE)),
-        })
-    }
 }
 
 fn limiter(per_second: NonZeroU32) -> DefaultDirectRateLimiter {

@@ -8,7 +8,7 @@ use hickory_resolver::net::xfer::Protocol;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use super::bounds::{Bounds, Limits, Share};
+use super::bounds::{Bounds, Limits};
 use super::flight::{Asked, Flight, response_code};
 use super::message::Packet;
 use super::question::Question;
@@ -68,7 +68,7 @@ impl Service {
                 return self.brush_off(&world, packet, peer, denial);
             }
         };
-        let share = container.owned(Share::new);
+        let share = container.owned(|| self.bounds.share());
         if share.questions.check().is_err() {
             return Admission::Silence;
         }
@@ -96,7 +96,7 @@ impl Service {
     pub fn seat(&self, peer: SocketAddr) -> Option<Seat> {
         let (own, lease_ended) = match find(&(self.world)(), peer) {
             Ok(Some(container)) => (
-                Arc::clone(&container.owned(Share::new).connections),
+                Arc::clone(&container.owned(|| self.bounds.share()).connections),
                 container.ended().clone(),
             ),
             Ok(None) | Err(_) => (

@@ -1,5 +1,5 @@
-//! Connections to upstreams, each of which holds a place among all of them: who opens many must not
-//! take the descriptors of others.
+//! Connections to upstreams, limited in all and for each lease, so that nobody takes the file
+//! descriptors of others.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -12,13 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The part of all places that one lease may take.
-const PART_OF_LEASE: usize = 2;
+/// The part of all places that one lease may take, and that is kept for ourselves: a quarter each.
+const PART: usize = 4;
 
 /// How many connections to upstreams there may be.
 pub struct Places {
-    all: Arc<Semaphore>,
+    sandboxes: Arc<Semaphore>,
     of_lease: usize,
+    /// For refreshes of tokens and the like, which many flows depend on.
+    ours: Arc<Semaphore>,
 }
 
 /// The places of one lease, which owns them.
@@ -36,24 +38,27 @@ impl Places {
     /// Places for so many.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
+        let part = all.div_ceil(PART);
         Self {
-            all: Arc::new(Semaphore::new(all)),
-            of_lease: all.div_ceil(PART_OF_LEASE),
+            sandboxes: Arc::new(Semaphore::new((all - part).max(1))),
+            of_lease: part,
+            ours: Arc::new(Semaphore::new(part)),
         }
     }
 
     /// Takes one for a container, or for ourselves; `None`: there is none left.
     pub(super) fn take(&self, container: Option<&Container>) -> Option<Place> {
-        let of_lease = match container {
-            Some(container) => {
-                let own = container.owned(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
-                Some(Arc::clone(&own.0).try_acquire_owned().ok()?)
-            }
-            None => None,
+        let Some(container) = container else {
+            return Some(Place {
+                _of_all: Arc::clone(&self.ours).try_acquire_owned().ok()?,
+                _of_lease: None,
+            });
         };
+        let own = container.owned(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
+        let own = Arc::clone(&own.0).try_acquire_owned().ok()?;
         Some(Place {
-            _of_all: Arc::clone(&self.all).try_acquire_owned().ok()?,
-            _of_lease: of_lease,
+            _of_all: Arc::clone(&self.sandboxes).try_acquire_owned().ok()?,
+            _of_lease: Some(own),
         })
     }
 }

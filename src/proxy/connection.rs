@@ -65,14 +65,16 @@ impl Connection {
             engine.metrics.active_connections.clone(),
         );
         let [overall, own] = counted.numbers();
+        let granted = engine.most_connections;
+        let refusals = REFUSALS.min(granted / 4);
+        // Where the system grants few descriptors, nobody takes more than half of them.
         let own_limit = match container {
-            Some(_) => limits.max_connections_per_container,
-            None => MAX_STRANGERS,
+            Some(_) => limits
+                .max_connections_per_container
+                .min(granted.div_ceil(2)),
+            None => MAX_STRANGERS.min(granted.div_ceil(8)),
         };
-        let refusals = REFUSALS.min(engine.most_connections / 4);
-        let most = limits
-            .max_connections
-            .min(engine.most_connections - refusals);
+        let most = limits.max_connections.min(granted - refusals);
         if overall > most + refusals || own > own_limit + refusals {
             return None;
         }

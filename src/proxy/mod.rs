@@ -2,6 +2,7 @@
 
 mod accept;
 mod activity;
+mod answered;
 mod body;
 mod buffered_body;
 mod connection;

@@ -42,7 +42,7 @@ pub fn serve_http1<S, I>(
     door: Door,
     permitted: Option<Permitted>,
     io: I,
-) -> impl Future<Output = ()> + Send + use<S, I>
+) -> impl Future<Output = End> + Send + use<S, I>
 where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -75,7 +75,7 @@ pub fn serve_http2<I>(
     door: Door,
     permitted: Option<Permitted>,
     io: I,
-) -> impl Future<Output = ()> + Send + use<I>
+) -> impl Future<Output = End> + Send + use<I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -102,6 +102,15 @@ fn max_header_bytes(connection: &Connection) -> usize {
     world.config.proxy.limits.max_header_bytes
 }
 
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client closed it, or broke it off.
+    ByClient,
+    /// Something else ended it: an error of the protocol, the lease, a reload, or the process.
+    Otherwise,
+}
+
 /// Serves until the connection ends by itself or there is word to end it. What is served comes
 /// boxed: its room counts for every idle connection, and a future holds what it is given twice.
 async fn attend<C>(
@@ -110,23 +119,29 @@ async fn attend<C>(
     permitted: Option<Permitted>,
     mut serving: Pin<Box<C>>,
     finish: fn(Pin<&mut C>),
-) where
+) -> End
+where
     C: Future<Output = hyper::Result<()>>,
 {
     let permitted = permitted.as_ref();
     let mut word = Seldom::new(word_to_end(&connection, permitted));
+    let mut by_itself = End::ByClient;
     loop {
         tokio::select! {
             biased;
             served = serving.as_mut() => {
-                if let Err(error) = served {
-                    note_failure(&connection, &door, &error);
-                }
-                return;
+                return match served {
+                    Err(error) if error.is_parse() => {
+                        note_failure(&connection, &door, &error);
+                        End::Otherwise
+                    }
+                    _ => by_itself,
+                };
             }
             word_to = &mut word => match word_to {
-                WordTo::End => return,
+                WordTo::End => return End::Otherwise,
                 WordTo::Finish => {
+                    by_itself = End::Otherwise;
                     finish(serving.as_mut());
                     word = Seldom::new(ended(&connection, permitted));
                 }
@@ -167,9 +182,6 @@ async fn quiet(connection: &Connection) {
 
 /// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
 fn note_failure(connection: &Connection, door: &Door, error: &hyper::Error) {
-    if !error.is_parse() {
-        return;
-    }
     let world = connection.engine.world();
     let (scheme, Authority { host, port }) = door.destination();
     let client = connection.client.clone();

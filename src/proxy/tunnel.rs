@@ -26,7 +26,7 @@ use super::rejected::SOON;
 use super::relay::relay;
 use super::reply::{self, Reply};
 use super::seldom::Seldom;
-use super::serve::{serve_http1, serve_http2};
+use super::serve::{End, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, rejected, upstream};
 use crate::net::UpstreamSocket;
@@ -50,9 +50,9 @@ struct Tunnel {
 /// What there is to do for what is inside a tunnel.
 enum Inside<S> {
     /// Serve it in the clear.
-    Http(BoxFuture<'static, ()>),
+    Http(BoxFuture<'static, End>),
     /// Serve what was intercepted.
-    Https(BoxFuture<'static, ()>),
+    Https(BoxFuture<'static, End>),
     /// Relay it unread.
     Bytes(ClientIo<S>, UpstreamSocket),
     /// It has ended before it began.
@@ -142,8 +142,10 @@ async fn permit(
     connection.is_bound(&live.flow)?;
     let passthrough = &live.world.config.proxy.tls.passthrough;
     if passthrough.find(&live.flow.host).is_none() {
-        // Now, while a denial can still be told.
-        leaf::permit(connection, &live.world, &live.flow.host)?;
+        // Now, while a denial can still be told. On port 80 it is hardly ever needed.
+        if live.flow.port != 80 {
+            leaf::permit(connection, &live.world, &live.flow.host)?;
+        }
         return Ok(None);
     }
     let (socket, _) = upstream::open_raw(live, &cleared).await?;
@@ -159,10 +161,12 @@ impl Tunnel {
         // An idle tunnel keeps no room for what does not go on in it: a handshake's is kilobytes.
         let opened = Box::pin(self.open_in_time(io)).await;
         match opened {
-            Some(Ok(Inside::Http(serving))) => serving.await,
-            Some(Ok(Inside::Https(serving))) => {
+            Some(Ok(Inside::Http(serving))) => {
                 serving.await;
-                if self.connection.activity.only_shook_hands(SOON) {
+            }
+            Some(Ok(Inside::Https(serving))) => {
+                let end = serving.await;
+                if end == End::ByClient && self.connection.activity.only_shook_hands(SOON) {
                     self.denied(&rejected::after_handshake());
                 }
             }

@@ -239,8 +239,8 @@ impl OauthTokens {
         })
     }
 
-    /// The one refresh there is, of this process and of others that have the same file: whoever
-    /// comes second finds the tokens of the first in the file, and asks for none.
+    /// Refreshes, one at a time for all processes that share the file: the next one finds these
+    /// tokens in it, and asks for none.
     async fn renew(self: &Arc<Self>) {
         let file = self.file.clone();
         let _lock = match spawn_blocking(move || FileLock::acquire(&file)).await {

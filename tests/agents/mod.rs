@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -322,8 +323,7 @@ fn codex_converses_with_an_api_key() {
     });
 }
 
-#[test]
-fn codex_converses_with_a_chatgpt_login_and_finds_its_account() {
+fn codex_with_a_login() -> Agent {
     let claims = json!({
         "exp": 4_102_444_800_u64,
         "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT },
@@ -332,7 +332,7 @@ fn codex_converses_with_a_chatgpt_login_and_finds_its_account() {
         "e30.{}.{SECRET}",
         URL_SAFE_NO_PAD.encode(claims.to_string())
     );
-    converses(&Agent {
+    Agent {
         name: "Codex with a ChatGPT login",
         command: CODEX,
         credential: json!({
@@ -343,12 +343,16 @@ fn codex_converses_with_a_chatgpt_login_and_finds_its_account() {
         }})),
         mounted: Some(("codex/auth.json", ".codex/auth.json")),
         renamed: None,
-    });
+    }
 }
 
 #[test]
-fn gemini_converses_with_an_api_key() {
-    converses(&Agent {
+fn codex_converses_with_a_chatgpt_login_and_finds_its_account() {
+    converses(&codex_with_a_login());
+}
+
+fn gemini_with_a_key() -> Agent {
+    Agent {
         name: "Gemini with an API key",
         command: "gemini --skip-trust -m gemini-2.5-flash -p 'say pong'",
         credential: json!({
@@ -358,19 +362,28 @@ fn gemini_converses_with_an_api_key() {
         login: None,
         mounted: None,
         renamed: None,
-    });
+    }
 }
 
 #[test]
-fn opencode_converses_with_an_api_key() {
-    converses(&Agent {
+fn gemini_converses_with_an_api_key() {
+    converses(&gemini_with_a_key());
+}
+
+fn opencode_with_a_key() -> Agent {
+    Agent {
         name: "OpenCode with an API key",
         command: "opencode run -m openai/gpt-5 'say pong'",
         credential: json!({ "name": "openai", "hosts": ["api.openai.com"], "bearer": SECRET }),
         login: None,
         mounted: None,
         renamed: None,
-    });
+    }
+}
+
+#[test]
+fn opencode_converses_with_an_api_key() {
+    converses(&opencode_with_a_key());
 }
 
 #[test]
@@ -390,22 +403,91 @@ fn opencode_converses_with_a_chatgpt_login() {
     });
 }
 
+/// A first start in a terminal, on a home with nothing but the files of `sandbox-files`: the agent
+/// says `greeting`, and still runs when the terminal is closed.
+fn starts(agent: &Agent, program: &str, greeting: &str) -> Option<World> {
+    let programs = packages::programs(agent.name)?;
+    let world = World::start();
+    let proxy = start(agent, &world.origin);
+    let sandbox = Sandbox::new(agent, &programs, &proxy);
+    // A terminal has a size, and says where its cursor is to those who ask. Return accepts what is
+    // proposed first: a style, or that the directory is trusted.
+    let script = format!(
+        "(sleep 1; printf '\\033[1;1R'; sleep 5; printf '\\r'; sleep 4) | timeout 12 script -qec 'stty rows 40 cols 120; {program}' /dev/null"
+    );
+    let run = sandbox.run(&script);
+    end_what_is_left(run.home.path());
+    let said = visible(&run.output);
+    assert!(said.contains(greeting), "{}: {said}", agent.name);
+    assert!(
+        !said.contains("Unable to connect"),
+        "{}: {said}",
+        agent.name
+    );
+    let seen = format!("{:?}", world.origin.seen());
+    assert!(!said.contains(SECRET) && !seen.contains(PLACEHOLDER));
+    Some(world)
+}
+
+/// What a terminal would show, without its control sequences and without spaces: programs move the
+/// cursor where they mean a space.
+fn visible(output: &str) -> String {
+    let mut said = String::new();
+    let mut rest = output.chars().peekable();
+    while let Some(one) = rest.next() {
+        match one {
+            '\u{1b}' => match rest.next() {
+                Some('[') => while rest.next().is_some_and(|next| !('@'..='~').contains(&next)) {},
+                Some(']') => while rest.next().is_some_and(|next| next != '\u{7}') {},
+                _ => {}
+            },
+            other if other.is_whitespace() || other.is_control() => {}
+            other => said.push(other),
+        }
+    }
+    said
+}
+
+/// Codex leaves processes behind, which are known by their home.
+fn end_what_is_left(home: &Path) {
+    let home = format!("HOME={}", home.display());
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let id = process.file_name().into_string().ok();
+        let id = id.and_then(|id| Pid::from_raw(id.parse().ok()?));
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        if let Some(id) = id.filter(|_| variables.any(|one| one == home.as_bytes())) {
+            let _ = kill_process(id, Signal::KILL);
+        }
+    }
+}
+
 #[test]
 fn claude_code_starts_on_a_fresh_home_in_a_terminal() {
     let agent = claude_with_a_key("Claude Code's first start in a terminal");
-    let Some(programs) = packages::programs(agent.name) else {
-        return;
-    };
-    let world = World::start();
-    let proxy = start(&agent, &world.origin);
-    let sandbox = Sandbox::new(&agent, &programs, &proxy);
-    // Return for the style, then it asks about the key that it found.
-    let script = "(sleep 6; printf '\\r'; sleep 4) | timeout 12 script -qec claude /dev/null";
-    let run = sandbox.run(script);
-    assert!(!run.output.contains("Unable to connect"), "{}", run.output);
-    assert!(run.output.contains("Welcome"), "{}", run.output);
-    let asked = |seen: &Seen| seen.authority == "platform.claude.com";
-    assert!(world.origin.seen().iter().any(asked), "{}", run.output);
-    let (output, seen) = (run.output, format!("{:?}", world.origin.seen()));
-    assert!(!output.contains(SECRET) && !seen.contains(PLACEHOLDER));
+    if let Some(world) = starts(&agent, "claude", "Welcome") {
+        let asked = |seen: &Seen| seen.authority == "platform.claude.com";
+        assert!(world.origin.seen().iter().any(asked));
+    }
+}
+
+#[test]
+fn codex_starts_on_a_fresh_home_in_a_terminal() {
+    let mut agent = codex_with_a_login();
+    agent.name = "Codex's first start in a terminal";
+    starts(&agent, "codex", "Codex");
+}
+
+#[test]
+fn gemini_starts_on_a_fresh_home_in_a_terminal() {
+    let mut agent = gemini_with_a_key();
+    agent.name = "Gemini's first start in a terminal";
+    starts(&agent, "gemini", "Gemini");
+}
+
+#[test]
+fn opencode_starts_on_a_fresh_home_in_a_terminal() {
+    let mut agent = opencode_with_a_key();
+    agent.name = "OpenCode's first start in a terminal";
+    starts(&agent, "opencode", "Ask");
 }

@@ -78,8 +78,8 @@ codes! {
     MethodNotAllowed = "method_not_allowed", 405, Policy;
     /// The entry says `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
-    /// The client ended the TLS handshake over our certificate: it does not trust the CA. For the
-    /// audit alone, without a status: nobody is left to be answered.
+    /// The client ended the TLS handshake over our certificate: it does not trust the CA. It is
+    /// in the audit without a status, since the client has gone.
     ClientRejectedCertificate = "client_rejected_certificate", 0, Client;
     /// The container's security level is above the entry's `max_level`.
     LevelExceeded = "level_exceeded", 403, Policy;

@@ -1,0 +1,164 @@
+//! What a client is answered with: an upstream's answer, its body filtered or judged, or a denial.
+
+use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead};
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, UPGRADE};
+use http::{HeaderValue, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+use super::body::ResponseBody;
+use super::buffered_body::judge_response;
+use super::filtering::Filtering;
+use super::headers::read_response_head;
+use super::live::Exchange;
+use super::outgoing::not_answered;
+use super::reply::{self, Reply};
+use super::upstream::Upstream;
+use super::websocket;
+
+/// Filtered bodies up to this size keep a length, if they are there at once.
+const GATHERED: usize = 16 * 1024;
+
+/// What the client is answered with, besides a denial.
+pub struct Answered {
+    pub head: AnswerHead,
+    rest: Rest,
+}
+
+/// What follows the head.
+enum Rest {
+    Body(Incoming, Upstream),
+    Buffered(Bytes),
+    Websocket(Box<websocket::Accepted>),
+}
+
+impl Answered {
+    /// Reads what the upstream answered.
+    pub fn read(
+        mut response: Response<Incoming>,
+        mut upstream: Upstream,
+        opening: Option<Box<websocket::Opening>>,
+        host: &Host,
+    ) -> Result<Self, Denial> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let opening =
+                opening.ok_or_else(|| not_answered(host, "switched protocols unasked"))?;
+            // What it is now relayed by does not poll HTTP.
+            upstream.detach();
+            // The head passes the chain like any other; what follows are messages, and no body.
+            let (headers, accepted) = opening.accept(&mut response, host)?;
+            return Ok(Self {
+                head: AnswerHead::new(response.status(), headers),
+                rest: Rest::Websocket(Box::new(accepted)),
+            });
+        }
+        let (mut parts, body) = response.into_parts();
+        read_response_head(&mut parts).map_err(|why| not_answered(host, why))?;
+        Ok(Self {
+            head: AnswerHead::new(parts.status, parts.headers),
+            rest: Rest::Body(body, upstream),
+        })
+    }
+
+    /// Has the body buffered and judged; its upstream connection is free for the next request.
+    pub async fn judge(
+        &mut self,
+        exchange: &mut Exchange,
+        judges: Judges<AnswerHead>,
+    ) -> Result<(), Denial> {
+        let rest = std::mem::replace(&mut self.rest, Rest::Buffered(Bytes::new()));
+        let Rest::Body(body, mut upstream) = rest else {
+            return Err(Denial::internal().rule("judge of what is no body"));
+        };
+        let judging = judge_response(exchange, &mut self.head, body, &mut upstream, judges);
+        let bytes = judging.await.map_err(|denial| denial.by("proxy"))?;
+        if let Upstream::Http1(one) = upstream {
+            exchange.connection.keep(one);
+        }
+        self.rest = Rest::Buffered(bytes);
+        Ok(())
+    }
+
+    /// The answer as the client gets it; its body carries the exchange.
+    pub fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
+        let Self { mut head, rest } = self;
+        let (body, upstream) = match rest {
+            Rest::Body(body, upstream) => (body, upstream),
+            Rest::Websocket(accepted) => {
+                let filters = head.take_message_filters();
+                return accepted.relay(head.headers, filters, exchange);
+            }
+            Rest::Buffered(bytes) => {
+                exchange.live.answered(head.status.as_u16());
+                return theirs(head, ResponseBody::buffered(bytes, exchange));
+            }
+        };
+        let filtering = match filtering(&body, &mut head, &exchange) {
+            Ok(filtering) => filtering,
+            Err(denial) => return deny(exchange, &denial.by("proxy")),
+        };
+        exchange.live.answered(head.status.as_u16());
+        let announced = body.size_hint().exact();
+        let mut body = ResponseBody::new(body, upstream, filtering, exchange);
+        if !body.keeps_length() {
+            let is_short = announced.is_some_and(|length| length <= GATHERED as u64);
+            match if is_short {
+                body.gather(GATHERED)
+            } else {
+                None
+            } {
+                Some(length) if Some(length) == announced => {}
+                Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
+                None => _ = head.headers.remove(CONTENT_LENGTH),
+            }
+        }
+        theirs(head, body)
+    }
+}
+
+/// What filters the body. Where there is none (an answer to HEAD, a 204, a 304) nothing does, and
+/// the length and encoding that the head names stay true.
+fn filtering(
+    body: &Incoming,
+    head: &mut AnswerHead,
+    exchange: &Exchange,
+) -> Result<Option<Filtering>, Denial> {
+    if body.is_end_stream() {
+        return Ok(None);
+    }
+    let inspection = &exchange.connection.engine.inspection;
+    let limit = exchange.live.world.config.proxy.limits.inspect_memory;
+    let reserve = || inspection.begin(exchange.live.flow.container()?, limit);
+    let filtering = Filtering::of_response(head, false, reserve)
+        .inspect_err(|denial| inspection.count(denial))?;
+    Ok((!filtering.is_idle()).then_some(filtering))
+}
+
+/// An upstream's answer as the client gets it.
+fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
+    let mut response = Response::new(Reply::Theirs(body));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response
+}
+
+/// A denial as the answer to a request.
+pub fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {
+    exchange.live.denied(denial);
+    let mut response = reply::denied(denial, exchange.live.flow.id);
+    let headers = response.headers_mut();
+    match denial.code() {
+        Code::MethodNotAllowed => {
+            let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+            headers.insert(ALLOW, allow);
+        }
+        // Openings come over HTTP/1.1 alone.
+        Code::WebsocketNotAllowed => {
+            headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        _ => {}
+    }
+    response
+}
