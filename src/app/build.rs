@@ -40,6 +40,8 @@ pub struct Lasting {
     pub lenders: Arc<Lenders>,
     pub forge: Arc<dyn Forge>,
     pub places: Arc<Places>,
+    /// Questions to nameservers that may be under way at once.
+    pub lookups: usize,
     pub traces: Traces,
     pub nameservers: Arc<NameserverWatch>,
 }
@@ -89,6 +91,7 @@ impl Builder {
                     setting(format!("proxy.yaml: upstream.nameservers: {error}"))
                 })?;
                 let watch = Arc::clone(&self.lasting.nameservers);
+                let resolver = resolver.with_room_for(self.lasting.lookups);
                 Arc::new(resolver.watched_by(watch))
             }
         };

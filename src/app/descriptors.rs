@@ -1,8 +1,6 @@
 //! File descriptors: how many there are, and which part may take how many of them. Without shares,
 //! sandboxes that open connections would leave none for the registry, DNS and the admin API.
 
-use std::io;
-
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dns;
@@ -12,6 +10,9 @@ const PER_CONNECTION: u64 = 2;
 
 /// Descriptors for the registry, the audit log, the configuration, certificates and the admin API.
 const SPARE: usize = 24;
+
+/// Descriptors that are open at the start, where nobody tells: /proc is not there everywhere.
+const OPEN_AT_START: usize = 64;
 
 /// Sockets that a question of DNS may hold, since it is sent again.
 const PER_QUESTION: usize = 2;
@@ -26,16 +27,18 @@ pub struct Shares {
     pub clients: usize,
     /// Connections to upstreams.
     pub upstreams: usize,
+    /// Questions to nameservers, for the DNS server and for the proxy's own flows.
+    pub lookups: usize,
     pub dns: dns::Limits,
 }
 
 impl Shares {
     /// Shares out what may be opened besides what is open now.
-    pub fn of_this_process() -> io::Result<Self> {
+    pub fn of_this_process() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let open = std::fs::read_dir("/proc/self/fd")?.count();
+        let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_AT_START, Iterator::count);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        Ok(Self::of(limit.saturating_sub(open)))
+        Self::of(limit.saturating_sub(open))
     }
 
     fn of(free: usize) -> Self {
@@ -45,10 +48,13 @@ impl Shares {
             waiting: most.waiting.min((part / PER_QUESTION).max(1)),
             connections: most.connections.min(part),
         };
-        let rest = free.saturating_sub(dns.waiting * PER_QUESTION + dns.connections);
+        // As many again for flows, so that neither keeps the other waiting.
+        let lookups = dns.waiting * 2;
+        let rest = free.saturating_sub(lookups * PER_QUESTION + dns.connections);
         Self {
             clients: (rest / 2).max(1),
             upstreams: (rest / 2).max(1),
+            lookups,
             dns,
         }
     }
@@ -81,7 +87,7 @@ mod tests {
     use super::*;
 
     fn taken(shares: Shares) -> usize {
-        let dns = shares.dns.waiting * PER_QUESTION + shares.dns.connections;
+        let dns = shares.lookups * PER_QUESTION + shares.dns.connections;
         shares.clients + shares.upstreams + dns
     }
 
@@ -106,13 +112,11 @@ mod tests {
             let Shares {
                 clients,
                 upstreams,
+                lookups,
                 dns,
             } = Shares::of(free);
-            assert!(
-                [clients, upstreams, dns.waiting, dns.connections]
-                    .iter()
-                    .all(|one| *one > 0)
-            );
+            let parts = [clients, upstreams, lookups, dns.waiting, dns.connections];
+            assert!(parts.iter().all(|part| *part > 0));
         }
     }
 }

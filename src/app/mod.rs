@@ -147,7 +147,7 @@ impl App {
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
         let audit = audit(&proxy.audit, &log, &metrics).map_err(ours)?;
         let workers = Workers::start().map_err(ours)?;
-        let shares = Shares::of_this_process().map_err(ours)?;
+        let shares = Shares::of_this_process();
         let lasting = Lasting {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
@@ -156,6 +156,7 @@ impl App {
             lenders,
             forge: Arc::new(AskedForge::new(Arc::clone(&client))),
             places: Arc::new(Places::new(shares.upstreams)),
+            lookups: shares.lookups,
             traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
             nameservers,
         };

@@ -18,6 +18,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::{TokioResolver, system_conf};
 use thiserror::Error;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::answers::{Answers, Key, Turn, UnderWay};
@@ -45,6 +46,9 @@ const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 
 /// What a static host tells DNS clients, in seconds: it changes with the configuration.
 const STATIC_TTL: u32 = 30;
+
+/// Questions to the nameservers at once, of all flows together.
+const MAX_QUESTIONS: usize = 1024;
 
 /// Questions in flight on one TCP connection to a nameserver.
 const MAX_TCP_QUESTIONS: usize = 256;
@@ -96,6 +100,8 @@ pub struct Resolver {
     first: Option<Datagrams>,
     upstream: TokioResolver,
     watch: Option<Arc<NameserverWatch>>,
+    /// Questions that may be with the nameservers at once: each holds sockets.
+    room: Semaphore,
 }
 
 impl Resolver {
@@ -124,7 +130,15 @@ impl Resolver {
             first,
             upstream,
             watch: None,
+            room: Semaphore::new(MAX_QUESTIONS),
         })
+    }
+
+    /// Asks no more than so many questions at once.
+    #[must_use]
+    pub fn with_room_for(mut self, questions: usize) -> Self {
+        self.room = Semaphore::new(questions.min(MAX_QUESTIONS));
+        self
     }
 
     /// Has every question's outcome told to `watch`.
@@ -224,6 +238,7 @@ impl Resolver {
         let name = absolute(name)?;
         match self.under_way.turn(&key) {
             Turn::Ours(_asking) => {
+                let _room = self.enter()?;
                 let answer = match self.ask_first(&key, &name).await {
                     Some(answer) => Ok(answer),
                     None => self.ask_all(&key, &name).await,
@@ -236,7 +251,10 @@ impl Resolver {
                     done.cancelled().await;
                     match self.answers.find(&key) {
                         Some(answer) => Ok(answer),
-                        None => self.ask_all(&key, &name).await,
+                        None => {
+                            let _room = self.enter()?;
+                            self.ask_all(&key, &name).await
+                        }
                     }
                 };
                 let in_time = timeout(LOOKUP_LIMIT, answer).await;
@@ -245,8 +263,17 @@ impl Resolver {
         }
     }
 
-    /// Tells the watch of a question that was asked. Those that waited for its answer tell nothing,
-    /// and neither does a want of our own.
+    fn enter(&self) -> Result<SemaphorePermit<'_>, Denial> {
+        let full = |_| {
+            Denial::internal()
+                .rule("questions to nameservers")
+                .by("resolver")
+        };
+        self.room.try_acquire().map_err(full)
+    }
+
+    /// Reports what came of a question that this task asked. Those that waited for its answer, and
+    /// failures of this machine (no free descriptor), are not counted.
     fn report(&self, answer: &Result<Answer, Denial>) {
         let Some(watch) = &self.watch else { return };
         match answer {

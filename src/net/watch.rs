@@ -85,7 +85,7 @@ impl NameserverWatch {
             tracing::warn!(
                 count,
                 newest = why,
-                "the nameservers do not answer: look at upstream.nameservers in proxy.yaml, or at the system's resolv.conf where it lists none"
+                "names cannot be looked up: look at upstream.nameservers in proxy.yaml, or at the system's resolv.conf where it lists none"
             );
         }
     }

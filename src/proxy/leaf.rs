@@ -31,7 +31,8 @@ impl MintBudget {
         }))
     }
 
-    /// Counts a certificate, where `takes`; an error says how long to wait for the next.
+    /// Checks the budget, and charges one certificate where `takes`; an error says how long to
+    /// wait for the next.
     fn ask(&self, per_minute: u32, takes: bool) -> Result<(), Duration> {
         if per_minute == 0 {
             return Err(MINUTE);
@@ -44,7 +45,7 @@ impl MintBudget {
             as_of: now,
         };
         let over = spent.count + 1.0 - f64::from(per_minute);
-        // What is left of rounding is not worth a second's wait.
+        // Less is an error of rounding.
         if over > 1e-6 {
             return Err(Duration::from_secs_f64(over / per_second).min(MINUTE));
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::{Containers, Unavailable};
+use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 /// A disk that takes longer than this counts as unreadable until it answers.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
+/// How long another process may hold the file until it counts as unreadable.
+const HELD_FOR: Duration = Duration::from_secs(10);
 /// How long a lease that is over stays in the file.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
 /// A clock that moves this much more or less than time passed was set.
@@ -93,8 +96,11 @@ impl Registry {
     /// Brings to disk what can wait for it: ended leases, and levels that were reached.
     fn tidy(&self, store: &mut Store, now: OffsetDateTime, prune: bool) -> Result<(), StoreError> {
         let over = std::mem::take(&mut *self.over.lock());
-        if !over.is_empty() {
-            store.delete(&over)?;
+        if !over.is_empty()
+            && let Err(error) = store.delete(&over)
+        {
+            self.over.lock().extend(over);
+            return Err(error);
         }
         for container in self
             .view
@@ -120,6 +126,7 @@ impl Registry {
         let mut draft = self.view.draft();
         match store.look(whole, |row| draft.add(row)) {
             Ok(was_read) => {
+                self.held.over();
                 if was_read {
                     draft.follow();
                 }
@@ -128,6 +135,8 @@ impl Registry {
                 }
                 Ok(())
             }
+            // The view goes on for a while: a restore on a slow disk takes seconds.
+            Err(error) if error.is_busy() && self.held.for_less_than(HELD_FOR) => Err(Unavailable),
             Err(error) => {
                 self.fail(store, &error);
                 Err(Unavailable)
@@ -149,6 +158,20 @@ impl Registry {
                 "registry unavailable: every flow is denied until it can be read"
             );
         }
+    }
+}
+
+/// Since when another process has held the file, as far as was noticed.
+#[derive(Default)]
+pub(super) struct Held(Mutex<Option<Instant>>);
+
+impl Held {
+    fn for_less_than(&self, most: Duration) -> bool {
+        self.0.lock().get_or_insert_with(Instant::now).elapsed() < most
+    }
+
+    fn over(&self) {
+        *self.0.lock() = None;
     }
 }
 

@@ -23,6 +23,7 @@ pub use row::RepoEntry;
 pub use store::StoreError;
 pub use view::{OwnListener, OwnListeners};
 
+use keeper::Held;
 use problem::Problem;
 use store::Store;
 use view::View;
@@ -79,6 +80,7 @@ pub struct Registry {
     problem: Problem,
     /// What kept the last round from writing what can wait.
     unwritten: Mutex<Option<String>>,
+    held: Held,
     /// Leases that a flow found to be over, to be deleted from the file.
     over: Mutex<Vec<u64>>,
 }
@@ -94,6 +96,7 @@ impl Registry {
             store: Mutex::new(Store::new(path)),
             problem: Problem::new("not read yet"),
             unwritten: Mutex::default(),
+            held: Held::default(),
             over: Mutex::default(),
         });
         registry.start();

@@ -83,7 +83,7 @@ fn refuse_itself(path: &Path, other: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Into the living file, in one transaction.
+/// Into the living file, which keeps its kind of journal.
 fn restore_into(path: &Path, backup: &Connection, from: &Path) -> Result<Restored, StoreError> {
     refuse_itself(path, from)?;
     let mut live = open_to_write(path)?;
@@ -91,11 +91,13 @@ fn restore_into(path: &Path, backup: &Connection, from: &Path) -> Result<Restore
     copy(backup, &mut live)?;
     // A lease that was given out since the backup must not be given out again.
     let highest = last_lease(&live)?.max(before);
-    live.execute("DELETE FROM sqlite_sequence", [])?;
-    live.execute(
-        "INSERT INTO sqlite_sequence (name, seq) VALUES ('containers', ?1)",
-        [highest],
-    )?;
+    live.execute_batch(&format!(
+        "PRAGMA journal_mode = DELETE;
+         BEGIN IMMEDIATE;
+         DELETE FROM sqlite_sequence;
+         INSERT INTO sqlite_sequence (name, seq) VALUES ('containers', {highest});
+         COMMIT;"
+    ))?;
     Ok(Restored {
         registrations: row::load(&live, drop)?,
         moved_to: None,

@@ -121,12 +121,11 @@ pub(super) fn insert(
         serde_json::to_string(&texts)
     });
     let (created_at, expires_at) = (to_millis(now), to_millis(new.expires_at));
-    let transaction = conn.unchecked_transaction()?;
-    transaction.execute(
+    conn.execute(
         "DELETE FROM containers WHERE id = ?1 OR address = ?2",
         params![new.id.as_str(), address],
     )?;
-    transaction.execute(
+    conn.execute(
         "INSERT INTO containers
          (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
          SELECT 1 + max(?9, coalesce(max(seq), 0)), ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
@@ -143,8 +142,7 @@ pub(super) fn insert(
             above,
         ],
     )?;
-    let lease = transaction.last_insert_rowid();
-    transaction.commit()?;
+    let lease = conn.last_insert_rowid();
     let bad = || StoreError::Row(lease);
     Ok(Registration {
         id: new.id.clone(),

@@ -70,6 +70,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether another process holds the file, which passes.
+    pub(super) fn is_busy(&self) -> bool {
+        match self {
+            Self::Busy => true,
+            Self::Sqlite(error) => error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy),
+            _ => false,
+        }
+    }
+
     /// Whether it is the content that is wrong, not the access to it.
     pub(super) fn is_damage(&self) -> bool {
         match self {
@@ -181,11 +190,10 @@ impl Store {
 
     pub(super) fn delete(&mut self, leases: &[u64]) -> Result<(), StoreError> {
         self.write(|conn| {
-            let transaction = conn.unchecked_transaction()?;
             for lease in leases {
-                transaction.execute("DELETE FROM containers WHERE lease = ?1", [key(*lease)])?;
+                conn.execute("DELETE FROM containers WHERE lease = ?1", [key(*lease)])?;
             }
-            Ok(transaction.commit()?)
+            Ok(())
         })
     }
 
@@ -217,16 +225,23 @@ impl Store {
         Ok(())
     }
 
-    /// Runs one change, and takes note that the file is ours as it is now.
+    /// Runs one change in a transaction, and takes note that the file is ours as it is now, unless
+    /// another process changed it since the last look.
     fn write<T>(
         &mut self,
         change: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let seen = self.seen.take();
         let conn = open_to_write(&self.path)?;
-        let done = change(&conn);
+        conn.execute_batch("BEGIN IMMEDIATE")?;
+        let is_as_seen = seen == stamp(&self.path).ok();
+        let done = change(&conn)?;
+        conn.execute_batch("COMMIT")?;
         conn.close().map_err(|(_, error)| error)?;
-        self.seen = stamp(&self.path).ok();
-        done
+        if is_as_seen {
+            self.seen = stamp(&self.path).ok();
+        }
+        Ok(done)
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{Gid, OFlags, Uid, fchown};
 
 /// How long the refresh of another process may take: its request has 20 s, then it writes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,9 +30,7 @@ impl FileLock {
             let (path, file) = (path.display(), token_file.display());
             format!("{path} cannot be locked, so {file} is not refreshed: {error}")
         };
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path).map_err(failed)?;
+        let file = open(&path, token_file).map_err(failed)?;
         let until = Instant::now() + patience;
         loop {
             match file.try_lock() {
@@ -51,6 +51,28 @@ impl FileLock {
     }
 }
 
+/// Opens the lock's file, or creates one for whoever owns the token file: a server of root must not
+/// lock its owner out.
+fn open(path: &Path, token_file: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut create = File::options();
+    create.write(true).create_new(true).mode(0o600);
+    match create.custom_flags(flags).open(path) {
+        Ok(file) => {
+            let owner = token_file.metadata()?;
+            let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+            // Only root may give files away.
+            let _ = fchown(&file, Some(uid), Some(gid));
+            Ok(file)
+        }
+        // A lock needs no right to write.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            File::options().read(true).custom_flags(flags).open(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// `auth.json` is locked by `auth.json.lock`.
 fn path_of(token_file: &Path) -> PathBuf {
     let mut path = token_file.as_os_str().to_owned();
@@ -66,6 +88,7 @@ mod tests {
     fn a_token_file_is_locked_by_one_at_a_time_and_free_once_that_one_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("auth.json");
+        std::fs::write(&file, "{}").unwrap();
         let held = FileLock::acquire(&file).unwrap();
         let refused = FileLock::acquire_within(&file, Duration::ZERO).err();
         assert!(refused.unwrap().contains("auth.json.lock for 0 s"));

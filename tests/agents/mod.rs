@@ -438,10 +438,16 @@ fn visible(output: &str) -> String {
         match one {
             '\u{1b}' => match rest.next() {
                 Some('[') => while rest.next().is_some_and(|next| !('@'..='~').contains(&next)) {},
-                Some(']') => while rest.next().is_some_and(|next| next != '\u{7}') {},
+                // Its end is a bell, or another escape with a backslash.
+                Some(']') => {
+                    while rest
+                        .next_if(|next| !['\u{7}', '\u{1b}'].contains(next))
+                        .is_some()
+                    {}
+                }
                 _ => {}
             },
-            other if other.is_whitespace() || other.is_control() => {}
+            other if other.is_whitespace() || other.is_control() || other == '\\' => {}
             other => said.push(other),
         }
     }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use serde_json::Value;
 
-use crate::support::{Dev, Origin, free_address};
+use crate::support::{Dev, Origin, SOON, eventually, free_address};
 
 fn addresses(dev: &Dev) -> [String; 2] {
     let said = dev.said("stdout");
@@ -59,15 +59,18 @@ fn the_ports_of_the_command_line_go_before_those_of_the_configuration() {
     let fetched = dev.shell(&format!(
         "curl -sS -x http://{proxy} --cacert .unified-proxy/certs/ca.pem https://api.github.com/zen; \
          dig @127.0.0.1 -p {dns_port} evil.example.com; \
-         touch config/allowlist.yaml; sleep 5"
+         touch config/allowlist.yaml"
     ));
     let text = String::from_utf8_lossy(&fetched.stdout);
     assert!(
         text.contains("Half measures") && text.contains("NXDOMAIN"),
         "{text}"
     );
+    eventually("the configuration is reloaded", SOON, || {
+        dev.said("stderr")
+            .contains("the configuration was reloaded")
+    });
     let log = dev.said("stderr");
-    assert!(log.contains("the configuration was reloaded"), "{log}");
     assert!(!log.contains("it takes effect with a restart"), "{log}");
 }
 

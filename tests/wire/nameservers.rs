@@ -33,7 +33,7 @@ fn dead_nameservers_are_in_log_metric_and_checks_and_degrade_nothing() {
         proxy.metric(FAILURES, &[]) >= 4.0
     });
     assert!(!answers(&proxy));
-    let told = proxy.log().matches("the nameservers do not answer").count();
+    let told = proxy.log().matches("names cannot be looked up").count();
     assert_eq!(told, 1, "{}", proxy.log());
 }
 

@@ -543,6 +543,11 @@ fn a_crowd_of_tunnels_leaves_descriptors_for_everything_else() {
     assert!(answer.contains("status: NOERROR"), "{answer}");
     assert_eq!(proxy.health().status, 200);
     proxy.register("127.0.0.5", "another");
+    let another = Ipv4Addr::new(127, 0, 0, 5);
+    assert_eq!(
+        proxy.connect_from(another, &format!("{HOST}:443")).0.status,
+        200
+    );
     assert!(!proxy.log().contains("is tried again"), "{}", proxy.log());
     drop(crowd);
     eventually("there is room again", SOON, || {
