@@ -105,8 +105,9 @@ impl SandboxFiles {
             );
         }
         let files = contents(&settings.credentials, &environment);
-        for path in files.keys() {
-            let path = self.dir.join(path);
+        for relative in files.keys() {
+            let path = self.dir.join(relative);
+            refuse_links(&self.dir, relative).map_err(|e| failed(&path, &e))?;
             let may_write = self.force || is_ours(&path).map_err(|e| failed(&path, &e))?;
             if !may_write {
                 let why =
@@ -219,6 +220,24 @@ impl Variable {
     }
 }
 
+/// Nothing is read or written through what is neither a file nor a directory: a sandbox that has
+/// the directory mounted may have put a link into it.
+fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
+    let parts = relative.ancestors();
+    for part in parts.filter(|part| !part.as_os_str().is_empty()) {
+        match dir.join(part).symlink_metadata() {
+            Ok(found) if found.is_dir() || found.is_file() => {}
+            Ok(_) => {
+                let what = "a link or a device is in its place: take it away";
+                return Err(io::Error::other(what));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Whether nothing is there, or a file that this command wrote.
 fn is_ours(path: &Path) -> io::Result<bool> {
     match fs::read_to_string(path) {
@@ -238,4 +257,20 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
         .set_permissions(Permissions::from_mode(MODE))?;
     file.persist(path)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_through_a_link_of_a_sandbox() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = Path::new("codex/auth.json");
+        assert!(refuse_links(dir.path(), file).is_ok());
+        let link = std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("codex"));
+        link.unwrap();
+        assert!(refuse_links(dir.path(), file).is_err());
+        assert!(refuse_links(dir.path(), Path::new("env")).is_ok());
+    }
 }
