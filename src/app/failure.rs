@@ -63,7 +63,7 @@ fn named(pid: Option<u32>) -> String {
 fn advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            "; another process has the port: stop it, or choose another one under `listen` in proxy.yaml"
+            "; another process has the port: stop it, or choose another one under `listen` in proxy.yaml (`dev` takes --proxy-port and --dns-port too)"
         }
         std::io::ErrorKind::PermissionDenied => {
             "; ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or choose another one under `listen` in proxy.yaml"
