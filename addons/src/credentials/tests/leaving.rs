@@ -1,5 +1,6 @@
 //! What leaves with a request.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -7,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::*;
-use crate::contract::Scheme;
+use crate::contract::{Container, Scheme};
 use crate::shards;
 
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
@@ -334,5 +335,43 @@ fn a_rehearsal_names_the_credential_and_does_not_hold_the_secret() {
     assert_eq!(
         flow.notes().first().unwrap().text,
         "credential k would be added"
+    );
+}
+
+/// A source of tokens that nobody may ask.
+struct NeverAsked;
+
+impl TokenSource for NeverAsked {
+    fn is_for(&self, _container: &Container) -> bool {
+        true
+    }
+
+    fn at_hand(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
+        panic!("a token was asked for")
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        _container: &'a Arc<Container>,
+    ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>> {
+        panic!("a token was fetched")
+    }
+
+    fn refused(&self, _container: &Container, _token: &Arc<Token>) {}
+}
+
+#[test]
+fn a_rehearsal_fetches_no_token() {
+    let mut flow = flow().rehearse();
+    let kind = CredentialKind::Token {
+        form: TokenForm::Bearer,
+        source: Arc::new(NeverAsked),
+        login: None,
+    };
+    let lent = credential("app", "api.example.com", kind);
+    sent(lent, &mut flow, &mut request("/", &[])).unwrap();
+    assert_eq!(
+        flow.notes().first().unwrap().text,
+        "credential app would be added"
     );
 }
