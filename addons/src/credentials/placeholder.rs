@@ -85,3 +85,22 @@ fn is_a_basic_password(headers: &HeaderMap) -> bool {
         })
         .any(|decoded| is_in(&decoded))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_placeholder_of_a_name_is_known_as_one_stays_the_same_and_differs_from_others() {
+        let names = ["a", "b", "ab", "ba", "anthropic", "openai"];
+        let all: std::collections::HashSet<_> =
+            names.iter().map(|name| placeholder(name)).collect();
+        assert_eq!(all.len(), names.len());
+        assert!(all.iter().all(|one| is_placeholder(one)));
+        // FNV-1a of "a", as its authors list it.
+        assert_eq!(
+            placeholder("a"),
+            "up-placeholder-d228cb696f1a8caf78912b704e4a8964"
+        );
+    }
+}
