@@ -11,7 +11,7 @@ const PER_CONNECTION: u64 = 2;
 /// Descriptors for the registry, the audit log, the configuration, certificates and the admin API.
 const SPARE: usize = 24;
 
-/// Descriptors that are open at the start, where nobody tells: /proc is not there everywhere.
+/// Descriptors assumed to be open at the start where /proc is not mounted.
 const OPEN_AT_START: usize = 64;
 
 /// Sockets that a question of DNS may hold, since it is sent again.

@@ -137,8 +137,8 @@ pub fn load_with(
     })
 }
 
-/// The admin socket that `proxy.yaml` names. The other files are not read, since the variables
-/// with their secrets may be missing in the shell of whoever asks.
+/// The admin socket that `proxy.yaml` names. The other files are not read: the caller's shell may
+/// lack the variables that they need.
 pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigErrors> {
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();

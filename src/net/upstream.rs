@@ -1,5 +1,5 @@
-//! Connections to upstreams, limited in all and for each lease, so that nobody takes the file
-//! descriptors of others.
+//! Connections to upstreams, limited in total and for each lease: a sandbox must not use up the
+//! file descriptors of the process.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;

@@ -67,7 +67,7 @@ impl Connection {
         let [overall, own] = counted.numbers();
         let granted = engine.most_connections;
         let refusals = REFUSALS.min(granted / 4);
-        // Where the system grants few descriptors, nobody takes more than half of them.
+        // With few descriptors, one container gets at most half of the connections.
         let own_limit = match container {
             Some(_) => limits
                 .max_connections_per_container

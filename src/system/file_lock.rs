@@ -51,8 +51,8 @@ impl FileLock {
     }
 }
 
-/// Opens the lock's file, or creates one for whoever owns the token file: a server of root must not
-/// lock its owner out.
+/// Opens the lock's file, or creates it with the owner of the token file: a server that runs as
+/// root must not lock that owner out.
 fn open(path: &Path, token_file: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let mut create = File::options();

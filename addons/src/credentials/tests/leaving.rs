@@ -338,7 +338,7 @@ fn a_rehearsal_names_the_credential_and_does_not_hold_the_secret() {
     );
 }
 
-/// A source of tokens that nobody may ask.
+/// A source of tokens that fails the test when it is asked.
 struct NeverAsked;
 
 impl TokenSource for NeverAsked {
