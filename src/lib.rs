@@ -15,4 +15,4 @@ mod secrets;
 pub mod system;
 pub mod telemetry;
 pub mod tls;
-pub mod world;
+pub mod snapshot;

@@ -1,4 +1,4 @@
-//! From a configuration to a world: the chain, the resolver, the roots.
+//! From a configuration to a snapshot: the chain, the resolver, the roots.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::secrets;
 use crate::system::{Lenders, Traces};
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// How long a phase may take once an addon waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
@@ -69,14 +69,14 @@ impl Builder {
         }
     }
 
-    /// Builds a world, or says why the configuration cannot be used. The resolver stays, with all
-    /// that it knows, unless `upstream` is another than in the world before.
+    /// Builds a snapshot, or says why the configuration cannot be used. The resolver stays, with all
+    /// that it knows, unless `upstream` is another than in the snapshot before.
     pub fn build(
         &self,
-        epoch: u64,
+        generation: u64,
         config: Arc<Config>,
-        before: Option<&World>,
-    ) -> Result<World, Failure> {
+        before: Option<&Snapshot>,
+    ) -> Result<Snapshot, Failure> {
         let setting = |error: String| Failure::Setting(error);
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
         let upstream_tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
@@ -103,8 +103,8 @@ impl Builder {
             config.allowlist.values().map(|entry| &*entry.label),
             config.credentials.iter().map(|entry| entry.name.as_str()),
         );
-        Ok(World {
-            epoch,
+        Ok(Snapshot {
+            generation,
             chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             resolver,

@@ -7,12 +7,12 @@ use http::{HeaderMap, Method, Uri};
 
 use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
 use crate::registry::Registry;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// Rehearses a request: every addon is asked as for a real one, nothing is counted, and
 /// nothing is sent but the look-up of the name.
 pub async fn explain(
-    world: &World,
+    snapshot: &Snapshot,
     registry: &Registry,
     question: ExplainRequest,
 ) -> Result<Explanation, String> {
@@ -37,7 +37,7 @@ pub async fn explain(
         source: Some(container.source.clone()),
         peer: None,
     };
-    let mut flow = world
+    let mut flow = snapshot
         .flow(kind, client, scheme, authority.host.clone(), authority.port)
         .rehearse();
     flow.principal = Some(Arc::clone(&container).into());
@@ -48,33 +48,33 @@ pub async fn explain(
         HeaderMap::new(),
     );
     request.websocket = kind == Kind::Websocket;
-    let verdict = rehearse(world, &mut flow, &mut request).await;
+    let verdict = rehearse(snapshot, &mut flow, &mut request).await;
     // An addon's own answer is no refusal; a note of that addon says what would be answered.
     let refused = verdict.err().filter(Denial::refuses);
-    Ok(report(world, &flow, refused))
+    Ok(report(snapshot, &flow, refused))
 }
 
-async fn rehearse(world: &World, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {
-    let cleared = world.chain.tunnel(flow).await?;
+async fn rehearse(snapshot: &Snapshot, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {
+    let cleared = snapshot.chain.tunnel(flow).await?;
     let cleared = match flow.kind {
         // The address guard judges a tunnel with the first request in it, or at once where the
         // host is passed through. A tunnel that no request can leave is of no use to anybody, so
         // the guard is asked for both.
         Kind::Tunnel => cleared,
-        _ => world.chain.request(flow, request).await?,
+        _ => snapshot.chain.request(flow, request).await?,
     };
-    let addresses = world
+    let addresses = snapshot
         .resolver
         .lookup(&cleared, &flow.host, flow.port)
         .await
         .map_err(|denial| denial.by("resolver"))?;
-    world.chain.dial(flow, addresses).await?;
+    snapshot.chain.dial(flow, addresses).await?;
     Ok(())
 }
 
-fn report(world: &World, flow: &Flow, denial: Option<Denial>) -> Explanation {
+fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanation {
     let denied_by = denial.as_ref().map(Denial::addon);
-    let mut names = world.chain.names();
+    let mut names = snapshot.chain.names();
     // The engine's own parts deny too; they come after the chain has cleared the flow.
     names.extend(denied_by.filter(|name| !names.contains(name)));
     let mut reached = true;

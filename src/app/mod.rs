@@ -36,7 +36,7 @@ use crate::registry::{FILE_NAME, Registry};
 use crate::system::{AskedForge, Lenders, SystemClient, Traces};
 use crate::telemetry::{AuditLog, Light, init_logging};
 use crate::tls::{Authority, CaFiles};
-use crate::world::Worlds;
+use crate::snapshot::SnapshotStore;
 use build::{Builder, Lasting};
 use data_dir::DataDir;
 use descriptors::Shares;
@@ -108,7 +108,7 @@ struct App {
     breakers: Breakers,
     log: AuditLog,
     reloader: Arc<Reloader>,
-    worlds: Arc<Worlds>,
+    snapshots: Arc<SnapshotStore>,
     dns: dns::Limits,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
@@ -163,13 +163,13 @@ impl App {
         let buckets = lasting.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);
         let admin_uids = proxy.admin_uids.clone();
-        let worlds = Arc::new(Worlds::new(builder.build(1, Arc::clone(&config), None)?));
-        client.follow(&worlds);
-        let (authority, of_engine) = (Arc::new(authority), Arc::clone(&worlds));
+        let snapshots = Arc::new(SnapshotStore::new(builder.build(1, Arc::clone(&config), None)?));
+        client.follow(&snapshots);
+        let (authority, of_engine) = (Arc::new(authority), Arc::clone(&snapshots));
         let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
         let engine = engine.map_err(ours)?;
         let light = checks.configuration.clone();
-        let reloader = Reloader::new(source, builder, Arc::clone(&worlds), light, &metrics);
+        let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), light, &metrics);
         Ok(Self {
             engine: Arc::new(engine),
             registry,
@@ -180,7 +180,7 @@ impl App {
             breakers,
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
-            worlds,
+            snapshots,
             dns: shares.dns,
             admin_uids,
             _data_dir: data_dir,
@@ -200,12 +200,12 @@ impl App {
             });
         }
         drop(proxy_lit);
-        let worlds = Arc::clone(&self.worlds);
+        let snapshots = Arc::clone(&self.snapshots);
         let dns = listeners
             .dns
             // It drains beside the proxy, and within the same time.
             .serve(
-                Arc::new(move || worlds.current()),
+                Arc::new(move || snapshots.current()),
                 self.dns,
                 self.engine.stopping.clone(),
             );
@@ -241,8 +241,8 @@ impl App {
 
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
-        let (worlds, registry) = (Arc::clone(&self.worlds), Arc::clone(&self.registry));
-        let (in_force, lenders) = (Arc::clone(&self.worlds), Arc::clone(&self.checks.lenders));
+        let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
+        let (in_force, lenders) = (Arc::clone(&self.snapshots), Arc::clone(&self.checks.lenders));
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -255,8 +255,8 @@ impl App {
             }),
             sandbox: Arc::new(move || sandbox::settings(&in_force.current().config, &lenders)),
             explain: Arc::new(move |question| {
-                let (world, registry) = (worlds.current(), Arc::clone(&registry));
-                Box::pin(async move { explain::explain(&world, &registry, question).await })
+                let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
+                Box::pin(async move { explain::explain(&snapshot, &registry, question).await })
             }),
         }
     }
@@ -294,7 +294,7 @@ impl Running {
     /// Stops accepting, lets flows finish, then closes what is left.
     async fn drain(self) {
         tracing::info!("shutting down");
-        let limit = self.app.worlds.current().config.proxy.shutdown_timeout;
+        let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
         let lenders = &self.app.checks.lenders;
         let rest = tokio::time::timeout(limit, lenders.rest());
         let _ = tokio::join!(self.app.engine.stop(limit), rest);

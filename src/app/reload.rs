@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::build::Builder;
 use crate::config::{self, Config, FILES, Listen, Profile};
 use crate::telemetry::{Light, Lit};
-use crate::world::{World, Worlds};
+use crate::snapshot::{Snapshot, SnapshotStore};
 
 /// How often the files are looked at; changes are in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
@@ -34,12 +34,12 @@ pub struct Source {
     pub listen: Listen,
 }
 
-/// Builds a new world from changed files and puts it in the place of the old one.
+/// Builds a new snapshot from changed files and puts it in the place of the old one.
 pub struct Reloader {
     source: Source,
     builder: Builder,
-    worlds: Arc<Worlds>,
-    epoch: AtomicU64,
+    snapshots: Arc<SnapshotStore>,
+    generation: AtomicU64,
     light: Light,
     /// On while the files are what is in force. The lock also keeps two reloads apart.
     current: Mutex<Option<Lit>>,
@@ -50,7 +50,7 @@ impl Reloader {
     pub fn new(
         source: Source,
         builder: Builder,
-        worlds: Arc<Worlds>,
+        snapshots: Arc<SnapshotStore>,
         light: Light,
         metrics: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
@@ -66,8 +66,8 @@ impl Reloader {
         Ok(Self {
             source,
             builder,
-            worlds,
-            epoch: AtomicU64::new(1),
+            snapshots,
+            generation: AtomicU64::new(1),
             current: Mutex::new(Some(light.on())),
             light,
             reloads,
@@ -82,8 +82,8 @@ impl Reloader {
         let status = if loaded.is_ok() { "ok" } else { "failed" };
         self.reloads.with_label_values(&[status]).inc();
         match loaded {
-            Ok(world) => {
-                self.worlds.replace(world);
+            Ok(snapshot) => {
+                self.snapshots.replace(snapshot);
                 *current = Some(self.light.on());
                 tracing::info!("the configuration was reloaded");
                 Ok(())
@@ -98,7 +98,7 @@ impl Reloader {
         }
     }
 
-    fn load(&self) -> Result<World, Vec<String>> {
+    fn load(&self) -> Result<Snapshot, Vec<String>> {
         let texts = |errors: config::ConfigErrors| {
             errors.0.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -109,16 +109,16 @@ impl Reloader {
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         self.builder
-            .build(epoch, Arc::new(config), Some(&self.worlds.current()))
+            .build(generation, Arc::new(config), Some(&self.snapshots.current()))
             .map_err(|failure| vec![failure.to_string()])
     }
 
     /// A file that was in force and is gone was rather lost than meant: its defaults may allow
     /// what it denied.
     fn refuse_gone(&self, config: &Config) -> Result<(), Vec<String>> {
-        let in_force = &self.worlds.current().config.files;
+        let in_force = &self.snapshots.current().config.files;
         let gone = in_force.iter().filter(|name| !config.files.contains(name));
         let gone: Vec<String> = gone
             .map(|name| {
@@ -135,8 +135,8 @@ impl Reloader {
 
     /// Listeners and paths stay as they are until a restart.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
-        let world = self.worlds.current();
-        let (old, new) = (&world.config.proxy, &mut config.proxy);
+        let snapshot = self.snapshots.current();
+        let (old, new) = (&snapshot.config.proxy, &mut config.proxy);
         let changed = [
             ("listen", self.source.listen != new.listen),
             ("data_dir", old.data_dir != new.data_dir),

@@ -12,7 +12,7 @@ use addons::contract::{
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 
-use super::World;
+use super::Snapshot;
 
 /// What was asked, as far as it was read.
 pub(super) struct Asked {
@@ -49,18 +49,18 @@ pub(super) struct Flight<'w> {
 }
 
 impl<'w> Flight<'w> {
-    pub fn begin(world: &'w World, peer: SocketAddr, asked: Asked) -> Self {
+    pub fn begin(snapshot: &'w Snapshot, peer: SocketAddr, asked: Asked) -> Self {
         let client = Client {
             source: Some(Source::Address(fold_address(peer.ip()))),
             peer: Some(peer),
         };
-        let entry = world.config.allowlist.find(&asked.host).cloned();
+        let entry = snapshot.config.allowlist.find(&asked.host).cloned();
         let mut flow = Flow::new(Kind::Dns, client, Scheme::Http, asked.host, 53, entry);
         let record_type = asked.record_type;
         flow.record.method = record_type.map(|record_type| <&str>::from(record_type).into());
         flow.counters.bytes_in.store(asked.length as u64, Relaxed);
         Self {
-            chain: &world.chain,
+            chain: &snapshot.chain,
             flow,
             outcome: Outcome {
                 status: 0,

@@ -14,12 +14,12 @@ mod udp;
 
 use std::sync::Arc;
 
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 pub use bounds::Limits;
 pub use hickory_resolver::net::xfer::Protocol;
 pub use question::{Refused, read_question};
 pub use server::DnsServer;
 
-/// Answers the world in force now; called for every packet.
-pub type CurrentWorld = Arc<dyn Fn() -> Arc<World> + Send + Sync>;
+/// Answers the snapshot in force now; called for every packet.
+pub type CurrentSnapshot = Arc<dyn Fn() -> Arc<Snapshot> + Send + Sync>;

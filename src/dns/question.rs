@@ -9,7 +9,7 @@ use hickory_proto::rr::{DNSClass, Record, RecordType};
 use hickory_resolver::net::xfer::Protocol;
 use hickory_server::server::Request;
 
-use super::World;
+use super::Snapshot;
 use super::bounds::{Bounds, Share};
 use super::flight::{Asked, Flight, response_code};
 use super::message::{encode, reflect};
@@ -17,7 +17,7 @@ use crate::net::Answer;
 
 /// A question from a known source, not parsed yet.
 pub(super) struct Question {
-    pub world: Arc<World>,
+    pub snapshot: Arc<Snapshot>,
     pub bounds: Arc<Bounds>,
     pub container: Arc<Container>,
     pub share: Arc<Share>,
@@ -39,7 +39,7 @@ impl Question {
             }) => return self.refuse(code, denial, answer),
         };
         let asked = Asked::query(&query, self.packet.len());
-        let mut flight = Flight::begin(&self.world, self.peer, asked);
+        let mut flight = Flight::begin(&self.snapshot, self.peer, asked);
         match self.judge(&mut flight.flow, query).await {
             Ok(answer) => {
                 let bytes = encode(&request, answer.code, &answer.records);
@@ -57,14 +57,14 @@ impl Question {
 
     /// What is no question that could be judged still ends as a flow of its container.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
-        Flight::begin(&self.world, self.peer, Asked::nothing(self.packet.len()))
+        Flight::begin(&self.snapshot, self.peer, Asked::nothing(self.packet.len()))
             .of(&self.container)
             .refused(code, denial.by("dns"), answer.len());
         answer
     }
 
     async fn judge(&self, flow: &mut Flow, mut query: DnsQuery) -> Result<Answer, Denial> {
-        let chain = &self.world.chain;
+        let chain = &self.snapshot.chain;
         let cleared = chain.dns_query(flow, &mut query).await?;
         if !self.is_answered(query.record_type) {
             return Ok(Answer {
@@ -88,11 +88,11 @@ impl Question {
     /// nobody would judge, and keys that would hide the name from us.
     fn is_answered(&self, record_type: u16) -> bool {
         let hints = [RecordType::HTTPS, RecordType::SVCB].map(u16::from);
-        !hints.contains(&record_type) && self.world.config.proxy.dns.types.contains(&record_type)
+        !hints.contains(&record_type) && self.snapshot.config.proxy.dns.types.contains(&record_type)
     }
 
     async fn resolve(&self, cleared: &Cleared, query: &DnsQuery) -> Result<Answer, Denial> {
-        let (resolver, record_type) = (&self.world.resolver, query.record_type.into());
+        let (resolver, record_type) = (&self.snapshot.resolver, query.record_type.into());
         // What is known takes nobody's place: a nameserver that hangs fills those.
         if let Some(answer) = resolver.at_hand(cleared, &query.name, record_type)? {
             return Ok(answer);

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::bounds::Limits;
 use super::service::Service;
-use super::{CurrentWorld, tcp, udp};
+use super::{CurrentSnapshot, tcp, udp};
 
 /// Asked of the kernel, which grants what its own limit allows: room for a burst while the loops
 /// are busy.
@@ -65,8 +65,8 @@ impl DnsServer {
 
     /// Serves within these limits until `shutdown`, then stops receiving and returns when the questions under way
     /// are answered.
-    pub async fn serve(self, world: CurrentWorld, limits: Limits, shutdown: CancellationToken) {
-        let service = Arc::new(Service::new(world, limits));
+    pub async fn serve(self, snapshot: CurrentSnapshot, limits: Limits, shutdown: CancellationToken) {
+        let service = Arc::new(Service::new(snapshot, limits));
         let tasks = TaskTracker::new();
         for (socket, listener) in self.sockets {
             for _ in 0..UDP_LOOPS {

@@ -12,11 +12,11 @@ use super::bounds::{Bounds, Limits};
 use super::flight::{Asked, Flight, response_code};
 use super::message::Packet;
 use super::question::Question;
-use super::{CurrentWorld, World};
+use super::{CurrentSnapshot, Snapshot};
 
 /// What the sockets ask about packets and connections.
 pub(super) struct Service {
-    world: CurrentWorld,
+    snapshot: CurrentSnapshot,
     bounds: Arc<Bounds>,
 }
 
@@ -44,9 +44,9 @@ impl Seat {
 }
 
 impl Service {
-    pub fn new(world: CurrentWorld, limits: Limits) -> Self {
+    pub fn new(snapshot: CurrentSnapshot, limits: Limits) -> Self {
         Self {
-            world,
+            snapshot,
             bounds: Arc::new(Bounds::new(limits)),
         }
     }
@@ -56,16 +56,16 @@ impl Service {
         let Some(packet) = Packet::new(bytes) else {
             return Admission::Silence;
         };
-        let world = (self.world)();
-        let container = match find(&world, peer) {
+        let snapshot = (self.snapshot)();
+        let container = match find(&snapshot, peer) {
             Ok(Some(container)) => container,
             Ok(None) => {
                 let denial = Denial::new(Code::UnknownSource, "Unknown source IP");
-                return self.brush_off(&world, packet, peer, denial);
+                return self.brush_off(&snapshot, packet, peer, denial);
             }
             Err(_unavailable) => {
                 let denial = Denial::new(Code::RegistryUnavailable, "Registry unavailable");
-                return self.brush_off(&world, packet, peer, denial);
+                return self.brush_off(&snapshot, packet, peer, denial);
             }
         };
         let share = container.owned(|| self.bounds.share());
@@ -75,13 +75,13 @@ impl Service {
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
             let denial = Denial::malformed("not one plain question").by("dns");
-            Flight::begin(&world, peer, Asked::nothing(packet.len()))
+            Flight::begin(&snapshot, peer, Asked::nothing(packet.len()))
                 .of(&container)
                 .refused(code, denial, answer.len());
             return Admission::Refusal(answer);
         }
         Admission::Question(Question {
-            world,
+            snapshot,
             bounds: Arc::clone(&self.bounds),
             share: Arc::clone(share),
             container,
@@ -94,7 +94,7 @@ impl Service {
     /// A seat for a connection, if there is one left for its source. Unknown sources share a
     /// few among them, in which they are told that they are refused.
     pub fn seat(&self, peer: SocketAddr) -> Option<Seat> {
-        let (own, lease_ended) = match find(&(self.world)(), peer) {
+        let (own, lease_ended) = match find(&(self.snapshot)(), peer) {
             Ok(Some(container)) => (
                 Arc::clone(&container.owned(|| self.bounds.share()).connections),
                 container.ended().clone(),
@@ -117,7 +117,7 @@ impl Service {
     /// cost more than receiving it.
     fn brush_off(
         &self,
-        world: &World,
+        snapshot: &Snapshot,
         packet: Packet<'_>,
         peer: SocketAddr,
         denial: Denial,
@@ -127,7 +127,7 @@ impl Service {
         }
         let code = response_code(&denial);
         let answer = packet.reflect(code);
-        Flight::begin(world, peer, Asked::nothing(packet.len())).refused(
+        Flight::begin(snapshot, peer, Asked::nothing(packet.len())).refused(
             code,
             denial.by("identity"),
             answer.len(),
@@ -137,10 +137,10 @@ impl Service {
 }
 
 fn find(
-    world: &World,
+    snapshot: &Snapshot,
     peer: SocketAddr,
 ) -> Result<Option<Arc<Container>>, addons::contract::Unavailable> {
-    world
+    snapshot
         .containers
         .find(&Source::Address(fold_address(peer.ip())))
 }

@@ -62,8 +62,8 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
 /// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
 /// not become its successor.
 fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<u64>) {
-    let world = engine.world();
-    let Some(connection) = Connection::admit(Arc::clone(engine), &world, client) else {
+    let snapshot = engine.snapshot();
+    let Some(connection) = Connection::admit(Arc::clone(engine), &snapshot, client) else {
         return;
     };
     let bound = connection.container.as_ref().map(|bound| bound.lease);

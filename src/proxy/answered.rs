@@ -128,7 +128,7 @@ fn filtering(
         return Ok(None);
     }
     let inspection = &exchange.connection.engine.inspection;
-    let limit = exchange.live.world.config.proxy.limits.inspect_memory;
+    let limit = exchange.live.snapshot.config.proxy.limits.inspect_memory;
     let reserve = || inspection.begin(exchange.live.flow.container()?, limit);
     let filtering = Filtering::of_response(head, false, reserve)
         .inspect_err(|denial| inspection.count(denial))?;

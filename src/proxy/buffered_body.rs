@@ -55,11 +55,11 @@ pub async fn judge_request(
         judges.for_client(denial)
     })?;
     let live = &mut exchange.live;
-    let values = live.world.config.proxy.limits.inspect_values;
+    let values = live.snapshot.config.proxy.limits.inspect_values;
     let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
     let before = given.bytes().len();
     let _waiting = exchange.connection.activity.wait();
-    let judging = live.world.chain.judge(&mut live.flow, head, judges, given);
+    let judging = live.snapshot.chain.judge(&mut live.flow, head, judges, given);
     let bytes = judging
         .await
         .inspect_err(|denial| inspection.count(denial))?;
@@ -92,7 +92,7 @@ async fn read_request(
     } else {
         buffer.expect(body.size_hint().lower())?;
     }
-    let limits = &exchange.live.world.config.proxy.limits;
+    let limits = &exchange.live.snapshot.config.proxy.limits;
     let deadline = Instant::from_std(exchange.live.flow.started) + limits.inspect_timeout;
     let reading = async {
         match decoder {
@@ -207,9 +207,9 @@ pub async fn judge_response(
         judges.for_client(denial)
     })?;
     let live = &mut exchange.live;
-    let values = live.world.config.proxy.limits.inspect_values;
+    let values = live.snapshot.config.proxy.limits.inspect_values;
     let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
-    let judging = live.world.chain.judge(&mut live.flow, head, judges, given);
+    let judging = live.snapshot.chain.judge(&mut live.flow, head, judges, given);
     let bytes = judging
         .await
         .inspect_err(|denial| inspection.count(denial))?;
@@ -229,7 +229,7 @@ async fn read_response(
     let mut filtering = Filtering::of_response(head, true, reserve)?;
     buffer.expect(body.size_hint().lower())?;
     let live = &exchange.live;
-    let limits = &live.world.config.proxy.limits;
+    let limits = &live.snapshot.config.proxy.limits;
     let _waiting = exchange.connection.activity.wait();
     let reading = async {
         while !filtering.ended {
@@ -283,7 +283,7 @@ impl Buffer {
     /// A buffer for `most` bytes, or fewer where the configuration says so.
     fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
         let live = &exchange.live;
-        let limits = &live.world.config.proxy.limits;
+        let limits = &live.snapshot.config.proxy.limits;
         let inspection = &exchange.connection.engine.inspection;
         let container = live.flow.container()?;
         Ok(Self {

@@ -14,7 +14,7 @@ use super::activity::{Activity, Patience};
 use super::permission::Permitted;
 use super::upstream::{Http1, LeasePool};
 use super::workers::Place;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
 /// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.
@@ -52,10 +52,10 @@ pub struct Connection {
 impl Connection {
     /// Counts the connection and finds out who it is; `None` where there are so many already
     /// that it is not even told so.
-    pub fn admit(engine: Arc<Engine>, world: &World, client: Client) -> Option<Self> {
-        let container = identify(world, &client);
-        let limits = &world.config.proxy.limits;
-        let mut patience = Patience::from(&world.config.proxy);
+    pub fn admit(engine: Arc<Engine>, snapshot: &Snapshot, client: Client) -> Option<Self> {
+        let container = identify(snapshot, &client);
+        let limits = &snapshot.config.proxy.limits;
+        let mut patience = Patience::from(&snapshot.config.proxy);
         let share = match &container {
             Some(container) => Arc::clone(container.owned(Arc::<ConnectionCount>::default)),
             None => Arc::clone(&engine.strangers),
@@ -121,11 +121,11 @@ impl Connection {
     }
 
     /// Takes the upstream connection that was kept for where a flow goes.
-    pub fn take_kept(&self, epoch: u64, flow: &Flow) -> Option<Box<Http1>> {
+    pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
         let mut kept = self.kept.lock();
         let at = kept
             .iter()
-            .rposition(|one| one.epoch == epoch && one.target.is_of(flow))?;
+            .rposition(|one| one.generation == generation && one.target.is_of(flow))?;
         Some(kept.swap_remove(at))
     }
 
@@ -149,8 +149,8 @@ impl Connection {
         let Some(container) = &self.container else {
             return;
         };
-        let world = self.engine.world();
-        let pool = LeasePool::of(container, &world);
+        let snapshot = self.engine.snapshot();
+        let pool = LeasePool::of(container, &snapshot);
         for one in self.kept.lock().drain(..) {
             pool.hand_back(container, one);
         }
@@ -199,8 +199,8 @@ impl Drop for Connection {
 /// Who is at the other end. Where there is no answer, the chain asks again for each flow, denies
 /// it and gives the reason. A lease that is over binds nothing: the connection would end with it
 /// before that reason is told.
-fn identify(world: &World, client: &Client) -> Option<Arc<Container>> {
-    let found = world.containers.find(client.source.as_ref()?).ok()??;
+fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
+    let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
     let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());
     (!over).then_some(found)
 }

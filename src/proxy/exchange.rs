@@ -69,7 +69,7 @@ fn begin(
     door: &Door,
     request: Request<Incoming>,
 ) -> (Box<Exchange>, Result<Box<Asked>, Denial>) {
-    let world = connection.engine.world();
+    let snapshot = connection.engine.snapshot();
     let (scheme, authority, malformed) = match destination(door, &request) {
         Ok((scheme, authority)) => (scheme, authority, None),
         Err(denial) => {
@@ -78,11 +78,11 @@ fn begin(
         }
     };
     let client = connection.client.clone();
-    let mut flow = world.flow(Kind::Http, client, scheme, authority.host, authority.port);
+    let mut flow = snapshot.flow(Kind::Http, client, scheme, authority.host, authority.port);
     flow.principal = connection.principal.clone();
     flow.record.method = Some(name_of(request.method()));
     let refusal = connection.refusal.clone().or(malformed);
-    let mut exchange = Exchange::begin(connection, flow, world);
+    let mut exchange = Exchange::begin(connection, flow, snapshot);
     let goes_anywhere = matches!(door, Door::Plain);
     if goes_anywhere {
         *exchange.connection.in_hand.lock() = Some(Permitted::of(&exchange.live));
@@ -144,7 +144,7 @@ impl Asked {
         let (response, upstream) = self.send(exchange, &cleared, body).await?;
         let live = &mut exchange.live;
         let mut answered = Answered::read(response, upstream, opening, &live.flow.host)?;
-        let chain = &live.world.chain;
+        let chain = &live.snapshot.chain;
         chain.response(&mut live.flow, &mut answered.head).await?;
         if let Some(judges) = answered.head.take_judges() {
             Box::pin(answered.judge(exchange, judges)).await?;
@@ -153,7 +153,7 @@ impl Asked {
     }
 
     async fn judge(&mut self, exchange: &mut Exchange) -> Result<Cleared, Denial> {
-        let (flow, chain) = (&mut exchange.live.flow, &exchange.live.world.chain);
+        let (flow, chain) = (&mut exchange.live.flow, &exchange.live.snapshot.chain);
         if self.goes_anywhere {
             chain.tunnel(flow).await?;
         }
@@ -298,8 +298,8 @@ async fn acquire(
 ) -> Result<Upstream, Denial> {
     let live = &mut exchange.live;
     if want != Want::Websocket {
-        let epoch = live.world.epoch;
-        while let Some(mut kept) = exchange.connection.take_kept(epoch, &live.flow) {
+        let generation = live.snapshot.generation;
+        while let Some(mut kept) = exchange.connection.take_kept(generation, &live.flow) {
             if upstream::ready(&mut kept).await {
                 live.flow.record.upstream = Some(kept.address);
                 return Ok(Upstream::Http1(kept));
@@ -307,7 +307,7 @@ async fn acquire(
         }
     }
     let container = Arc::clone(live.flow.container()?);
-    let pool = LeasePool::of(&container, &live.world);
+    let pool = LeasePool::of(&container, &live.snapshot);
     let target = Target::of(&live.flow);
     // Room for a handshake: kilobytes.
     let upstream = Box::pin(pool.acquire(live, cleared, &target, want)).await?;

@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -57,10 +57,10 @@ impl MintBudget {
 }
 
 /// Whether the host has a certificate, or may have one minted now.
-pub fn permit(connection: &Connection, world: &World, host: &Host) -> Verdict {
+pub fn permit(connection: &Connection, snapshot: &Snapshot, host: &Host) -> Verdict {
     match connection.engine.authority.cached(host) {
         Some(_) => Ok(()),
-        None => budget(connection, world, false),
+        None => budget(connection, snapshot, false),
     }
 }
 
@@ -68,7 +68,7 @@ pub fn permit(connection: &Connection, world: &World, host: &Host) -> Verdict {
 /// the lease, since a signature is work that a sandbox could ask for without end.
 pub fn config(
     connection: &Connection,
-    world: &World,
+    snapshot: &Snapshot,
     host: &Host,
 ) -> Result<Arc<ServerConfig>, Denial> {
     let outcomes = &connection.engine.metrics.leaf_certificates;
@@ -77,7 +77,7 @@ pub fn config(
         outcomes.with_label_values(&["cached"]).inc();
         return Ok(config);
     }
-    budget(connection, world, true)?;
+    budget(connection, snapshot, true)?;
     let minted = authority.mint(host);
     let outcome = if minted.is_ok() { "minted" } else { "failed" };
     outcomes.with_label_values(&[outcome]).inc();
@@ -87,9 +87,9 @@ pub fn config(
     })
 }
 
-fn budget(connection: &Connection, world: &World, takes: bool) -> Verdict {
+fn budget(connection: &Connection, snapshot: &Snapshot, takes: bool) -> Verdict {
     let container = connection.container.as_ref().ok_or_else(Denial::internal)?;
-    let per_minute = world.config.proxy.limits.certificates_per_minute;
+    let per_minute = snapshot.config.proxy.limits.certificates_per_minute;
     let asked = container.owned(MintBudget::new).ask(per_minute, takes);
     asked.map_err(|wait| {
         let outcomes = &connection.engine.metrics.leaf_certificates;

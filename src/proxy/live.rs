@@ -6,14 +6,14 @@ use std::time::Instant;
 use addons::contract::{Denial, Flow, Outcome};
 
 use super::connection::Connection;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// Holds a flow until it ends. Dropping it tells the chain, so there is no path on which a flow
 /// ends unrecorded; until [`LiveFlow::complete`] was called it counts as aborted.
 pub struct LiveFlow {
     pub flow: Flow,
     /// What the flow began with and keeps until it ends, whatever is reloaded meanwhile.
-    pub world: Arc<World>,
+    pub snapshot: Arc<Snapshot>,
     status: u16,
     denial: Option<Denial>,
     completed: bool,
@@ -22,10 +22,10 @@ pub struct LiveFlow {
 }
 
 impl LiveFlow {
-    pub fn new(flow: Flow, world: Arc<World>) -> Self {
+    pub fn new(flow: Flow, snapshot: Arc<Snapshot>) -> Self {
         Self {
             flow,
-            world,
+            snapshot,
             status: 0,
             denial: None,
             completed: false,
@@ -65,7 +65,7 @@ impl Drop for LiveFlow {
             aborted: !self.completed,
             duration: ended.saturating_duration_since(self.flow.started),
         };
-        self.world.chain.finished(&self.flow, &outcome);
+        self.snapshot.chain.finished(&self.flow, &outcome);
     }
 }
 
@@ -77,9 +77,9 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn begin(connection: Arc<Connection>, flow: Flow, world: Arc<World>) -> Box<Self> {
+    pub fn begin(connection: Arc<Connection>, flow: Flow, snapshot: Arc<Snapshot>) -> Box<Self> {
         connection.activity.begin(flow.started.into());
-        let live = LiveFlow::new(flow, world);
+        let live = LiveFlow::new(flow, snapshot);
         Box::new(Self { live, connection })
     }
 }

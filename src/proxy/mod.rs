@@ -46,13 +46,13 @@ pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};
 pub use workers::Workers;
 
 use crate::tls::Authority;
-use crate::world::{World, Worlds};
+use crate::snapshot::{Snapshot, SnapshotStore};
 use connection::ConnectionCount;
 use inspection::Inspection;
 
 /// What all connections share.
 pub struct Engine {
-    pub(crate) worlds: Arc<Worlds>,
+    pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) authority: Arc<Authority>,
     pub(crate) metrics: ProxyMetrics,
     pub(crate) connections: Arc<ConnectionCount>,
@@ -73,16 +73,16 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that serves the world in force at the time, to so many connections at once.
+    /// An engine that serves the snapshot in force at the time, to so many connections at once.
     pub fn new(
-        worlds: Arc<Worlds>,
+        snapshots: Arc<SnapshotStore>,
         authority: Arc<Authority>,
         workers: Workers,
         most_connections: usize,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         Ok(Self {
-            worlds,
+            snapshots,
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
@@ -101,9 +101,9 @@ impl Engine {
         self.authority.refresh()
     }
 
-    /// The world in force.
-    pub(crate) fn world(&self) -> Arc<World> {
-        self.worlds.current()
+    /// The snapshot in force.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshots.current()
     }
 
     /// Lets flows finish within `limit`, then ends them.

@@ -118,7 +118,7 @@ pub async fn within(
     mut sending: Pin<&mut impl Future<Output = Sent>>,
 ) -> Result<Sent<Box<TrySendError<Request<RequestBody>>>>, Denial> {
     let live = &exchange.live;
-    let limit = live.world.config.proxy.upstream.response_timeout;
+    let limit = live.snapshot.config.proxy.upstream.response_timeout;
     let _waiting = exchange.connection.activity.wait();
     let sent = || live.flow.counters.bytes_in.load(Ordering::Relaxed);
     let mut before = sent();

@@ -6,7 +6,7 @@ use addons::contract::{Fault, Host, Kind, Scheme};
 
 use super::connection::Connection;
 use super::live::LiveFlow;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// How long after a reload the request in hand is looked at: one that began under the old
 /// configuration has said by then where it goes.
@@ -15,7 +15,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// What was permitted, and under which configuration.
 #[derive(Clone)]
 pub struct Permitted {
-    epoch: u64,
+    generation: u64,
     kind: Kind,
     scheme: Scheme,
     host: Host,
@@ -27,7 +27,7 @@ impl Permitted {
     pub fn of(live: &LiveFlow) -> Self {
         let flow = &live.flow;
         Self {
-            epoch: live.world.epoch,
+            generation: live.snapshot.generation,
             kind: flow.kind,
             scheme: flow.scheme,
             host: flow.host.clone(),
@@ -47,11 +47,11 @@ impl Connection {
     }
 
     async fn tunnel_revoked(&self, permitted: &Permitted) {
-        let mut epoch = permitted.epoch;
+        let mut generation = permitted.generation;
         loop {
-            let world = self.engine.worlds.after(epoch).await;
-            epoch = world.epoch;
-            if !Box::pin(self.may_still(permitted, &world)).await {
+            let snapshot = self.engine.snapshots.after(generation).await;
+            generation = snapshot.generation;
+            if !Box::pin(self.may_still(permitted, &snapshot)).await {
                 return;
             }
         }
@@ -59,14 +59,14 @@ impl Connection {
 
     /// On a connection whose requests go here and there.
     async fn request_revoked(&self) {
-        let mut epoch = self.engine.world().epoch;
+        let mut generation = self.engine.snapshot().generation;
         loop {
-            let world = self.engine.worlds.after(epoch).await;
-            epoch = world.epoch;
+            let snapshot = self.engine.snapshots.after(generation).await;
+            generation = snapshot.generation;
             tokio::time::sleep(SETTLE).await;
             let permitted = self.in_hand.lock().clone();
             if let Some(permitted) = permitted
-                && !Box::pin(self.may_still(&permitted, &world)).await
+                && !Box::pin(self.may_still(&permitted, &snapshot)).await
             {
                 return;
             }
@@ -75,15 +75,15 @@ impl Connection {
 
     /// Asks the chain without counting anything. Only a rule takes a permission away: what
     /// stands is not ended because something is out of order just now.
-    async fn may_still(&self, permitted: &Permitted, world: &World) -> bool {
+    async fn may_still(&self, permitted: &Permitted, snapshot: &Snapshot) -> bool {
         let Permitted {
             kind, scheme, port, ..
         } = *permitted;
         let host = permitted.host.clone();
-        let flow = world.flow(kind, self.client.clone(), scheme, host, port);
+        let flow = snapshot.flow(kind, self.client.clone(), scheme, host, port);
         let mut flow = flow.rehearse();
         flow.principal = self.principal.clone();
-        match world.chain.tunnel(&mut flow).await {
+        match snapshot.chain.tunnel(&mut flow).await {
             Ok(_) => true,
             Err(denial) => denial.code().fault() != Fault::Policy,
         }

@@ -98,8 +98,8 @@ where
 }
 
 fn max_header_bytes(connection: &Connection) -> usize {
-    let world = connection.engine.world();
-    world.config.proxy.limits.max_header_bytes
+    let snapshot = connection.engine.snapshot();
+    snapshot.config.proxy.limits.max_header_bytes
 }
 
 /// How a connection ended.
@@ -182,13 +182,13 @@ async fn quiet(connection: &Connection) {
 
 /// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
 fn note_failure(connection: &Connection, door: &Door, error: &hyper::Error) {
-    let world = connection.engine.world();
+    let snapshot = connection.engine.snapshot();
     let (scheme, Authority { host, port }) = door.destination();
     let client = connection.client.clone();
-    let mut flow = world.flow(Kind::Http, client, scheme, host, port);
+    let mut flow = snapshot.flow(Kind::Http, client, scheme, host, port);
     flow.principal = connection.principal.clone();
     let denial = Denial::malformed("the head cannot be read").by("proxy");
-    let mut live = LiveFlow::new(flow, world);
+    let mut live = LiveFlow::new(flow, snapshot);
     live.denied(&denial);
     if error.is_parse_too_large() {
         live.answered(431);

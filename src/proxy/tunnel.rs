@@ -73,7 +73,7 @@ async fn answer<S: Socket>(
     connection: Arc<Connection>,
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
-    let world = connection.engine.world();
+    let snapshot = connection.engine.snapshot();
     let named = request
         .uri()
         .authority()
@@ -84,7 +84,7 @@ async fn answer<S: Socket>(
         port: 0,
     });
     let Authority { host, port } = authority.clone();
-    let mut flow = world.flow(
+    let mut flow = snapshot.flow(
         Kind::Tunnel,
         connection.client.clone(),
         Scheme::Https,
@@ -94,7 +94,7 @@ async fn answer<S: Socket>(
     flow.principal = connection.principal.clone();
     flow.record.method = Some("CONNECT".into());
     connection.activity.begin(flow.started.into());
-    let mut live = LiveFlow::new(flow, world);
+    let mut live = LiveFlow::new(flow, snapshot);
     // Some clients send the proxy's own name as Host here. It says nothing: the request line
     // rules, and no field of this head goes any further.
     let permitted = match named {
@@ -138,13 +138,13 @@ async fn permit(
         return Err(refusal.clone().by("proxy"));
     }
     live.flow.claimed_id = addons::identity::claimed_id(headers);
-    let cleared: Cleared = live.world.chain.tunnel(&mut live.flow).await?;
+    let cleared: Cleared = live.snapshot.chain.tunnel(&mut live.flow).await?;
     connection.is_bound(&live.flow)?;
-    let passthrough = &live.world.config.proxy.tls.passthrough;
+    let passthrough = &live.snapshot.config.proxy.tls.passthrough;
     if passthrough.find(&live.flow.host).is_none() {
         // Now, while a denial can still be told. On port 80 it is hardly ever needed.
         if live.flow.port != 80 {
-            leaf::permit(connection, &live.world, &live.flow.host)?;
+            leaf::permit(connection, &live.snapshot, &live.flow.host)?;
         }
         return Ok(None);
     }
@@ -285,7 +285,7 @@ impl Tunnel {
         io: ClientIo<S>,
         accepted: Accepted,
     ) -> Result<Inside<S>, Denial> {
-        let config = leaf::config(&self.connection, &self.live.world, &self.authority.host)?;
+        let config = leaf::config(&self.connection, &self.live.snapshot, &self.authority.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let patience = self.connection.patience.header;
         let stream = match timeout(patience, handshake).await {

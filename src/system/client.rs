@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::proxy::{LiveFlow, handshake, open_raw};
-use crate::world::Worlds;
+use crate::snapshot::SnapshotStore;
 
 /// From the look-up to the answer's last byte: what waits for a token is a request that waits.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -52,15 +52,15 @@ impl From<Denial> for SystemError {
 /// house, HTTP/1.1, no redirects followed.
 #[derive(Default)]
 pub struct SystemClient {
-    /// Known once there are any: what a world is built from holds this client.
-    worlds: OnceLock<Weak<Worlds>>,
+    /// Known once there are any: what a snapshot is built from holds this client.
+    snapshots: OnceLock<Weak<SnapshotStore>>,
 }
 
 impl SystemClient {
     /// Uses the configuration that is in force there from now on.
-    pub fn follow(&self, worlds: &Arc<Worlds>) {
+    pub fn follow(&self, snapshots: &Arc<SnapshotStore>) {
         // A second call would name the same ones.
-        let _ = self.worlds.set(Arc::downgrade(worlds));
+        let _ = self.snapshots.set(Arc::downgrade(snapshots));
     }
 
     /// Sends a request for a named part of the appliance, to one of its own hosts, and answers
@@ -91,15 +91,15 @@ impl SystemClient {
         limit: Duration,
         request: Request<Bytes>,
     ) -> Result<Response<Bytes>, SystemError> {
-        let worlds = self.worlds.get().and_then(Weak::upgrade);
-        let world = worlds.ok_or(SystemError::Starting)?.current();
+        let snapshots = self.snapshots.get().and_then(Weak::upgrade);
+        let snapshot = snapshots.ok_or(SystemError::Starting)?.current();
         let (scheme, authority) = destination(request.uri())?;
         let (host, port) = (authority.host, authority.port);
-        let mut flow = world.flow(Kind::Http, Client::default(), scheme, host, port);
+        let mut flow = snapshot.flow(Kind::Http, Client::default(), scheme, host, port);
         flow.principal = Some(principal);
         flow.record.method = Some(request.method().as_str().to_owned().into());
         flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
-        let mut live = LiveFlow::new(flow, world);
+        let mut live = LiveFlow::new(flow, snapshot);
         let answered = match timeout(limit, exchange(&mut live, request)).await {
             Ok(answered) => answered,
             Err(_elapsed) => Err(Denial::new(
@@ -133,14 +133,14 @@ fn destination(uri: &Uri) -> Result<(Scheme, Authority), SystemError> {
 }
 
 async fn exchange(live: &mut LiveFlow, request: Request<Bytes>) -> Result<Response<Bytes>, Denial> {
-    let world = Arc::clone(&live.world);
-    let (cleared, request) = clear(&world.chain, &mut live.flow, request).await?;
+    let snapshot = Arc::clone(&live.snapshot);
+    let (cleared, request) = clear(&snapshot.chain, &mut live.flow, request).await?;
     let (socket, _) = open_raw(live, &cleared).await?;
     if live.flow.scheme == Scheme::Http {
         return converse(live, socket, request).await;
     }
-    let (config, _) = world.upstream_tls.for_lease();
-    let tls = handshake(&world, &live.flow.host, socket, config)
+    let (config, _) = snapshot.upstream_tls.for_lease();
+    let tls = handshake(&snapshot, &live.flow.host, socket, config)
         .await
         .map_err(crate::proxy::Dialled::into_denial)?;
     converse(live, tls, request).await
@@ -151,7 +151,7 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, Denial> {
-    let chain = Arc::clone(&live.world.chain);
+    let chain = Arc::clone(&live.snapshot.chain);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broke_off(live, &error))?;

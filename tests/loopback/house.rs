@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{DnsServer, Limits};
 use unified_proxy::net::{Places, Resolver};
 use unified_proxy::tls::UpstreamTls;
-use unified_proxy::world::World;
+use unified_proxy::snapshot::Snapshot;
 
 use super::*;
 
@@ -48,19 +48,19 @@ impl House {
         let more = types.iter().map(|kind| u16::from(*kind));
         config.proxy.dns.types.extend(more);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let world = Arc::new(World {
+        let snapshot = Arc::new(Snapshot {
             chain: chain(&containers, &log),
             resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
             config: Arc::new(config),
             containers: containers.clone(),
-            epoch: 1,
+            generation: 1,
             places: Arc::new(Places::new(1)),
             upstream_tls: UpstreamTls::load(None, provider).unwrap(),
         });
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = server.local_addresses().unwrap()[0];
         let shutdown = CancellationToken::new();
-        let current = Arc::new(move || Arc::clone(&world));
+        let current = Arc::new(move || Arc::clone(&snapshot));
         let served = tokio::spawn(server.serve(current, Limits::default(), shutdown.clone()));
         Self {
             address,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Driver, Http1, Http2, Target, Upstream};
 use crate::net::{self, UpstreamSocket};
 use crate::proxy::live::LiveFlow;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -62,15 +62,15 @@ pub async fn open_raw(
     live: &mut LiveFlow,
     cleared: &Cleared,
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    let (flow, world) = (&mut live.flow, &live.world);
-    let addresses = world
+    let (flow, snapshot) = (&mut live.flow, &live.snapshot);
+    let addresses = snapshot
         .resolver
         .lookup(cleared, &flow.host, flow.port)
         .await?;
-    let permit = world.chain.dial(flow, addresses).await?;
-    let limit = world.config.proxy.upstream.connect_timeout;
+    let permit = snapshot.chain.dial(flow, addresses).await?;
+    let limit = snapshot.config.proxy.upstream.connect_timeout;
     let container = flow.known_container().map(|container| &**container);
-    let connecting = net::connect(&permit, limit, &world.places, container);
+    let connecting = net::connect(&permit, limit, &snapshot.places, container);
     let (socket, address) = connecting.await?;
     flow.record.upstream = Some(address);
     Ok((socket, address))
@@ -84,32 +84,32 @@ pub async fn dial(
     config: Arc<ClientConfig>,
 ) -> Result<Upstream, Dialled> {
     let (socket, address) = open_raw(live, cleared).await?;
-    let world = &live.world;
+    let snapshot = &live.snapshot;
     let ended = live.flow.container()?.ended().clone();
     if target.scheme == Scheme::Http {
-        let speaking = speak_http1(socket, address, ended, target, world.epoch);
+        let speaking = speak_http1(socket, address, ended, target, snapshot.generation);
         return Ok(Upstream::Http1(Box::new(speaking.await?)));
     }
-    let stream = handshake(world, &target.host, socket, config).await?;
+    let stream = handshake(snapshot, &target.host, socket, config).await?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if is_http2 {
         Ok(Upstream::Http2(
             speak_http2(stream, address, ended, target).await?,
         ))
     } else {
-        let speaking = speak_http1(stream, address, ended, target, world.epoch);
+        let speaking = speak_http1(stream, address, ended, target, snapshot.generation);
         Ok(Upstream::Http1(Box::new(speaking.await?)))
     }
 }
 
 /// TLS over a connection, with the far side's certificate verified for the host.
 pub async fn handshake(
-    world: &World,
+    snapshot: &Snapshot,
     host: &Host,
     socket: UpstreamSocket,
     config: Arc<ClientConfig>,
 ) -> Result<TlsStream<UpstreamSocket>, Dialled> {
-    let limit = world.config.proxy.upstream.connect_timeout;
+    let limit = snapshot.config.proxy.upstream.connect_timeout;
     let connecting = TlsConnector::from(config).connect(server_name(host)?, socket);
     match timeout(limit, connecting).await {
         Ok(Ok(stream)) => Ok(stream),
@@ -156,7 +156,7 @@ pub(super) async fn speak_http1<T>(
     address: SocketAddr,
     ended: CancellationToken,
     target: &Target,
-    epoch: u64,
+    generation: u64,
 ) -> Result<Http1, Denial>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -168,7 +168,7 @@ where
     Ok(Http1 {
         sender,
         target: target.clone(),
-        epoch,
+        generation,
         address,
         host,
         idle_since: Instant::now(),

@@ -57,7 +57,7 @@ pub struct Http1 {
     pub sender: http1::SendRequest<RequestBody>,
     pub target: Target,
     /// The configuration that it was dialled under, and is good for.
-    pub epoch: u64,
+    pub generation: u64,
     pub address: SocketAddr,
     /// What requests on it say where they go.
     pub host: HeaderValue,

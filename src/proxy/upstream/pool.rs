@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{Dialled, dial};
 use super::{Http1, Http2, Target, Upstream};
 use crate::proxy::live::LiveFlow;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// Idle connections kept for one target; what is over is closed.
 const MAX_IDLE: usize = 16;
@@ -42,7 +42,7 @@ pub enum Want {
 /// Pooled connections, TLS sessions and HTTP/2 shares of one lease under one configuration; no
 /// other lease sees them, and what another configuration dialled may be judged otherwise by now.
 pub struct LeasePool {
-    epoch: u64,
+    generation: u64,
     http1: Arc<ClientConfig>,
     http2: Arc<ClientConfig>,
     connections: Mutex<Connections>,
@@ -75,24 +75,24 @@ struct Current(Mutex<Arc<LeasePool>>);
 
 impl LeasePool {
     /// The pool of a lease under the configuration of a flow.
-    pub fn of(container: &Container, world: &World) -> Arc<Self> {
-        let current = container.owned(|| Current(Mutex::new(Self::new(world))));
+    pub fn of(container: &Container, snapshot: &Snapshot) -> Arc<Self> {
+        let current = container.owned(|| Current(Mutex::new(Self::new(snapshot))));
         let mut current = current.0.lock();
-        if current.epoch < world.epoch {
-            *current = Self::new(world);
+        if current.generation < snapshot.generation {
+            *current = Self::new(snapshot);
         }
-        if current.epoch == world.epoch {
+        if current.generation == snapshot.generation {
             return Arc::clone(&current);
         }
         drop(current);
         // A flow that began before a reload: what it dials serves nobody else.
-        Self::new(world)
+        Self::new(snapshot)
     }
 
-    fn new(world: &World) -> Arc<Self> {
-        let (http1, http2) = world.upstream_tls.for_lease();
+    fn new(snapshot: &Snapshot) -> Arc<Self> {
+        let (http1, http2) = snapshot.upstream_tls.for_lease();
         Arc::new(Self {
-            epoch: world.epoch,
+            generation: snapshot.generation,
             http1,
             http2,
             connections: Mutex::default(),
@@ -199,7 +199,7 @@ impl LeasePool {
     /// Takes a connection back that nobody uses any more.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
-        if connection.sender.is_closed() || self.epoch != connection.epoch {
+        if connection.sender.is_closed() || self.generation != connection.generation {
             return;
         }
         connection.idle_since = Instant::now();

@@ -14,9 +14,9 @@ use crate::tls::UpstreamTls;
 /// The configuration in force and all that was built from it. A reload makes another one; a
 /// flow keeps the one it began with.
 #[derive(Clone)]
-pub struct World {
-    /// Told apart from the worlds before it.
-    pub epoch: u64,
+pub struct Snapshot {
+    /// Told apart from the snapshots before it.
+    pub generation: u64,
     pub config: Arc<Config>,
     pub chain: Arc<Chain>,
     pub containers: Arc<dyn Containers>,
@@ -25,7 +25,7 @@ pub struct World {
     pub upstream_tls: UpstreamTls,
 }
 
-impl World {
+impl Snapshot {
     /// Begins a flow, with the allowlist entry that its host falls under.
     pub fn flow(&self, kind: Kind, client: Client, scheme: Scheme, host: Host, port: u16) -> Flow {
         let entry: Option<Arc<Entry>> = self.config.allowlist.find(&host).cloned();
@@ -33,41 +33,41 @@ impl World {
     }
 }
 
-/// The world in force, and news of the next one.
-pub struct Worlds {
+/// The snapshot in force, and news of the next one.
+pub struct SnapshotStore {
     /// Each thread has a handle of its own: all flows hold it, and are counted there.
-    current: Shards<ArcSwap<World>>,
-    epoch: watch::Sender<u64>,
+    current: Shards<ArcSwap<Snapshot>>,
+    generation: watch::Sender<u64>,
 }
 
-impl Worlds {
+impl SnapshotStore {
     /// Begins with this one.
-    pub fn new(world: World) -> Self {
+    pub fn new(snapshot: Snapshot) -> Self {
         Self {
-            epoch: watch::Sender::new(world.epoch),
-            current: Shards::each(|| ArcSwap::from_pointee(world.clone())),
+            generation: watch::Sender::new(snapshot.generation),
+            current: Shards::each(|| ArcSwap::from_pointee(snapshot.clone())),
         }
     }
 
-    /// The world in force.
-    pub fn current(&self) -> Arc<World> {
+    /// The snapshot in force.
+    pub fn current(&self) -> Arc<Snapshot> {
         self.current.mine().load_full()
     }
 
     /// Puts another one in force, and tells everybody who waits for it.
-    pub fn replace(&self, world: World) {
-        let epoch = world.epoch;
+    pub fn replace(&self, snapshot: Snapshot) {
+        let generation = snapshot.generation;
         for current in self.current.all() {
-            current.store(Arc::new(world.clone()));
+            current.store(Arc::new(snapshot.clone()));
         }
-        self.epoch.send_replace(epoch);
+        self.generation.send_replace(generation);
     }
 
-    /// The world in force, as soon as it is another one than that of `epoch`.
-    pub async fn after(&self, epoch: u64) -> Arc<World> {
-        let mut epochs = self.epoch.subscribe();
+    /// The snapshot in force, as soon as it is another one than that of `generation`.
+    pub async fn after(&self, generation: u64) -> Arc<Snapshot> {
+        let mut generations = self.generation.subscribe();
         // It fails only when the sender is gone, and that one is ours.
-        let _ = epochs.wait_for(|current| *current != epoch).await;
+        let _ = generations.wait_for(|current| *current != generation).await;
         self.current()
     }
 }
