@@ -56,7 +56,7 @@ async fn zone() -> Nameserver {
 }
 
 /// A flow that passed its first phase, with the proof of it.
-async fn cleared(chain: &Chain, host: &str) -> (Flow, Cleared) {
+async fn cleared(chain: &Chain, host: &str) -> (Flow, ResolvePermit) {
     let host = Host::parse(host).unwrap();
     let client = Client {
         source: Some(Source::Address(CONTAINER.parse().unwrap())),

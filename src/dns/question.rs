@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use addons::contract::{Cleared, Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host};
+use addons::contract::{ResolvePermit, Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
 use hickory_resolver::net::xfer::Protocol;
@@ -91,7 +91,7 @@ impl Question {
         !hints.contains(&record_type) && self.snapshot.config.proxy.dns.types.contains(&record_type)
     }
 
-    async fn resolve(&self, cleared: &Cleared, query: &DnsQuery) -> Result<Answer, Denial> {
+    async fn resolve(&self, cleared: &ResolvePermit, query: &DnsQuery) -> Result<Answer, Denial> {
         let (resolver, record_type) = (&self.snapshot.resolver, query.record_type.into());
         // What is known takes nobody's place: a nameserver that hangs fills those.
         if let Some(answer) = resolver.at_hand(cleared, &query.name, record_type)? {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Addresses, Cleared, Code, Denial, Fault, Host};
+use addons::contract::{Addresses, ResolvePermit, Code, Denial, Fault, Host};
 use futures_util::future::{Either, select};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
@@ -152,7 +152,7 @@ impl Resolver {
     /// address literal answers itself.
     pub async fn lookup(
         &self,
-        _cleared: &Cleared,
+        _cleared: &ResolvePermit,
         host: &Host,
         port: u16,
     ) -> Result<Addresses, Denial> {
@@ -192,7 +192,7 @@ impl Resolver {
     /// failed.
     pub async fn records(
         &self,
-        cleared: &Cleared,
+        cleared: &ResolvePermit,
         host: &Host,
         record_type: RecordType,
     ) -> Result<Answer, Denial> {
@@ -206,7 +206,7 @@ impl Resolver {
     /// The same, as far as nobody has to be asked for it.
     pub fn at_hand(
         &self,
-        _cleared: &Cleared,
+        _cleared: &ResolvePermit,
         host: &Host,
         record_type: RecordType,
     ) -> Result<Option<Answer>, Denial> {

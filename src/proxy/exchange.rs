@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use addons::contract::{Cleared, Code, Denial, Flow, Judges, Kind, Request as Head};
+use addons::contract::{ResolvePermit, Code, Denial, Flow, Judges, Kind, Request as Head};
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
@@ -152,7 +152,7 @@ impl Asked {
         Ok(answered)
     }
 
-    async fn judge(&mut self, exchange: &mut Exchange) -> Result<Cleared, Denial> {
+    async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (flow, chain) = (&mut exchange.live.flow, &exchange.live.snapshot.chain);
         if self.goes_anywhere {
             chain.tunnel(flow).await?;
@@ -215,7 +215,7 @@ impl Asked {
     async fn send(
         &mut self,
         exchange: &mut Exchange,
-        cleared: &Cleared,
+        cleared: &ResolvePermit,
         mut body: RequestBody,
     ) -> Result<(Response<Incoming>, Upstream), Denial> {
         let denied = body.denial_slot();
@@ -293,7 +293,7 @@ impl Asked {
 /// A connection to send on: the one that was kept here, or one of the lease's.
 async fn acquire(
     exchange: &mut Exchange,
-    cleared: &Cleared,
+    cleared: &ResolvePermit,
     want: Want,
 ) -> Result<Upstream, Denial> {
     let live = &mut exchange.live;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use addons::contract::{Authority, Cleared, Code, Denial, Host, Kind, Scheme};
+use addons::contract::{Authority, ResolvePermit, Code, Denial, Host, Kind, Scheme};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -138,7 +138,7 @@ async fn permit(
         return Err(refusal.clone().by("proxy"));
     }
     live.flow.claimed_id = addons::identity::claimed_id(headers);
-    let cleared: Cleared = live.snapshot.chain.tunnel(&mut live.flow).await?;
+    let cleared: ResolvePermit = live.snapshot.chain.tunnel(&mut live.flow).await?;
     connection.is_bound(&live.flow)?;
     let passthrough = &live.snapshot.config.proxy.tls.passthrough;
     if passthrough.find(&live.flow.host).is_none() {

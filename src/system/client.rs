@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, Buffered, Chain, Cleared, Client, Code, Container, Denial, Flow, Kind, Lookup,
+    self, Authority, Buffered, Chain, ResolvePermit, Client, Code, Container, Denial, Flow, Kind, Lookup,
     Path, Principal, Scheme, System,
 };
 use bytes::Bytes;
@@ -176,7 +176,7 @@ async fn clear(
     chain: &Chain,
     flow: &mut Flow,
     request: Request<Bytes>,
-) -> Result<(Cleared, Request<Bytes>), Denial> {
+) -> Result<(ResolvePermit, Request<Bytes>), Denial> {
     if matches!(flow.principal, Some(Principal::System(_))) {
         return Ok((chain.system(flow).await?, request));
     }

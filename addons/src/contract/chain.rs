@@ -24,7 +24,7 @@ const REQUIRED: [&str; 2] = ["identity", "policy"];
 /// Proof that a flow passed its first phase: the resolver asks for it, so nothing is looked up
 /// before the verdict.
 #[derive(Debug)]
-pub struct Cleared(());
+pub struct ResolvePermit(());
 
 /// One way in which a chain is out of order.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -78,29 +78,29 @@ impl Chain {
     }
 
     /// A CONNECT, or a plain request's authority.
-    pub async fn tunnel(&self, flow: &mut Flow) -> Result<Cleared, Denial> {
+    pub async fn tunnel(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
         let forward = self.addons.iter();
         self.run(forward, flow, &mut (), |addon, flow, ()| addon.tunnel(flow))
             .await?;
-        Ok(Cleared(()))
+        Ok(ResolvePermit(()))
     }
 
     /// What the appliance asks for on its own behalf, in the place of a tunnel and a request.
-    pub async fn system(&self, flow: &mut Flow) -> Result<Cleared, Denial> {
+    pub async fn system(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
         let forward = self.addons.iter();
         self.run(forward, flow, &mut (), |addon, flow, ()| addon.system(flow))
             .await?;
-        Ok(Cleared(()))
+        Ok(ResolvePermit(()))
     }
 
     /// A request's head.
-    pub async fn request(&self, flow: &mut Flow, request: &mut Request) -> Result<Cleared, Denial> {
+    pub async fn request(&self, flow: &mut Flow, request: &mut Request) -> Result<ResolvePermit, Denial> {
         let forward = self.addons.iter();
         self.run(forward, flow, request, |addon, flow, request| {
             addon.request(flow, request)
         })
         .await?;
-        Ok(Cleared(()))
+        Ok(ResolvePermit(()))
     }
 
     /// A buffered body, judge by judge. Each judge has the deadline of a phase.
@@ -144,13 +144,13 @@ impl Chain {
         &self,
         flow: &mut Flow,
         query: &mut DnsQuery,
-    ) -> Result<Cleared, Denial> {
+    ) -> Result<ResolvePermit, Denial> {
         let forward = self.addons.iter();
         self.run(forward, flow, query, |addon, flow, query| {
             addon.dns_query(flow, query)
         })
         .await?;
-        Ok(Cleared(()))
+        Ok(ResolvePermit(()))
     }
 
     /// A DNS answer, last addon first.

@@ -115,9 +115,9 @@ pub struct Client {
 /// A container as those hold it who hold it together, such as the flows of a connection: they
 /// are counted here, where only they look. The container's own count moves from core to core.
 #[derive(Debug)]
-pub struct Holder(Arc<Container>);
+pub struct LeaseHandle(Arc<Container>);
 
-impl Deref for Holder {
+impl Deref for LeaseHandle {
     type Target = Arc<Container>;
 
     fn deref(&self) -> &Arc<Container> {
@@ -129,14 +129,14 @@ impl Deref for Holder {
 #[derive(Clone, Debug)]
 pub enum Principal {
     /// A container, under one lease.
-    Container(Arc<Holder>),
+    Container(Arc<LeaseHandle>),
     /// A named part of the appliance itself.
     System(Arc<System>),
 }
 
 impl From<Arc<Container>> for Principal {
     fn from(container: Arc<Container>) -> Self {
-        Self::Container(Arc::new(Holder(container)))
+        Self::Container(Arc::new(LeaseHandle(container)))
     }
 }
 

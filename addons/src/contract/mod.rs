@@ -24,13 +24,13 @@ mod slots;
 
 pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
-pub use chain::{Chain, Cleared, OrderError};
+pub use chain::{Chain, ResolvePermit, OrderError};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use flow::{
-    Client, Counters, Flow, FlowId, Holder, Kind, Note, Outcome, Principal, Record, Scheme, System,
+    Client, Counters, Flow, FlowId, LeaseHandle, Kind, Note, Outcome, Principal, Record, Scheme, System,
 };
 pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};

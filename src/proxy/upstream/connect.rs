@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Cleared, Code, Denial, Host, Scheme};
+use addons::contract::{ResolvePermit, Code, Denial, Host, Scheme};
 use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
@@ -60,7 +60,7 @@ impl From<Denial> for Dialled {
 /// chain permits is dialled.
 pub async fn open_raw(
     live: &mut LiveFlow,
-    cleared: &Cleared,
+    cleared: &ResolvePermit,
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
     let (flow, snapshot) = (&mut live.flow, &live.snapshot);
     let addresses = snapshot
@@ -79,7 +79,7 @@ pub async fn open_raw(
 /// Opens an HTTP connection to a target.
 pub async fn dial(
     live: &mut LiveFlow,
-    cleared: &Cleared,
+    cleared: &ResolvePermit,
     target: &Target,
     config: Arc<ClientConfig>,
 ) -> Result<Upstream, Dialled> {

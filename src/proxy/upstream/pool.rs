@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::circuit_breaker::SharedFault;
-use addons::contract::{Cleared, Container, Denial};
+use addons::contract::{ResolvePermit, Container, Denial};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};
@@ -104,7 +104,7 @@ impl LeasePool {
     pub async fn acquire(
         self: &Arc<Self>,
         live: &mut LiveFlow,
-        cleared: &Cleared,
+        cleared: &ResolvePermit,
         target: &Target,
         want: Want,
     ) -> Result<Upstream, Denial> {
@@ -157,7 +157,7 @@ impl LeasePool {
         &self,
         shared: &Shared,
         live: &mut LiveFlow,
-        cleared: &Cleared,
+        cleared: &ResolvePermit,
         target: &Target,
     ) -> Result<Upstream, Denial> {
         let asked = Instant::now();
