@@ -72,7 +72,7 @@ async fn cleared(chain: &Chain, host: &str) -> (Flow, ResolvePermit) {
             file: "allowlist.yaml".into(),
             line: 1,
         },
-        owned: Owned::default(),
+        state: TypeMap::default(),
     };
     let entry = Some(Arc::new(entry));
     let mut flow = Flow::new(

@@ -403,7 +403,7 @@ async fn what_others_change_is_followed_and_what_is_the_same_keeps_its_lease() {
     let house = House::new();
     let one = house.register("c1", A).await;
     let two = house.register("c2", B).await;
-    let limiter = one.owned(|| 7_u32);
+    let limiter = one.state_or_init(|| 7_u32);
     let conn = Connection::open(house.file()).unwrap();
     conn.execute("DELETE FROM containers WHERE id = 'c2'", [])
         .unwrap();
@@ -411,7 +411,7 @@ async fn what_others_change_is_followed_and_what_is_the_same_keeps_its_lease() {
     assert!(house.at(B).is_none());
     let still = house.at(A).unwrap();
     assert!(Arc::ptr_eq(&one, &still));
-    assert!(std::ptr::eq(limiter, still.owned(|| 8_u32)));
+    assert!(std::ptr::eq(limiter, still.state_or_init(|| 8_u32)));
 }
 
 #[tokio::test]

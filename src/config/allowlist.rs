@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Entry, EntryMap, HostPattern, Level, Owned};
+use addons::contract::{Entry, EntryMap, HostPattern, Level, TypeMap};
 
 use super::decode::At;
 use super::document::Document;
@@ -47,7 +47,7 @@ fn entry(at: &At<'_>, document: &Document<'_>) -> Option<Entry> {
         websocket: true,
         max_level: Level::Secret,
         origin: document.origin(at.place()),
-        owned: Owned::default(),
+        state: TypeMap::default(),
     };
     if !at.is_mapping() {
         return at.parse(pattern).map(entry);

@@ -68,7 +68,7 @@ impl Service {
                 return self.brush_off(&snapshot, packet, peer, denial);
             }
         };
-        let share = container.owned(|| self.bounds.share());
+        let share = container.state_or_init(|| self.bounds.share());
         if share.questions.check().is_err() {
             return Admission::Silence;
         }
@@ -96,7 +96,7 @@ impl Service {
     pub fn seat(&self, peer: SocketAddr) -> Option<Seat> {
         let (own, lease_ended) = match find(&(self.snapshot)(), peer) {
             Ok(Some(container)) => (
-                Arc::clone(&container.owned(|| self.bounds.share()).connections),
+                Arc::clone(&container.state_or_init(|| self.bounds.share()).connections),
                 container.ended().clone(),
             ),
             Ok(None) | Err(_) => (

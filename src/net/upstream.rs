@@ -54,7 +54,7 @@ impl Places {
                 _of_lease: None,
             });
         };
-        let own = container.owned(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
+        let own = container.state_or_init(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
         let own = Arc::clone(&own.0).try_acquire_owned().ok()?;
         Some(Place {
             _of_all: Arc::clone(&self.sandboxes).try_acquire_owned().ok()?,

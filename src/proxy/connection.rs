@@ -57,7 +57,7 @@ impl Connection {
         let limits = &snapshot.config.proxy.limits;
         let mut patience = Patience::from(&snapshot.config.proxy);
         let share = match &container {
-            Some(container) => Arc::clone(container.owned(Arc::<ConnectionCount>::default)),
+            Some(container) => Arc::clone(container.state_or_init(Arc::<ConnectionCount>::default)),
             None => Arc::clone(&engine.strangers),
         };
         let counted = Counted::enter(

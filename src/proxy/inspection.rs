@@ -109,7 +109,7 @@ impl Inspection {
     ) -> Result<Arc<Reservation>, Denial> {
         let reservation = Reservation {
             inspection: Arc::clone(self),
-            share: Arc::clone(container.owned(Arc::<Share>::default)),
+            share: Arc::clone(container.state_or_init(Arc::<Share>::default)),
             limit,
             reserved: AtomicUsize::new(0),
         };

@@ -54,7 +54,7 @@ impl Workers {
     /// A place for a connection of a container, or of nobody.
     pub fn place(&self, container: Option<&Container>) -> Place {
         let spread = match container {
-            Some(container) => Arc::clone(container.owned(Arc::<Spread>::default)),
+            Some(container) => Arc::clone(container.state_or_init(Arc::<Spread>::default)),
             None => Arc::clone(&self.strangers),
         };
         let turn = self.next.fetch_add(1, Ordering::Relaxed);

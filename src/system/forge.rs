@@ -103,7 +103,7 @@ impl Forge for AskedForge {
         id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         Box::pin(async move {
-            let known = asker.container.owned(Known::default);
+            let known = asker.container.state_or_init(Known::default);
             let key = Key::new(&asker, What::Number(id));
             if let Some(node) = known.find(&key) {
                 return Ok(node.repo);
@@ -127,7 +127,7 @@ impl Forge for AskedForge {
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         Box::pin(async move {
-            let known = asker.container.owned(Known::default);
+            let known = asker.container.state_or_init(Known::default);
             let key = |id: &String| Key::new(&asker, What::Node(id.clone()));
             let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
             let mut unknown: Vec<(&String, &mut Option<Node>)> = ids

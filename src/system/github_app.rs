@@ -95,7 +95,7 @@ impl AppTokens {
     }
 
     fn slot(&self, container: &Container) -> Arc<Slot> {
-        let owned = container.owned(OfLease::default);
+        let owned = container.state_or_init(OfLease::default);
         let mut slots = owned.0.lock();
         Arc::clone(slots.entry(self.number).or_default())
     }

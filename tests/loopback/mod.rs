@@ -318,7 +318,7 @@ pub fn config(upstream: UpstreamConfig) -> Config {
         websocket: true,
         max_level: Level::Secret,
         origin,
-        owned: Owned::default(),
+        state: TypeMap::default(),
     };
     allowlist.insert(pattern, Arc::new(entry));
     Config {

@@ -27,7 +27,7 @@ pub struct Breakers {
     failures: IntCounterVec,
 }
 
-/// What holds for one container alone: whether a host answers it. Owned by its lease.
+/// What holds for one container alone: whether a host answers it. TypeMap by its lease.
 pub(super) struct LeaseCircuits {
     pub(super) circuits: Arc<Circuits>,
     ended: CancellationToken,
@@ -90,7 +90,7 @@ impl Breakers {
 
     /// The circuits of a lease.
     pub(super) fn of<'c>(&self, container: &'c Container) -> &'c Arc<LeaseCircuits> {
-        container.owned(|| {
+        container.state_or_init(|| {
             let lease = Arc::new(LeaseCircuits {
                 circuits: Arc::new(Circuits::new(Arc::clone(&self.troubled))),
                 ended: container.ended().clone(),

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{EntryMap, HostPattern};
-use super::owned::Owned;
+use super::type_map::TypeMap;
 
 /// A container's name: 1 to 128 of `[A-Za-z0-9_.-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,7 +147,7 @@ pub struct Container {
     expires_at: AtomicI64,
     level: AtomicU8,
     over: AtomicBool,
-    used: OnceLock<Box<Used>>,
+    state: OnceLock<Box<LeaseState>>,
 }
 
 /// What narrows the allowlist: the patterns as they were registered, and to be looked up.
@@ -158,9 +158,9 @@ struct Narrowing {
 
 /// What a lease has once somebody asks for it. Of many containers, most are idle.
 #[derive(Default)]
-struct Used {
+struct LeaseState {
     ended: CancellationToken,
-    owned: Owned,
+    values: TypeMap,
 }
 
 /// What a lease is made from.
@@ -209,7 +209,7 @@ impl Container {
             expires_at: AtomicI64::new(unix_millis(registration.expires_at)),
             level: AtomicU8::new(registration.level as u8),
             over: AtomicBool::new(false),
-            used: OnceLock::new(),
+            state: OnceLock::new(),
         }
     }
 
@@ -231,8 +231,8 @@ impl Container {
         unix_millis(now) >= self.expires_at.load(Ordering::Relaxed)
     }
 
-    fn used(&self) -> &Used {
-        self.used.get_or_init(Box::default)
+    fn lease_state(&self) -> &LeaseState {
+        self.state.get_or_init(Box::default)
     }
 
     /// Ends the lease: everything that waits on [`Container::ended`] stops.
@@ -244,7 +244,7 @@ impl Container {
 
     /// Told when the lease ends, by deletion, replacement or expiry.
     pub fn ended(&self) -> &CancellationToken {
-        &self.used().ended
+        &self.lease_state().ended
     }
 
     /// Whether the lease has ended. Asking makes nothing and takes no lock, as asking the token
@@ -291,8 +291,8 @@ impl Container {
 
     /// A value that the lease owns, made when it is first asked for. Who keeps it for longer than
     /// the lease makes it an `Arc`.
-    pub fn owned<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
-        self.used().owned.get(make)
+    pub fn state_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        self.lease_state().values.get_or_init(make)
     }
 }
 
@@ -342,11 +342,11 @@ mod tests {
     fn a_lease_that_nobody_uses_is_small_and_looking_it_over_makes_nothing() {
         let idle = container();
         assert!(size_of::<Container>() <= 128, "{}", size_of::<Container>());
-        assert!(size_of::<Used>() <= 32, "{}", size_of::<Used>());
+        assert!(size_of::<LeaseState>() <= 32, "{}", size_of::<LeaseState>());
         assert!(idle.is_live(OffsetDateTime::UNIX_EPOCH));
-        assert!(idle.used.get().is_none());
-        idle.owned(|| 1_u32);
-        assert!(idle.used.get().is_some());
+        assert!(idle.state.get().is_none());
+        idle.state_or_init(|| 1_u32);
+        assert!(idle.state.get().is_some());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::container::Level;
 use super::host::{AuthorityError, Host};
-use super::owned::Owned;
+use super::type_map::TypeMap;
 
 /// Where in the configuration something was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub struct Entry {
     /// Where it was written.
     pub origin: Origin,
     /// What addons keep for it, as long as the configuration that it is of.
-    pub owned: Owned,
+    pub state: TypeMap,
 }
 
 /// Hosts of the configuration, with a value for each. A quick hash does, since clients only look

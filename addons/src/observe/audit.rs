@@ -102,7 +102,7 @@ impl Audit {
     fn budget_of<'a>(&'a self, flow: &'a Flow) -> &'a Budget {
         match &flow.principal {
             Some(Principal::Container(container)) => {
-                let owned = container.owned(|| {
+                let owned = container.state_or_init(|| {
                     let budget = Budget::new(Arc::clone(&self.terms), container.ended().clone());
                     let budget = Arc::new(budget);
                     self.leases.lock().push(Arc::downgrade(&budget));

@@ -122,7 +122,7 @@ impl Metrics {
 
     fn count_request(&self, flow: &Flow, outcome: &Outcome) {
         let usual = match &flow.entry {
-            Some(entry) => entry.owned.get(OfEntry::default),
+            Some(entry) => entry.state.get_or_init(OfEntry::default),
             None => &self.no_entry,
         };
         let method = known(&METHODS, flow.record.method.as_deref());

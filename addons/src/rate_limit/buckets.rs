@@ -61,7 +61,7 @@ impl RateBuckets {
         bucket: &str,
         rate: Rate,
     ) -> Result<(), Duration> {
-        let lease = container.owned(|| {
+        let lease = container.state_or_init(|| {
             let lease = Arc::new(Buckets::new(container));
             self.leases.lock().push(Arc::downgrade(&lease));
             lease
@@ -101,7 +101,7 @@ impl Collector for RateBuckets {
     }
 }
 
-/// The buckets of one lease, by their names. Owned by it, so that they are gone with it.
+/// The buckets of one lease, by their names. TypeMap by it, so that they are gone with it.
 struct Buckets {
     container: ContainerId,
     ended: CancellationToken,

@@ -45,7 +45,7 @@ impl DnsBudget {
         is_query: bool,
         now: Instant,
     ) -> Result<(), (&'static str, Duration)> {
-        let spent = container.owned(|| Spent::new(self));
+        let spent = container.state_or_init(|| Spent::new(self));
         let mut spent = spent.0.lock();
         if spent.budget != self {
             spent.change(self);
@@ -62,7 +62,7 @@ impl DnsBudget {
     }
 }
 
-/// What a lease has used. Owned by the lease, so that it is gone with it.
+/// What a lease has used. TypeMap by the lease, so that it is gone with it.
 struct Spent(Mutex<Inner>);
 
 struct Inner {
@@ -233,7 +233,7 @@ mod tests {
         for n in 0..1000 {
             tunnel(&limit, &container, &format!("{n}.example.com"), n);
         }
-        let spent = container.owned(|| Spent::new(budget(1, 1)));
+        let spent = container.state_or_init(|| Spent::new(budget(1, 1)));
         assert!(spent.0.lock().names.seen.len() <= 10);
     }
 

@@ -31,7 +31,7 @@ impl TunnelBudget {
 
     /// Counts a tunnel; an error says how long to wait.
     pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
-        let opened = container.owned(|| Opened(Mutex::new((self, self.limiter()))));
+        let opened = container.state_or_init(|| Opened(Mutex::new((self, self.limiter()))));
         let mut opened = opened.0.lock();
         // A reload may change the budget of a lease that has begun.
         if opened.0 != self {
@@ -46,7 +46,7 @@ impl TunnelBudget {
     }
 }
 
-/// The tunnels that a lease opened, and the budget that they are held to. Owned by the lease, so
+/// The tunnels that a lease opened, and the budget that they are held to. TypeMap by the lease, so
 /// that it is gone with it.
 struct Opened(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
 

@@ -76,7 +76,7 @@ struct Current(Mutex<Arc<LeasePool>>);
 impl LeasePool {
     /// The pool of a lease under the configuration of a flow.
     pub fn of(container: &Container, snapshot: &Snapshot) -> Arc<Self> {
-        let current = container.owned(|| Current(Mutex::new(Self::new(snapshot))));
+        let current = container.state_or_init(|| Current(Mutex::new(Self::new(snapshot))));
         let mut current = current.0.lock();
         if current.generation < snapshot.generation {
             *current = Self::new(snapshot);

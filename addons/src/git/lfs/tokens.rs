@@ -85,7 +85,7 @@ pub(super) fn keep(
     // but the container that was given it.
     let half = || RandomState::new().build_hasher().finish();
     let placeholder = format!("{PREFIX}{:016x}{:016x}", half(), half());
-    let tokens = container.owned(Tokens::default);
+    let tokens = container.state_or_init(Tokens::default);
     tokens.0.lock().push(Token {
         placeholder: placeholder.clone(),
         host: host.clone(),
@@ -107,7 +107,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     if none || flow.scheme != Scheme::Https || flow.is_rehearsal() {
         return;
     }
-    let tokens = container.owned(Tokens::default);
+    let tokens = container.state_or_init(Tokens::default);
     let mut tokens = tokens.0.lock();
     let mut redeemed = false;
     let standing_for_one = |(_, sent): &(_, &mut HeaderValue)| stands_for_one(sent);

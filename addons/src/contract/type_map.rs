@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// Every request asks several times, and nothing is ever taken out or replaced: so it is a list
 /// that only grows, which is read without a lock or a count of references.
 #[derive(Default)]
-pub struct Owned(Link);
+pub struct TypeMap(Link);
 
 /// Where the next value is, or will be.
 type Link = OnceLock<Box<Place>>;
@@ -21,9 +21,9 @@ struct Place<V: ?Sized = dyn Any + Send + Sync> {
     value: V,
 }
 
-impl Owned {
+impl TypeMap {
     /// The value of the type. Of several who ask at once for one that is missing, one makes it.
-    pub fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+    pub fn get_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let mut link = &self.0;
         loop {
             let place = link.get_or_init(Place::of::<T>);
@@ -36,15 +36,15 @@ impl Owned {
 }
 
 /// Of another owner: it begins with nothing.
-impl Clone for Owned {
+impl Clone for TypeMap {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl fmt::Debug for Owned {
+impl fmt::Debug for TypeMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Owned")
+        f.write_str("TypeMap")
     }
 }
 
@@ -70,34 +70,34 @@ mod tests {
 
     #[test]
     fn each_type_has_one_value_which_stays_where_it_is() {
-        let owned = Owned::default();
-        let first: *const u32 = owned.get(|| 1_u32);
-        assert_eq!(owned.get(|| "text"), &"text");
-        assert_eq!(*owned.get(|| 2_u64), 2);
-        assert!(std::ptr::eq(first, owned.get(|| 3_u32)));
-        assert_eq!(*owned.get(|| 3_u32), 1);
+        let map = TypeMap::default();
+        let first: *const u32 = map.get_or_init(|| 1_u32);
+        assert_eq!(map.get_or_init(|| "text"), &"text");
+        assert_eq!(*map.get_or_init(|| 2_u64), 2);
+        assert!(std::ptr::eq(first, map.get_or_init(|| 3_u32)));
+        assert_eq!(*map.get_or_init(|| 3_u32), 1);
     }
 
     #[test]
     fn of_many_who_ask_at_once_for_many_types_one_makes_each_value() {
         const THREADS: usize = 8;
         for _ in 0..200 {
-            let (owned, made, start) =
-                (Owned::default(), AtomicUsize::new(0), Barrier::new(THREADS));
+            let (map, made, start) =
+                (TypeMap::default(), AtomicUsize::new(0), Barrier::new(THREADS));
             let make = || made.fetch_add(1, Ordering::Relaxed);
             let ask = || {
                 start.wait();
                 [
-                    owned.get(|| Numbered::<0>(make())).0,
-                    owned.get(|| Numbered::<1>(make())).0,
-                    owned.get(|| Numbered::<2>(make())).0,
+                    map.get_or_init(|| Numbered::<0>(make())).0,
+                    map.get_or_init(|| Numbered::<1>(make())).0,
+                    map.get_or_init(|| Numbered::<2>(make())).0,
                 ]
             };
             let ask_in_reverse = || {
                 start.wait();
-                let last = owned.get(|| Numbered::<2>(make())).0;
-                let middle = owned.get(|| Numbered::<1>(make())).0;
-                [owned.get(|| Numbered::<0>(make())).0, middle, last]
+                let last = map.get_or_init(|| Numbered::<2>(make())).0;
+                let middle = map.get_or_init(|| Numbered::<1>(make())).0;
+                [map.get_or_init(|| Numbered::<0>(make())).0, middle, last]
             };
             let seen: Vec<[usize; 3]> = thread::scope(|scope| {
                 let asking: Vec<_> = (0..THREADS)
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn making_one_value_may_ask_for_another() {
-        let owned = Owned::default();
-        assert_eq!(*owned.get(|| u64::from(*owned.get(|| 7_u32))), 7);
+        let map = TypeMap::default();
+        assert_eq!(*map.get_or_init(|| u64::from(*map.get_or_init(|| 7_u32))), 7);
     }
 }
