@@ -12,7 +12,7 @@ pub mod net;
 pub mod proxy;
 pub mod registry;
 mod secrets;
+pub mod snapshot;
 pub mod system;
 pub mod telemetry;
 pub mod tls;
-pub mod snapshot;

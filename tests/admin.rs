@@ -26,7 +26,7 @@ use unified_proxy::admin::{
 };
 use unified_proxy::config::AuditConfig;
 use unified_proxy::registry::{FILE_NAME, Registry};
-use unified_proxy::telemetry::{AuditLog, Light};
+use unified_proxy::telemetry::{AuditLog, HealthFlag};
 
 /// A server on a socket in a directory of its own.
 struct Server {
@@ -42,7 +42,7 @@ impl Server {
     /// Ends a flow to a host, as the chain would tell of it.
     fn end_flow(&self, host: &str) {
         let settings = AuditSettings {
-            sink: self.log.journal(),
+            sink: self.log.flow_log(),
             lines_per_minute_per_container: NonZeroU32::MAX,
             bytes_per_minute_per_container: NonZeroU32::MAX,
         };
@@ -101,7 +101,7 @@ impl Server {
             lines_per_minute_per_container: 6000,
             bytes_per_minute_per_container: 2 << 20,
         };
-        let log = AuditLog::start(audit, Light::default(), &metrics).unwrap();
+        let log = AuditLog::start(audit, HealthFlag::default(), &metrics).unwrap();
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();
         requests.inc();
         metrics.register(Box::new(requests)).unwrap();
@@ -110,7 +110,7 @@ impl Server {
             admin_uids: Vec::new(),
             health: health(&registry, &dns),
             metrics,
-            flows: log.journal(),
+            flows: log.flow_log(),
             reload: Arc::new(|()| Box::pin(async { Err(vec!["policy.yaml:3:1: bad".into()]) })),
             sandbox: Arc::new(settings),
             explain: Arc::new(|question| {

@@ -31,7 +31,7 @@ use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
 use crate::registry::Registry;
-use crate::telemetry::Journal;
+use crate::telemetry::FlowLog;
 
 /// The most that a body may hold.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -48,7 +48,7 @@ pub struct AdminState {
     pub admin_uids: Vec<u32>,
     pub health: Arc<dyn Fn() -> Health + Send + Sync>,
     pub metrics: prometheus::Registry,
-    pub flows: Arc<Journal>,
+    pub flows: Arc<FlowLog>,
     /// Every error of the configuration, or none.
     pub reload: Ask<(), Result<(), Vec<String>>>,
     /// What a sandbox needs to use this proxy.

@@ -23,10 +23,10 @@ use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
 use crate::net::{NameserverWatch, OwnListeners, Places, Resolver};
 use crate::registry::Registry;
 use crate::secrets;
+use crate::snapshot::Snapshot;
 use crate::system::{Lenders, Traces};
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
-use crate::snapshot::Snapshot;
 
 /// How long a phase may take once an addon waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);

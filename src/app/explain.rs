@@ -54,7 +54,11 @@ pub async fn explain(
     Ok(report(snapshot, &flow, refused))
 }
 
-async fn rehearse(snapshot: &Snapshot, flow: &mut Flow, request: &mut Request) -> Result<(), Denial> {
+async fn rehearse(
+    snapshot: &Snapshot,
+    flow: &mut Flow,
+    request: &mut Request,
+) -> Result<(), Denial> {
     let cleared = snapshot.chain.tunnel(flow).await?;
     let cleared = match flow.kind {
         // The address guard judges a tunnel with the first request in it, or at once where the

@@ -13,15 +13,15 @@ use crate::admin::{Check, Health};
 use crate::net::NameserverWatch;
 use crate::registry::Registry;
 use crate::system::Lenders;
-use crate::telemetry::Light;
+use crate::telemetry::HealthFlag;
 
 /// Everything that is looked at.
 #[derive(Clone)]
 pub struct Checks {
-    pub proxy: Light,
-    pub dns: Light,
-    pub audit: Light,
-    pub configuration: Light,
+    pub proxy: HealthFlag,
+    pub dns: HealthFlag,
+    pub audit: HealthFlag,
+    pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
     pub breakers: Breakers,
     pub lenders: Arc<Lenders>,

@@ -33,10 +33,10 @@ use crate::dns;
 use crate::net::{NameserverWatch, OwnListeners, Places};
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
-use crate::system::{AskedForge, Lenders, SystemClient, Traces};
-use crate::telemetry::{AuditLog, Light, init_logging};
-use crate::tls::{Authority, CaFiles};
 use crate::snapshot::SnapshotStore;
+use crate::system::{AskedForge, Lenders, SystemClient, Traces};
+use crate::telemetry::{AuditLog, HealthFlag, init_logging};
+use crate::tls::{Authority, CaFiles};
 use build::{Builder, Lasting};
 use data_dir::DataDir;
 use descriptors::Shares;
@@ -134,10 +134,10 @@ impl App {
         let checks = Checks {
             lenders: Arc::clone(&lenders),
             nameservers: Arc::clone(&nameservers),
-            proxy: Light::default(),
-            dns: Light::default(),
-            audit: Light::default(),
-            configuration: Light::default(),
+            proxy: HealthFlag::default(),
+            dns: HealthFlag::default(),
+            audit: HealthFlag::default(),
+            configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
             breakers: breakers.clone(),
         };
@@ -163,13 +163,17 @@ impl App {
         let buckets = lasting.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);
         let admin_uids = proxy.admin_uids.clone();
-        let snapshots = Arc::new(SnapshotStore::new(builder.build(1, Arc::clone(&config), None)?));
+        let snapshots = Arc::new(SnapshotStore::new(builder.build(
+            1,
+            Arc::clone(&config),
+            None,
+        )?));
         client.follow(&snapshots);
         let (authority, of_engine) = (Arc::new(authority), Arc::clone(&snapshots));
         let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
         let engine = engine.map_err(ours)?;
-        let light = checks.configuration.clone();
-        let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), light, &metrics);
+        let flag = checks.configuration.clone();
+        let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
         Ok(Self {
             engine: Arc::new(engine),
             registry,
@@ -242,13 +246,16 @@ impl App {
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
         let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
-        let (in_force, lenders) = (Arc::clone(&self.snapshots), Arc::clone(&self.checks.lenders));
+        let (in_force, lenders) = (
+            Arc::clone(&self.snapshots),
+            Arc::clone(&self.checks.lenders),
+        );
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
             health: Arc::new(move || checks.health()),
             metrics: self.metrics.clone(),
-            flows: self.log.journal(),
+            flows: self.log.flow_log(),
             reload: Arc::new(move |()| {
                 let reloader = Arc::clone(&reloader);
                 Box::pin(async move { reloader.reload() })
@@ -316,7 +323,7 @@ fn audit(
     metrics: &prometheus::Registry,
 ) -> prometheus::Result<Arc<Audit>> {
     let settings = AuditSettings {
-        sink: log.journal(),
+        sink: log.flow_log(),
         lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
         bytes_per_minute_per_container: build::at_least_one(config.bytes_per_minute_per_container),
     };

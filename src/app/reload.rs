@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::build::Builder;
 use crate::config::{self, Config, FILES, Listen, Profile};
-use crate::telemetry::{Light, Lit};
 use crate::snapshot::{Snapshot, SnapshotStore};
+use crate::telemetry::{HealthFlag, HealthGuard};
 
 /// How often the files are looked at; changes are in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
@@ -40,9 +40,9 @@ pub struct Reloader {
     builder: Builder,
     snapshots: Arc<SnapshotStore>,
     generation: AtomicU64,
-    light: Light,
+    flag: HealthFlag,
     /// On while the files are what is in force. The lock also keeps two reloads apart.
-    current: Mutex<Option<Lit>>,
+    current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
 }
 
@@ -51,7 +51,7 @@ impl Reloader {
         source: Source,
         builder: Builder,
         snapshots: Arc<SnapshotStore>,
-        light: Light,
+        flag: HealthFlag,
         metrics: &prometheus::Registry,
     ) -> prometheus::Result<Self> {
         let opts = Opts::new(
@@ -68,8 +68,8 @@ impl Reloader {
             builder,
             snapshots,
             generation: AtomicU64::new(1),
-            current: Mutex::new(Some(light.on())),
-            light,
+            current: Mutex::new(Some(flag.on())),
+            flag,
             reloads,
         })
     }
@@ -84,7 +84,7 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 self.snapshots.replace(snapshot);
-                *current = Some(self.light.on());
+                *current = Some(self.flag.on());
                 tracing::info!("the configuration was reloaded");
                 Ok(())
             }
@@ -111,7 +111,11 @@ impl Reloader {
         }
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         self.builder
-            .build(generation, Arc::new(config), Some(&self.snapshots.current()))
+            .build(
+                generation,
+                Arc::new(config),
+                Some(&self.snapshots.current()),
+            )
             .map_err(|failure| vec![failure.to_string()])
     }
 

@@ -8,7 +8,7 @@ use crate::admin::{
     AdminState, Check, ExplainStep, Explanation, Health, SandboxSettings, StepVerdict,
 };
 use crate::registry::{FILE_NAME, Registry};
-use crate::telemetry::Journal;
+use crate::telemetry::FlowLog;
 
 fn read(line: &str) -> Result<Command, clap::Error> {
     let words = std::iter::once("unified-proxy").chain(line.split_whitespace());
@@ -107,7 +107,7 @@ fn serve(directory: &Path) -> CancellationToken {
             }])
         }),
         metrics: prometheus::Registry::new(),
-        flows: Arc::new(Journal::new(&prometheus::Registry::new()).unwrap()),
+        flows: Arc::new(FlowLog::new(&prometheus::Registry::new()).unwrap()),
         reload: Arc::new(|()| Box::pin(async { Ok(()) })),
         sandbox: Arc::new(SandboxSettings::default),
         explain: Arc::new(|_| {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use addons::contract::{ResolvePermit, Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host};
+use addons::contract::{Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host, ResolvePermit};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
 use hickory_resolver::net::xfer::Protocol;

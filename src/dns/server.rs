@@ -65,7 +65,12 @@ impl DnsServer {
 
     /// Serves within these limits until `shutdown`, then stops receiving and returns when the questions under way
     /// are answered.
-    pub async fn serve(self, snapshot: CurrentSnapshot, limits: Limits, shutdown: CancellationToken) {
+    pub async fn serve(
+        self,
+        snapshot: CurrentSnapshot,
+        limits: Limits,
+        shutdown: CancellationToken,
+    ) {
         let service = Arc::new(Service::new(snapshot, limits));
         let tasks = TaskTracker::new();
         for (socket, listener) in self.sockets {

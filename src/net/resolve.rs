@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Addresses, ResolvePermit, Code, Denial, Fault, Host};
+use addons::contract::{Addresses, Code, Denial, Fault, Host, ResolvePermit};
 use futures_util::future::{Either, select};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};

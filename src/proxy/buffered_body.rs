@@ -59,7 +59,10 @@ pub async fn judge_request(
     let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
     let before = given.bytes().len();
     let _waiting = exchange.connection.activity.wait();
-    let judging = live.snapshot.chain.judge(&mut live.flow, head, judges, given);
+    let judging = live
+        .snapshot
+        .chain
+        .judge(&mut live.flow, head, judges, given);
     let bytes = judging
         .await
         .inspect_err(|denial| inspection.count(denial))?;
@@ -209,7 +212,10 @@ pub async fn judge_response(
     let live = &mut exchange.live;
     let values = live.snapshot.config.proxy.limits.inspect_values;
     let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
-    let judging = live.snapshot.chain.judge(&mut live.flow, head, judges, given);
+    let judging = live
+        .snapshot
+        .chain
+        .judge(&mut live.flow, head, judges, given);
     let bytes = judging
         .await
         .inspect_err(|denial| inspection.count(denial))?;

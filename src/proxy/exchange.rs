@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use addons::contract::{ResolvePermit, Code, Denial, Flow, Judges, Kind, Request as Head};
+use addons::contract::{Code, Denial, Flow, Judges, Kind, Request as Head, ResolvePermit};
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;

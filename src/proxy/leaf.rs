@@ -90,7 +90,9 @@ pub fn config(
 fn budget(connection: &Connection, snapshot: &Snapshot, takes: bool) -> Verdict {
     let container = connection.container.as_ref().ok_or_else(Denial::internal)?;
     let per_minute = snapshot.config.proxy.limits.certificates_per_minute;
-    let asked = container.state_or_init(MintBudget::new).ask(per_minute, takes);
+    let asked = container
+        .state_or_init(MintBudget::new)
+        .ask(per_minute, takes);
     asked.map_err(|wait| {
         let outcomes = &connection.engine.metrics.leaf_certificates;
         outcomes.with_label_values(&["limited"]).inc();

@@ -45,8 +45,8 @@ pub(crate) use upstream::{Dialled, handshake, open_raw};
 pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};
 pub use workers::Workers;
 
-use crate::tls::Authority;
 use crate::snapshot::{Snapshot, SnapshotStore};
+use crate::tls::Authority;
 use connection::ConnectionCount;
 use inspection::Inspection;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use addons::contract::{Authority, ResolvePermit, Code, Denial, Host, Kind, Scheme};
+use addons::contract::{Authority, Code, Denial, Host, Kind, ResolvePermit, Scheme};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};

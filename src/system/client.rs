@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, Buffered, Chain, ResolvePermit, Client, Code, Container, Denial, Flow, Kind, Lookup,
-    Path, Principal, Scheme, System,
+    self, Authority, Buffered, Chain, Client, Code, Container, Denial, Flow, Kind, Lookup, Path,
+    Principal, ResolvePermit, Scheme, System,
 };
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::audit_file::{AuditFile, unrecorded_loss};
 use super::audit_head::AuditHead;
-use super::journal::Journal;
-use super::light::{Light, Lit};
+use super::flag::{HealthFlag, HealthGuard};
+use super::flow_log::FlowLog;
 use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
@@ -21,49 +21,49 @@ const GATHERING: Duration = Duration::from_millis(10);
 /// How long a disk that failed is left alone. Losses are recorded as often at most.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The thread that writes what the journal has for the log.
+/// The thread that writes what the flow log has for the log.
 pub struct AuditLog {
-    journal: Arc<Journal>,
+    flow_log: Arc<FlowLog>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl AuditLog {
-    /// Begins to write. `light` is on while the disk takes what it is given.
+    /// Begins to write. `flag` is on while the disk takes what it is given.
     pub fn start(
         config: AuditConfig,
-        light: Light,
+        flag: HealthFlag,
         metrics: &prometheus::Registry,
     ) -> io::Result<Self> {
-        let journal = Journal::new(metrics).map_err(io::Error::other)?;
-        let journal = Arc::new(journal);
+        let flow_log = FlowLog::new(metrics).map_err(io::Error::other)?;
+        let flow_log = Arc::new(flow_log);
         if let Some(lost) = unrecorded_loss(&config.path) {
-            journal.add_lost(lost);
+            flow_log.add_lost(lost);
         }
         let mut writer = Writer {
             config,
-            light,
+            flag,
             file: None,
             lit: None,
             has_failed: false,
-            journal: Arc::clone(&journal),
+            flow_log: Arc::clone(&flow_log),
         };
         writer.recover();
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let handle = thread.spawn(move || writer.run())?;
         Ok(Self {
-            journal,
+            flow_log,
             writer: Mutex::new(Some(handle)),
         })
     }
 
     /// Where flows leave their lines.
-    pub fn journal(&self) -> Arc<Journal> {
-        Arc::clone(&self.journal)
+    pub fn flow_log(&self) -> Arc<FlowLog> {
+        Arc::clone(&self.flow_log)
     }
 
     /// Writes what waits and ends.
     pub fn finish(&self) {
-        self.journal.end();
+        self.flow_log.end();
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();
         }
@@ -72,12 +72,12 @@ impl AuditLog {
 
 struct Writer {
     config: AuditConfig,
-    light: Light,
+    flag: HealthFlag,
     file: Option<AuditFile>,
     /// While the disk takes what it is given.
-    lit: Option<Lit>,
+    lit: Option<HealthGuard>,
     has_failed: bool,
-    journal: Arc<Journal>,
+    flow_log: Arc<FlowLog>,
 }
 
 impl Writer {
@@ -88,8 +88,8 @@ impl Writer {
         let mut more = true;
         while more {
             let patience = unflushed.map_or(RETRY, |since| FLUSH.saturating_sub(since.elapsed()));
-            more = self.journal.wait(patience);
-            self.journal.take(&mut batch);
+            more = self.flow_log.wait(patience);
+            self.flow_log.take(&mut batch);
             if !batch.is_empty() {
                 unflushed.get_or_insert_with(Instant::now);
                 batch.iter().for_each(|(_, line)| self.append(line));
@@ -112,7 +112,7 @@ impl Writer {
 
     fn append(&mut self, line: &[u8]) {
         let Some(file) = &mut self.file else {
-            self.journal.count_dropped(1);
+            self.flow_log.count_dropped(1);
             return;
         };
         if let Err(error) = file.append(line) {
@@ -121,7 +121,7 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        let lost = self.journal.lost();
+        let lost = self.flow_log.lost();
         let flushed = self.file.as_mut().map(|file| file.flush(lost));
         if let Some(Err(error)) = flushed {
             self.fail(&error);
@@ -134,7 +134,7 @@ impl Writer {
         let recovered = self.open().and_then(|()| self.record_loss());
         match recovered {
             Ok(()) => {
-                self.lit.get_or_insert_with(|| self.light.on());
+                self.lit.get_or_insert_with(|| self.flag.on());
                 self.has_failed = false;
             }
             Err(error) => self.fail(&error),
@@ -151,22 +151,26 @@ impl Writer {
     /// Appends a record of the lines that were lost since the last one, if any were, and hands it
     /// to the system.
     fn record_loss(&mut self) -> io::Result<()> {
-        let Some(file) = self.file.as_mut().filter(|_| self.journal.lost().is_some()) else {
+        let Some(file) = self
+            .file
+            .as_mut()
+            .filter(|_| self.flow_log.lost().is_some())
+        else {
             return Ok(());
         };
         // What was appended before is written first, so that whether the record was written can be
         // told from whether anything is left.
-        file.flush(self.journal.lost())?;
-        let Some(lost) = self.journal.take_lost() else {
+        file.flush(self.flow_log.lost())?;
+        let Some(lost) = self.flow_log.take_lost() else {
             return Ok(());
         };
         let record = lost.record();
         let appended = file.append(&record);
-        let written = appended.and_then(|()| file.flush(self.journal.lost()));
+        let written = appended.and_then(|()| file.flush(self.flow_log.lost()));
         if written.is_err() && file.discard() > 0 {
-            self.journal.add_lost(lost);
+            self.flow_log.add_lost(lost);
         } else {
-            self.journal.show(&record);
+            self.flow_log.show(&record);
         }
         written
     }
@@ -179,9 +183,9 @@ impl Writer {
         self.has_failed = true;
         self.lit = None;
         if let Some(mut file) = self.file.take() {
-            self.journal.count_dropped(file.discard());
+            self.flow_log.count_dropped(file.discard());
         }
-        if let Some(lost) = self.journal.lost()
+        if let Some(lost) = self.flow_log.lost()
             && let Err(error) = AuditHead::note_lost(&self.config.path, lost)
         {
             tracing::debug!(%error, "lost audit lines would not be known after a restart");
@@ -205,10 +209,10 @@ mod tests {
     use crate::telemetry::ended::end_flows;
 
     fn start(path: PathBuf) -> AuditLog {
-        start_with(path, Light::default())
+        start_with(path, HealthFlag::default())
     }
 
-    fn start_with(path: PathBuf, light: Light) -> AuditLog {
+    fn start_with(path: PathBuf, flag: HealthFlag) -> AuditLog {
         let config = AuditConfig {
             path,
             max_bytes: 1 << 30,
@@ -216,7 +220,7 @@ mod tests {
             lines_per_minute_per_container: 6000,
             bytes_per_minute_per_container: 2 << 20,
         };
-        AuditLog::start(config, light, &prometheus::Registry::new()).unwrap()
+        AuditLog::start(config, flag, &prometheus::Registry::new()).unwrap()
     }
 
     #[test]
@@ -224,12 +228,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());
-        end_flows(log.journal(), 2000);
+        end_flows(log.flow_log(), 2000);
         log.finish();
         assert_eq!(verify(&path).unwrap().lines, 2000);
-        assert_eq!(log.journal.dropped(), 0);
-        end_flows(log.journal(), 3);
-        assert_eq!(log.journal.dropped(), 3);
+        assert_eq!(log.flow_log.dropped(), 0);
+        end_flows(log.flow_log(), 3);
+        assert_eq!(log.flow_log.dropped(), 3);
     }
 
     #[test]
@@ -239,18 +243,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());
-        let (journal, done) = (log.journal(), AtomicBool::new(false));
+        let (flow_log, done) = (log.flow_log(), AtomicBool::new(false));
         let write = |thread| {
             shards::claim(thread);
             for number in 0..LINES {
                 let line = format!(r#"{{"thread":{thread},"number":{number}}}"#);
-                journal.write(line.as_bytes(), Instant::now(), Destination::Both);
+                flow_log.write(line.as_bytes(), Instant::now(), Destination::Both);
             }
         };
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 while !done.load(Relaxed) {
-                    journal.newest();
+                    flow_log.newest();
                 }
             });
             let write = &write;
@@ -271,22 +275,22 @@ mod tests {
             let numbers = file.iter().filter(|[of, _]| *of == thread);
             assert!(numbers.map(|[_, number]| *number).eq(0..LINES));
         }
-        let newest: Vec<Value> = serde_json::from_slice(&journal.newest()).unwrap();
+        let newest: Vec<Value> = serde_json::from_slice(&flow_log.newest()).unwrap();
         assert!(
             newest.len() == 1000 && newest.iter().map(key).eq(file.into_iter().rev().take(1000))
         );
-        assert_eq!(journal.dropped(), 0);
+        assert_eq!(flow_log.dropped(), 0);
     }
 
     #[test]
     fn a_live_reader_sees_all_flows_in_the_order_in_which_they_ended() {
         let dir = tempfile::tempdir().unwrap();
         let log = start(dir.path().join("audit.jsonl"));
-        let journal = log.journal();
-        let mut reader = journal.subscribe();
+        let flow_log = log.flow_log();
+        let mut reader = flow_log.subscribe();
         for round in 0..5 {
             let write = |number: usize, to| {
-                journal.write(number.to_string().as_bytes(), Instant::now(), to);
+                flow_log.write(number.to_string().as_bytes(), Instant::now(), to);
             };
             thread::scope(|scope| {
                 for thread in 0..2 {
@@ -333,36 +337,36 @@ mod tests {
     fn all_lines_that_a_full_disk_lost_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         let log = start(full(dir.path()));
-        end_flows(log.journal(), 1000);
+        end_flows(log.flow_log(), 1000);
         log.finish();
-        assert_eq!(log.journal.dropped(), 1000);
+        assert_eq!(log.flow_log.dropped(), 1000);
     }
 
     #[test]
     fn lost_lines_are_recorded_and_shown_as_soon_as_the_disk_takes_them() {
         let dir = tempfile::tempdir().unwrap();
         let path = full(dir.path());
-        let light = Light::default();
-        let log = start_with(path.clone(), light.clone());
-        let mut reader = log.journal().subscribe();
-        end_flows(log.journal(), 18);
-        eventually("the lines are lost", || log.journal.dropped() == 18);
-        assert!(!light.is_on());
+        let flag = HealthFlag::default();
+        let log = start_with(path.clone(), flag.clone());
+        let mut reader = log.flow_log().subscribe();
+        end_flows(log.flow_log(), 18);
+        eventually("the lines are lost", || log.flow_log.dropped() == 18);
+        assert!(!flag.is_on());
         std::fs::remove_file(&path).unwrap();
-        eventually("the loss is recorded", || log.journal.lost().is_none());
-        eventually("the light is on", || light.is_on());
-        end_flows(log.journal(), 2);
+        eventually("the loss is recorded", || log.flow_log.lost().is_none());
+        eventually("the flag is on", || flag.is_on());
+        end_flows(log.flow_log(), 2);
         log.finish();
         let found = verify(&path).unwrap();
         assert_eq!((found.lines, found.lost, found.gaps), (3, 18, 1));
-        assert_eq!((found.unrecorded, log.journal.dropped()), (None, 18));
+        assert_eq!((found.unrecorded, log.flow_log.dropped()), (None, 18));
         let text = std::fs::read_to_string(&path).unwrap();
         let record: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(
             (&record["kind"], &record["count"]),
             (&"lost".into(), &18.into())
         );
-        log.journal.newest();
+        log.flow_log.newest();
         let mut shown = std::iter::from_fn(|| reader.try_recv().ok());
         let shown = shown.find(|line| line.contains("\"lost\""));
         assert!(text.starts_with(shown.unwrap().trim_end_matches('}')));
@@ -374,9 +378,9 @@ mod tests {
         let path = full(dir.path());
         for (round, lines) in [(1, 5), (2, 7)] {
             let log = start(path.clone());
-            end_flows(log.journal(), lines);
+            end_flows(log.flow_log(), lines);
             log.finish();
-            assert_eq!(log.journal.dropped(), lines as u64, "round {round}");
+            assert_eq!(log.flow_log.dropped(), lines as u64, "round {round}");
         }
         std::fs::remove_file(&path).unwrap();
         start(path.clone()).finish();
@@ -391,9 +395,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());
-        log.journal.count_dropped(3);
-        eventually("the loss is recorded", || log.journal.lost().is_none());
-        log.journal.count_dropped(4);
+        log.flow_log.count_dropped(3);
+        eventually("the loss is recorded", || log.flow_log.lost().is_none());
+        log.flow_log.count_dropped(4);
         log.finish();
         let found = verify(&path).unwrap();
         assert_eq!((found.lines, found.lost, found.gaps), (2, 7, 2));

@@ -1,110 +1,420 @@
-//! The newest flows that ended, for `tail` and the admin API.
+//! The lines of flows that ended, on their way to the log and to those who watch.
+//!
+//! A flow writes its line once, to memory that its own thread has for itself. Whoever wants the
+//! lines drains them from all threads: the writer of the audit log a while after the first one,
+//! and whoever asks for the newest flows.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use addons::observe::{AuditSink, Destination};
+use addons::shards::Shards;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use prometheus::{IntCounter, Registry};
 use tokio::sync::broadcast;
 
-use super::newest::{KEPT, Newest};
+use super::line_buffer::LineBuffer;
+use super::lost::Lost;
+use super::newest_flows::NewestFlows;
+use super::thread_buffer::{ROOM, ThreadBuffer, Waiting};
 
-/// A bounded memory of finished flows, each as its line of JSON, and the way to those who watch.
-#[derive(Default)]
+/// Text that may wait in the buffers of all threads, in bytes; each has an equal share. What comes on top is
+/// dropped from the log and counted. As much again may be drained and not yet taken by the
+/// writer, as much be with a writer whose disk hangs, and, for the moment of a drain, as much be
+/// on its way. A buffer that grows has room for up to twice its text.
+const WAITING: usize = 16 * 1024 * 1024;
+/// Lines for the log that wait in one buffer at most: a bound on what is kept of each beside its
+/// text.
+const LINES: usize = 16 * 1024;
+
+/// Where flows leave their lines.
 pub struct FlowLog {
-    lines: Newest,
-    /// The way to the readers, while there may be some; one that falls further behind than what
-    /// is kept misses some.
-    live: Option<broadcast::Sender<Arc<str>>>,
+    buffers: Shards<Mutex<ThreadBuffer>>,
+    notify: Notify,
+    /// Held by whoever drains, and never where flows end.
+    drained: Mutex<Drained>,
+    bounds: Bounds,
+    dropped: IntCounter,
+    /// Lines of which the log has no record yet.
+    lost: Mutex<Option<Lost>>,
+}
+
+/// What may wait for the disk.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) lines: usize,
+    pub(super) bytes: usize,
+}
+
+impl Bounds {
+    /// Whether there is room for one more line.
+    pub(super) fn admit<M: Copy>(self, waiting: &LineBuffer<M>, line: &[u8]) -> bool {
+        waiting.len() < self.lines && waiting.bytes() + line.len() <= self.bytes
+    }
 }
 
 impl FlowLog {
-    /// Waits for nobody: a reader that is too slow is told how many it missed.
-    pub fn push(&mut self, line: &[u8]) {
-        if let Some(live) = &self.live
-            && live.send(String::from_utf8_lossy(line).into()).is_err()
-        {
-            // The last reader went away.
-            self.live = None;
-        }
-        self.lines.push(line, ());
+    /// Registers `proxy_audit_lines_dropped_total` and begins.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let help = "Audit lines that were lost: the disk failed, or could not keep up.";
+        let dropped = IntCounter::new("proxy_audit_lines_dropped_total", help)?;
+        registry.register(Box::new(dropped.clone()))?;
+        let buffers = Shards::<Mutex<ThreadBuffer>>::default();
+        let bounds = Bounds {
+            lines: LINES,
+            bytes: WAITING / buffers.all().count(),
+        };
+        Ok(Self {
+            buffers,
+            notify: Notify::default(),
+            drained: Mutex::default(),
+            bounds,
+            dropped,
+            lost: Mutex::default(),
+        })
     }
 
-    /// The flows that are kept as a JSON array, the newest first.
+    /// The newest flows as a JSON array, the newest first. Every flow that ended is among them.
     pub fn newest(&self) -> Vec<u8> {
-        let mut array = vec![b'['];
-        for (at, (_, line)) in self.lines.iter().rev().take(KEPT).enumerate() {
-            if at > 0 {
-                array.push(b',');
-            }
-            array.extend_from_slice(line);
-        }
-        array.push(b']');
-        array
+        self.drain().flows.newest()
     }
 
-    /// The flows that are pushed from now on.
-    pub fn subscribe(&mut self) -> broadcast::Receiver<Arc<str>> {
-        let live = self
-            .live
-            .get_or_insert_with(|| broadcast::Sender::new(KEPT));
-        live.subscribe()
+    /// The flows that end from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
+        self.drain().flows.subscribe()
+    }
+
+    /// Counts lines that are lost to the log.
+    pub(super) fn count_dropped(&self, lines: u64) {
+        if lines > 0 {
+            self.dropped.inc_by(lines);
+            self.add_lost(Lost::now(lines));
+        }
+    }
+
+    /// Lost lines of which the log has no record yet.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        *self.lost.lock()
+    }
+
+    /// Takes those lost lines out; the caller records them or adds them back.
+    pub(super) fn take_lost(&self) -> Option<Lost> {
+        self.lost.lock().take()
+    }
+
+    /// Adds lines of which the log has no record, and which are counted already.
+    pub(super) fn add_lost(&self, more: Lost) {
+        let mut lost = self.lost.lock();
+        *lost = Some(lost.map_or(more, |lost| lost.and(more)));
+    }
+
+    /// Shows a record of the log itself among the flows.
+    pub(super) fn show(&self, record: &[u8]) {
+        self.drain().flows.push(record);
+    }
+
+    /// How many lines were lost to the log.
+    #[cfg(test)]
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.get()
+    }
+
+    /// Where no line was written since it was last asked, waits for one with `patience`. Says
+    /// whether more may come after those that wait now.
+    pub(super) fn wait(&self, patience: Duration) -> bool {
+        self.notify.wait(patience)
+    }
+
+    /// Swaps the lines that wait for the disk into `done`; its old lines are dropped and its
+    /// allocation is reused.
+    pub(super) fn take(&self, done: &mut LineBuffer) {
+        done.clear();
+        done.shrink_to(ROOM);
+        std::mem::swap(&mut self.drain().log, done);
+    }
+
+    /// The log takes nothing any more, but for what waits.
+    pub(super) fn end(&self) {
+        self.buffers.all().for_each(|buffer| buffer.lock().close());
+        self.notify.end();
+    }
+
+    /// Brings together what all threads wrote.
+    fn drain(&self) -> MutexGuard<'_, Drained> {
+        let mut drained = self.drained.lock();
+        let taken = &mut drained.taken;
+        {
+            // All at once: what was written before another line is not drained after it.
+            let mut buffers: Vec<_> = self.buffers.all().map(Mutex::lock).collect();
+            taken.resize_with(buffers.len(), Waiting::default);
+            for (buffer, taken) in buffers.iter_mut().zip(taken) {
+                buffer.swap(taken);
+            }
+        }
+        self.count_dropped(drained.merge(self.bounds));
+        drained
+    }
+}
+
+impl AuditSink for FlowLog {
+    fn write(&self, line: &[u8], ended: Instant, to: Destination) {
+        let mut buffer = self.buffers.mine().lock();
+        let is_first = buffer.is_empty();
+        let taken = buffer.push(line, ended, to, self.bounds);
+        drop(buffer);
+        if !taken {
+            self.count_dropped(1);
+        }
+        // After a drain, a writer that sleeps is woken again by the next line.
+        if is_first {
+            self.notify.notify_one();
+        }
+    }
+}
+
+/// What came from all threads.
+#[derive(Default)]
+struct Drained {
+    flows: NewestFlows,
+    /// What waits to be taken by the writer of the log.
+    log: LineBuffer,
+    /// Empty buffers that are swapped with those of the threads; only their allocation counts.
+    taken: Vec<Waiting>,
+}
+
+impl Drained {
+    /// Hands on what was taken, what ended first before the rest. Answers how many lines the log
+    /// has no room for.
+    fn merge(&mut self, of_buffer: Bounds) -> u64 {
+        let bounds = Bounds {
+            lines: of_buffer.lines * self.taken.len(),
+            bytes: of_buffer.bytes * self.taken.len(),
+        };
+        let mut lines: Vec<_> = self.taken.iter().flat_map(Waiting::lines).collect();
+        lines.sort_by_key(|line| line.ended);
+        let mut dropped = 0;
+        for line in lines {
+            if line.to != Destination::Log {
+                self.flows.push(line.text);
+            }
+            if line.to == Destination::Live {
+                continue;
+            }
+            if bounds.admit(&self.log, line.text) {
+                self.log.push(line.text, ());
+            } else {
+                dropped += 1;
+            }
+        }
+        self.taken.iter_mut().for_each(Waiting::clear);
+        dropped
+    }
+}
+
+/// Wakes the writer of the log.
+#[derive(Default)]
+struct Notify {
+    state: Mutex<NotifyState>,
+    condvar: Condvar,
+}
+
+#[derive(Default)]
+struct NotifyState {
+    /// Since it was last heard.
+    notified: bool,
+    ended: bool,
+}
+
+impl Notify {
+    fn notify_one(&self) {
+        self.state.lock().notified = true;
+        self.condvar.notify_one();
+    }
+
+    fn end(&self) {
+        self.state.lock().ended = true;
+        self.condvar.notify_one();
+    }
+
+    fn wait(&self, patience: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.notified && !state.ended {
+            self.condvar.wait_for(&mut state, patience);
+        }
+        state.notified = false;
+        !state.ended
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::broadcast::error::TryRecvError;
+    use std::thread;
+
+    use addons::shards;
 
     use super::*;
+    use crate::telemetry::ended::end_flows;
 
-    fn push(log: &mut FlowLog, numbers: std::ops::Range<usize>) {
-        numbers.for_each(|number| log.push(number.to_string().as_bytes()));
+    /// With bounds that are the same on every machine.
+    fn flow_log() -> FlowLog {
+        let mut flow_log = FlowLog::new(&Registry::new()).unwrap();
+        flow_log.bounds.bytes = 5_000_000;
+        flow_log
     }
 
-    fn newest(log: &FlowLog) -> Vec<usize> {
-        serde_json::from_slice(&log.newest()).unwrap()
+    fn taken(flow_log: &FlowLog) -> Vec<usize> {
+        let mut batch = LineBuffer::default();
+        flow_log.take(&mut batch);
+        let lines = batch.iter().map(|(_, line)| str::from_utf8(line).unwrap());
+        lines.map(|line| line.parse().unwrap()).collect()
     }
 
-    #[test]
-    fn the_newest_thousand_are_listed() {
-        for count in [0, 1, 999, 1000, 1001, 1999, 2000, 2001, 3007] {
-            let mut log = FlowLog::default();
-            push(&mut log, 0..count);
-            let expected = (count.saturating_sub(KEPT)..count).rev();
-            assert_eq!(newest(&log), expected.collect::<Vec<_>>(), "of {count}");
+    fn newest(flow_log: &FlowLog) -> Vec<usize> {
+        serde_json::from_slice(&flow_log.newest()).unwrap()
+    }
+
+    fn write(flow_log: &FlowLog, numbers: impl IntoIterator<Item = usize>, to: Destination) {
+        for number in numbers {
+            flow_log.write(number.to_string().as_bytes(), Instant::now(), to);
         }
     }
 
     #[test]
-    fn a_live_reader_is_given_the_line_that_is_kept() {
-        let mut log = FlowLog::default();
-        let mut reader = log.subscribe();
-        log.push(b"{\"port\":1}");
+    fn lines_of_several_threads_are_merged_by_when_their_flows_ended() {
+        let (flow_log, start) = (flow_log(), Instant::now());
+        thread::scope(|scope| {
+            for first in 0..3 {
+                let flow_log = &flow_log;
+                scope.spawn(move || {
+                    shards::claim(first);
+                    for number in (first..999).step_by(3) {
+                        let ended = start + Duration::from_micros(number as u64);
+                        flow_log.write(number.to_string().as_bytes(), ended, Destination::Both);
+                    }
+                });
+            }
+        });
+        assert_eq!(newest(&flow_log), (0..999).rev().collect::<Vec<_>>());
+        assert_eq!(taken(&flow_log), (0..999).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_line_goes_where_it_is_to_go() {
+        let flow_log = flow_log();
+        write(&flow_log, [1], Destination::Both);
+        write(&flow_log, [2], Destination::Live);
+        write(&flow_log, [3], Destination::Log);
+        write(&flow_log, [4], Destination::Both);
+        assert_eq!(newest(&flow_log), [4, 2, 1]);
+        write(&flow_log, [5], Destination::Both);
+        assert_eq!(taken(&flow_log), [1, 3, 4, 5]);
+        assert_eq!(newest(&flow_log), [5, 4, 2, 1]);
+        assert!(taken(&flow_log).is_empty());
+    }
+
+    #[test]
+    fn who_comes_is_shown_the_flows_that_end_from_then_on() {
+        let flow_log = Arc::new(flow_log());
+        end_flows(Arc::clone(&flow_log) as _, 3);
+        let mut reader = flow_log.subscribe();
+        end_flows(Arc::clone(&flow_log) as _, 1);
+        drop(flow_log.drain());
         let line = reader.try_recv().unwrap();
-        assert_eq!(log.newest(), format!("[{line}]").into_bytes());
+        assert!(
+            flow_log
+                .newest()
+                .starts_with(format!("[{line},").as_bytes())
+        );
+        assert!(reader.try_recv().is_err());
     }
 
     #[test]
-    fn readers_come_and_go() {
-        let mut log = FlowLog::default();
-        for _ in 0..2 {
-            let (mut one, mut other) = (log.subscribe(), log.subscribe());
-            push(&mut log, 0..1);
-            drop(one.try_recv().unwrap());
-            drop(one);
-            push(&mut log, 0..1);
-            assert!(other.try_recv().is_ok() && other.try_recv().is_ok());
-            drop(other);
-            push(&mut log, 0..1);
+    fn lines_for_which_there_is_no_room_are_dropped_from_the_log_alone_and_counted() {
+        let flow_log = flow_log();
+        write(&flow_log, 0..LINES + 5, Destination::Both);
+        assert_eq!(flow_log.dropped(), 5);
+        assert_eq!(newest(&flow_log)[..7].last(), Some(&(LINES - 2)));
+        assert_eq!(taken(&flow_log), (0..LINES).collect::<Vec<_>>());
+        write(&flow_log, [1], Destination::Both);
+        assert_eq!((taken(&flow_log), flow_log.dropped()), (vec![1], 5));
+    }
+
+    #[test]
+    fn text_that_waits_is_bounded_in_the_thread_buffers_and_where_it_was_drained() {
+        let mut flow_log = flow_log();
+        flow_log.bounds.bytes = 64_000;
+        let line = [b'1'; 1000];
+        let write = |lines| {
+            (0..lines).for_each(|_| flow_log.write(&line, Instant::now(), Destination::Log));
+        };
+        write(64 + 5);
+        assert_eq!(flow_log.dropped(), 5);
+        let buffers = flow_log.buffers.all().count();
+        for drains in 1..=buffers + 1 {
+            drop(flow_log.drain());
+            let over = 64 * drains.saturating_sub(buffers);
+            assert_eq!(flow_log.dropped() as usize, 5 + over);
+            write(64);
         }
-        assert_eq!(newest(&log).len(), 6);
-        assert!(log.live.is_none());
+        let mut batch = LineBuffer::default();
+        flow_log.take(&mut batch);
+        assert_eq!(batch.bytes(), 64_000 * buffers);
+        assert_eq!(flow_log.dropped(), 5 + 64 + 64);
     }
 
     #[test]
-    fn a_slow_reader_is_told_what_it_missed_and_holds_nobody_up() {
-        let mut log = FlowLog::default();
-        let mut reader = log.subscribe();
-        push(&mut log, 0..2 * KEPT + 100);
-        assert!(matches!(reader.try_recv(), Err(TryRecvError::Lagged(missed)) if missed >= 1000));
-        assert!(reader.try_recv().is_ok());
+    fn a_flood_that_the_log_does_not_have_takes_none_of_its_room() {
+        let flow_log = flow_log();
+        write(&flow_log, 0..2 * LINES, Destination::Live);
+        write(&flow_log, 0..LINES, Destination::Log);
+        assert_eq!(taken(&flow_log).len(), LINES);
+        assert_eq!(flow_log.dropped(), 0);
+        assert_eq!(newest(&flow_log)[0], 2 * LINES - 1);
+    }
+
+    #[test]
+    fn what_a_burst_took_is_given_back() {
+        let flow_log = flow_log();
+        let mut batch = LineBuffer::default();
+        let line = [b'x'; 300];
+        for to in [Destination::Log, Destination::Live] {
+            (0..LINES).for_each(|_| flow_log.write(&line, Instant::now(), to));
+        }
+        flow_log.take(&mut batch);
+        assert!(batch.room() > 2 * ROOM);
+        flow_log.take(&mut batch);
+        flow_log.take(&mut batch);
+        let drained = flow_log.drained.lock();
+        assert!(batch.room() <= 2 * ROOM && drained.log.room() <= 2 * ROOM);
+        assert!(drained.taken.iter().all(|taken| taken.room() <= 6 * ROOM));
+        for buffer in flow_log.buffers.all() {
+            assert!(buffer.lock().room() <= 6 * ROOM);
+        }
+    }
+
+    #[test]
+    fn a_line_wakes_who_waits_and_so_does_the_end() {
+        let flow_log = flow_log();
+        let patience = Duration::from_secs(60);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let begun = Instant::now();
+                let more = [flow_log.wait(patience), flow_log.wait(patience)];
+                (more, begun.elapsed() < patience)
+            });
+            write(&flow_log, [1], Destination::Log);
+            // The line after a drain is the first again.
+            drop(flow_log.drain());
+            while flow_log.notify.state.lock().notified {
+                thread::yield_now();
+            }
+            write(&flow_log, [2], Destination::Log);
+            assert_eq!(waiting.join().unwrap(), ([true, true], true));
+        });
+        flow_log.end();
+        assert!(!flow_log.wait(patience));
+        write(&flow_log, [3], Destination::Both);
+        assert_eq!((taken(&flow_log), flow_log.dropped()), (vec![1, 2], 1));
+        assert_eq!(newest(&flow_log), [3]);
     }
 }

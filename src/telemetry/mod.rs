@@ -7,20 +7,20 @@ mod audit_verify;
 #[cfg(test)]
 mod ended;
 mod flow_log;
-mod journal;
-mod light;
+mod health_flag;
 mod line_buffer;
 mod logging;
 mod lost;
-mod newest;
+mod newest_flows;
+mod newest_lines;
 mod push_log;
-mod shard;
+mod thread_buffer;
 
 pub use audit_file::AuditFile;
 pub use audit_log::AuditLog;
 pub use audit_verify::{AuditBroken, Gap, Verified, verify as verify_audit};
-pub use journal::Journal;
-pub use light::{Light, Lit};
+pub use flow_log::FlowLog;
+pub use health_flag::{HealthFlag, HealthGuard};
 pub use logging::init as init_logging;
 pub use lost::{KIND as LOST, Lost};
 pub use push_log::PushLog;

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{DnsServer, Limits};
 use unified_proxy::net::{Places, Resolver};
-use unified_proxy::tls::UpstreamTls;
 use unified_proxy::snapshot::Snapshot;
+use unified_proxy::tls::UpstreamTls;
 
 use super::*;
 

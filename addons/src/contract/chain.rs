@@ -94,7 +94,11 @@ impl Chain {
     }
 
     /// A request's head.
-    pub async fn request(&self, flow: &mut Flow, request: &mut Request) -> Result<ResolvePermit, Denial> {
+    pub async fn request(
+        &self,
+        flow: &mut Flow,
+        request: &mut Request,
+    ) -> Result<ResolvePermit, Denial> {
         let forward = self.addons.iter();
         self.run(forward, flow, request, |addon, flow, request| {
             addon.request(flow, request)

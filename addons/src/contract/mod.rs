@@ -17,27 +17,28 @@ mod host;
 mod judge;
 mod message;
 mod outside;
-mod type_map;
 mod path;
 mod permit;
 mod slots;
+mod type_map;
 
 pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
-pub use chain::{Chain, ResolvePermit, OrderError};
+pub use chain::{Chain, OrderError, ResolvePermit};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use flow::{
-    Client, Counters, Flow, FlowId, LeaseHandle, Kind, Note, Outcome, Principal, Record, Scheme, System,
+    Client, Counters, Flow, FlowId, Kind, LeaseHandle, Note, Outcome, Principal, Record, Scheme,
+    System,
 };
 pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
-pub use type_map::TypeMap;
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit};
 pub use slots::{Slot, Slots};
+pub use type_map::TypeMap;

@@ -82,8 +82,11 @@ mod tests {
     fn of_many_who_ask_at_once_for_many_types_one_makes_each_value() {
         const THREADS: usize = 8;
         for _ in 0..200 {
-            let (map, made, start) =
-                (TypeMap::default(), AtomicUsize::new(0), Barrier::new(THREADS));
+            let (map, made, start) = (
+                TypeMap::default(),
+                AtomicUsize::new(0),
+                Barrier::new(THREADS),
+            );
             let make = || made.fetch_add(1, Ordering::Relaxed);
             let ask = || {
                 start.wait();
@@ -116,6 +119,9 @@ mod tests {
     #[test]
     fn making_one_value_may_ask_for_another() {
         let map = TypeMap::default();
-        assert_eq!(*map.get_or_init(|| u64::from(*map.get_or_init(|| 7_u32))), 7);
+        assert_eq!(
+            *map.get_or_init(|| u64::from(*map.get_or_init(|| 7_u32))),
+            7
+        );
     }
 }

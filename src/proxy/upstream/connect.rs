@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{ResolvePermit, Code, Denial, Host, Scheme};
+use addons::contract::{Code, Denial, Host, ResolvePermit, Scheme};
 use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::circuit_breaker::SharedFault;
-use addons::contract::{ResolvePermit, Container, Denial};
+use addons::contract::{Container, Denial, ResolvePermit};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};

@@ -1,20 +1,20 @@
-//! What one thread wrote to the journal.
+//! What one thread wrote to the flow log.
 
 use std::time::Instant;
 
 use addons::observe::Destination;
 
-use super::journal::Bounds;
+use super::flow_log::Bounds;
 use super::line_buffer::LineBuffer;
-use super::newest::Newest;
+use super::newest::NewestLines;
 
 /// The room that a buffer keeps, in bytes of text and as many for the rest: enough for what
 /// gathers under load. What a burst or a slow disk took on top of it is given back.
 pub const ROOM: usize = 256 * 1024;
 
-/// One thread's part of the journal.
+/// One thread's part of the flow log.
 #[derive(Default)]
-pub struct Shard {
+pub struct ThreadBuffer {
     waiting: Waiting,
     /// The log takes nothing any more.
     closed: bool,
@@ -27,7 +27,7 @@ pub struct Waiting {
     logged: LineBuffer<Mark>,
     /// What the log does not have, so that no flood of it takes the room of what the log is to
     /// have. Of more than the newest flows the older would be forgotten by whoever drains.
-    unlogged: Newest<Instant>,
+    unlogged: NewestLines<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ pub struct Line<'a> {
     pub text: &'a [u8],
 }
 
-impl Shard {
+impl ThreadBuffer {
     pub fn is_empty(&self) -> bool {
         self.waiting.logged.is_empty() && self.waiting.unlogged.is_empty()
     }

@@ -8,14 +8,14 @@ pub const KEPT: usize = 1000;
 /// A bounded memory of lines: the newest thousand, and at most as many that are older. A line has
 /// at most 3 KiB but for the operator's own names: two pages of so many have 6 MiB, room for at
 /// most twice as much, and seldom more than one.
-pub struct Newest<M = ()> {
+pub struct NewestLines<M = ()> {
     /// Full, once there is one.
     older: LineBuffer<M>,
     /// The page that is written; when it is full, it becomes the older.
     newer: LineBuffer<M>,
 }
 
-impl<M> Default for Newest<M> {
+impl<M> Default for NewestLines<M> {
     fn default() -> Self {
         Self {
             older: LineBuffer::default(),
@@ -24,7 +24,7 @@ impl<M> Default for Newest<M> {
     }
 }
 
-impl<M: Copy> Newest<M> {
+impl<M: Copy> NewestLines<M> {
     /// The oldest make room.
     pub fn push(&mut self, line: &[u8], mark: M) {
         if self.newer.len() == KEPT {
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn the_newest_thousand_are_kept() {
         for count in [0, 1, 999, 1000, 1001, 1999, 2000, 2001, 3007] {
-            let mut lines = Newest::default();
+            let mut lines = NewestLines::default();
             (0..count).for_each(|number| lines.push(b"line", number));
             let kept: Vec<_> = lines.iter().map(|(number, _)| number).collect();
             assert!(kept.len() >= count.min(KEPT) && kept.len() <= 2 * KEPT);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_room_for_lines_is_used_again_and_given_back() {
-        let mut lines = Newest::default();
+        let mut lines = NewestLines::default();
         let line = b"0123456789".repeat(300);
         (0..50 * KEPT).for_each(|_| lines.push(&line, ()));
         assert_eq!(lines.iter().count(), 2 * KEPT);
