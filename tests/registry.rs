@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 use unified_proxy::registry::offline::{self, Present};
 use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
 
-/// A registry in a directory of its own, with its keeper running.
+/// A registry in a directory of its own, with its maintenance running.
 struct House {
     directory: TempDir,
     registry: Arc<Registry>,
     shutdown: CancellationToken,
-    keeper: JoinHandle<()>,
+    maintenance: JoinHandle<()>,
 }
 
 impl House {
@@ -38,12 +38,12 @@ impl House {
     fn open(directory: TempDir) -> Self {
         let registry = Registry::open(directory.path().join(FILE_NAME), directory.path());
         let shutdown = CancellationToken::new();
-        let keeper = tokio::spawn(Arc::clone(&registry).run(shutdown.clone()));
+        let maintenance = tokio::spawn(Arc::clone(&registry).run(shutdown.clone()));
         Self {
             directory,
             registry,
             shutdown,
-            keeper,
+            maintenance,
         }
     }
 
@@ -53,7 +53,7 @@ impl House {
 
     async fn stop(self) -> TempDir {
         self.shutdown.cancel();
-        self.keeper.await.unwrap();
+        self.maintenance.await.unwrap();
         self.directory
     }
 
@@ -167,7 +167,7 @@ async fn a_restart_keeps_leases_and_no_number_is_given_twice() {
     let gone = house.register("c2", B).await;
     assert!(house.registry.unregister(id("c2")).await.unwrap());
     assert!(gone.ended().is_cancelled());
-    // The keeper brings the level to disk.
+    // Maintenance brings the level to disk.
     let read_level = || {
         let conn = Connection::open(house.file()).unwrap();
         let level = conn.query_row("SELECT level FROM containers", [], |row| row.get(0));

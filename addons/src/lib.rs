@@ -58,7 +58,7 @@ pub struct Parts {
     pub github: GithubSettings,
     /// Which repositories, and what may be pushed to them.
     pub git: GitSettings,
-    /// The secrets to lend.
+    /// The secrets to inject.
     pub credentials: Vec<Credential>,
     /// How long a phase may take from the moment when an addon waits.
     pub deadline: Duration,

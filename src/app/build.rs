@@ -21,10 +21,10 @@ use super::failure::Failure;
 use super::github;
 use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
 use crate::net::{NameserverWatch, OwnListeners, Places, Resolver};
+use crate::outbound::{TokenSources, Traces};
 use crate::registry::Registry;
 use crate::secrets;
 use crate::snapshot::Snapshot;
-use crate::system::{Lenders, Traces};
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 
@@ -37,7 +37,7 @@ pub struct Lasting {
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
     pub breakers: Breakers,
-    pub lenders: Arc<Lenders>,
+    pub token_sources: Arc<TokenSources>,
     pub forge: Arc<dyn Forge>,
     pub places: Arc<Places>,
     /// Questions to nameservers that may be under way at once.
@@ -114,22 +114,26 @@ impl Builder {
         })
     }
 
-    /// What an entry lends: the same everywhere, but for an App's token, which git hosts take
+    /// What an entry injects: the same everywhere, but for an App's token, which git hosts take
     /// as a password and their APIs as a bearer's.
     fn credentials(&self, entry: &CredentialConfig, git: &[GitHost]) -> Vec<Credential> {
-        let lenders = &self.lasting.lenders;
+        let token_sources = &self.lasting.token_sources;
         match &entry.kind {
             config::CredentialKind::GithubApp(app) => {
                 let is_git = |(host, _): &(Host, u16)| git.iter().any(|git| git.host == *host);
                 let (git, apis) = entry.hosts.iter().cloned().partition(is_git);
                 let forms = [(TokenForm::Basic, git), (TokenForm::Bearer, apis)];
                 let of_form = |(form, hosts)| {
-                    credential(entry, lenders.github_app(&entry.name, app, form), hosts)
+                    credential(
+                        entry,
+                        token_sources.github_app(&entry.name, app, form),
+                        hosts,
+                    )
                 };
                 forms.map(of_form).into()
             }
             config::CredentialKind::Oauth(oauth) => {
-                let kind = lenders.oauth(&entry.name, oauth);
+                let kind = token_sources.oauth(&entry.name, oauth);
                 vec![credential(entry, kind, entry.hosts.clone())]
             }
             fixed => {

@@ -11,8 +11,8 @@ use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
 use crate::net::NameserverWatch;
+use crate::outbound::TokenSources;
 use crate::registry::Registry;
-use crate::system::Lenders;
 use crate::telemetry::HealthFlag;
 
 /// Everything that is looked at.
@@ -24,7 +24,7 @@ pub struct Checks {
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
     pub breakers: Breakers,
-    pub lenders: Arc<Lenders>,
+    pub token_sources: Arc<TokenSources>,
     pub nameservers: Arc<NameserverWatch>,
 }
 
@@ -41,7 +41,7 @@ impl Checks {
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
             check("circuits_closed", self.breakers.all_closed(), false),
-            check("oauth_logins_valid", self.lenders.are_well(), false),
+            check("oauth_logins_valid", self.token_sources.are_well(), false),
             check("upstream_dns_answers", self.nameservers.is_well(), false),
         ])
     }

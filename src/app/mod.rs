@@ -31,10 +31,10 @@ use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
 use crate::dns;
 use crate::net::{NameserverWatch, OwnListeners, Places};
+use crate::outbound::{AskedForge, OutboundClient, TokenSources, Traces};
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::snapshot::SnapshotStore;
-use crate::system::{AskedForge, Lenders, SystemClient, Traces};
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
 use build::{Builder, Lasting};
@@ -127,12 +127,12 @@ impl App {
         let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
-        let client = Arc::new(SystemClient::default());
-        let lenders = Lenders::new(Arc::clone(&client), &metrics).map_err(ours)?;
-        let lenders = Arc::new(lenders);
+        let client = Arc::new(OutboundClient::default());
+        let token_sources = TokenSources::new(Arc::clone(&client), &metrics).map_err(ours)?;
+        let token_sources = Arc::new(token_sources);
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
         let checks = Checks {
-            lenders: Arc::clone(&lenders),
+            token_sources: Arc::clone(&token_sources),
             nameservers: Arc::clone(&nameservers),
             proxy: HealthFlag::default(),
             dns: HealthFlag::default(),
@@ -153,7 +153,7 @@ impl App {
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
-            lenders,
+            token_sources,
             forge: Arc::new(AskedForge::new(Arc::clone(&client))),
             places: Arc::new(Places::new(shares.upstreams)),
             lookups: shares.lookups,
@@ -246,9 +246,9 @@ impl App {
     fn admin_state(&self) -> AdminState {
         let (checks, reloader) = (self.checks.clone(), Arc::clone(&self.reloader));
         let (snapshots, registry) = (Arc::clone(&self.snapshots), Arc::clone(&self.registry));
-        let (in_force, lenders) = (
+        let (in_force, token_sources) = (
             Arc::clone(&self.snapshots),
-            Arc::clone(&self.checks.lenders),
+            Arc::clone(&self.checks.token_sources),
         );
         AdminState {
             registry: Arc::clone(&self.registry),
@@ -260,7 +260,9 @@ impl App {
                 let reloader = Arc::clone(&reloader);
                 Box::pin(async move { reloader.reload() })
             }),
-            sandbox: Arc::new(move || sandbox::settings(&in_force.current().config, &lenders)),
+            sandbox: Arc::new(move || {
+                sandbox::settings(&in_force.current().config, &token_sources)
+            }),
             explain: Arc::new(move |question| {
                 let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
                 Box::pin(async move { explain::explain(&snapshot, &registry, question).await })
@@ -302,11 +304,11 @@ impl Running {
     async fn drain(self) {
         tracing::info!("shutting down");
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
-        let lenders = &self.app.checks.lenders;
-        let rest = tokio::time::timeout(limit, lenders.rest());
+        let token_sources = &self.app.checks.token_sources;
+        let rest = tokio::time::timeout(limit, token_sources.rest());
         let _ = tokio::join!(self.app.engine.stop(limit), rest);
         // The last flows may have begun some more.
-        let _ = tokio::time::timeout(LAST_WORDS, lenders.rest()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, token_sources.rest()).await;
         self.shutdown.cancel();
         self.tasks.close();
         // What still waits for a nameserver or a disk has had its time.

@@ -2,10 +2,10 @@
 
 use crate::admin::{ActiveCredential, SandboxSettings};
 use crate::config::{Config, CredentialConfig, CredentialKind};
-use crate::system::Lenders;
+use crate::outbound::TokenSources;
 
 /// The settings for clients under this configuration.
-pub fn settings(config: &Config, lenders: &Lenders) -> SandboxSettings {
+pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSettings {
     let listen = &config.proxy.listen.proxy;
     let certs = &config.proxy.certs_dir;
     // Clients have another working directory.
@@ -14,11 +14,13 @@ pub fn settings(config: &Config, lenders: &Lenders) -> SandboxSettings {
     SandboxSettings {
         proxy: listen.iter().map(ToString::to_string).collect(),
         certs_dir: certs.display().to_string(),
-        credentials: credentials.map(|entry| active(entry, lenders)).collect(),
+        credentials: credentials
+            .map(|entry| active(entry, token_sources))
+            .collect(),
     }
 }
 
-fn active(entry: &CredentialConfig, lenders: &Lenders) -> ActiveCredential {
+fn active(entry: &CredentialConfig, token_sources: &TokenSources) -> ActiveCredential {
     let (kind, headers) = match &entry.kind {
         CredentialKind::SetHeaders(headers) => {
             let names = headers.iter().map(|(name, _)| name.to_string());
@@ -40,7 +42,7 @@ fn active(entry: &CredentialConfig, lenders: &Lenders) -> ActiveCredential {
     if let CredentialKind::Oauth(oauth) = &entry.kind {
         active.provider = Some(oauth.login.provider.as_str().to_owned());
         active.entry = Some(oauth.login.entry.clone());
-        active.account = lenders.account(&entry.name, oauth);
+        active.account = token_sources.account(&entry.name, oauth);
     }
     active
 }

@@ -1,7 +1,7 @@
 //! Who is registered: a SQLite file that survives restarts, and the view of it that flows read.
 
 mod index;
-mod keeper;
+mod maintenance;
 pub mod offline;
 mod problem;
 mod row;
@@ -23,7 +23,7 @@ pub use row::RepoEntry;
 pub use store::StoreError;
 pub use view::{OwnListener, OwnListeners};
 
-use keeper::Held;
+use maintenance::Held;
 use problem::Problem;
 use store::Store;
 use view::View;

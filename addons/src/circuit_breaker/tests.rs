@@ -261,7 +261,7 @@ fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
     let system = Arc::new(System {
         name: "token refresh",
         hosts: Vec::new(),
-        in_house: false,
+        trust_private: false,
     });
     let own = || {
         let mut flow = flow_at(&web, Kind::Http, 1);

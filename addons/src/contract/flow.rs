@@ -150,7 +150,7 @@ pub struct System {
     pub hosts: Vec<(Host, u16)>,
     /// They are the operator's own: spoken to in clear where the operator says so, and at
     /// private addresses too. All others only over verified TLS and at public ones.
-    pub in_house: bool,
+    pub trust_private: bool,
 }
 
 /// Bytes that passed, counted where the bodies stream.

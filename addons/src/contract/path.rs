@@ -65,7 +65,7 @@ impl Path {
         let (normal, ambiguity) = normalize(sent);
         let normal = match normal {
             Cow::Borrowed(_) => None,
-            Cow::TypeMap(normal) => (normal != sent).then(|| normal.into()),
+            Cow::Owned(normal) => (normal != sent).then(|| normal.into()),
         };
         Self {
             sent: sent.into(),
@@ -104,7 +104,7 @@ fn normalize(sent: &str) -> (Cow<'_, str>, Option<Ambiguity>) {
     let mut doubt = (!sent.starts_with('/')).then_some(Ambiguity::NotAbsolute);
     let decoded = decode(sent, &mut doubt);
     let resolved = resolve_dots(&decoded, &mut doubt);
-    (Cow::TypeMap(resolved), doubt)
+    (Cow::Owned(resolved), doubt)
 }
 
 /// The common case, told in one pass without an allocation.

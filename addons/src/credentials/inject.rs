@@ -123,7 +123,7 @@ impl HostCredentials {
             flow.note(|| format!("credential {} would be added", ready.name));
             let added = match (&credential.kind, token) {
                 (CredentialKind::Token { form, source, .. }, Some(token)) => {
-                    guarded.lend(source, token);
+                    guarded.inject(source, token);
                     add(flow, request, token.fields(*form))
                 }
                 (CredentialKind::Token { .. }, None) => false,
@@ -214,7 +214,7 @@ impl Ready {
 }
 
 impl Guarded {
-    fn lend(&mut self, source: &Arc<dyn TokenSource>, token: &Arc<Token>) {
+    fn inject(&mut self, source: &Arc<dyn TokenSource>, token: &Arc<Token>) {
         self.scrubbers.push(Arc::clone(token.scrubber()));
         self.lent.push((Arc::clone(source), Arc::clone(token)));
     }

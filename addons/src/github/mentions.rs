@@ -28,7 +28,7 @@ impl Mentions {
             return None;
         }
         let shown = |tags| match shown(text, tags) {
-            Cow::TypeMap(shown) => self.find_written(&shown),
+            Cow::Owned(shown) => self.find_written(&shown),
             Cow::Borrowed(_) => None,
         };
         let written = self.find_written(text);
@@ -103,7 +103,7 @@ fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
         };
     }
     shown.push_str(rest);
-    Cow::TypeMap(shown)
+    Cow::Owned(shown)
 }
 
 /// `&#64;`, `&#x40;` or `&commat;`, with what follows. HTML needs no semicolon after a number.

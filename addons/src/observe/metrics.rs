@@ -300,9 +300,9 @@ mod tests {
             &outcome(403, Some(Code::DomainNotAllowed)),
         );
         finish(&metrics, Kind::Dns, "AAAA", &outcome(0, None));
-        let mut lending = flow(Kind::Http, "api.example.com");
-        lending.record.credential = Some("anthropic".into());
-        metrics.finished(&lending, &outcome(200, None));
+        let mut injecting = flow(Kind::Http, "api.example.com");
+        injecting.record.credential = Some("anthropic".into());
+        metrics.finished(&injecting, &outcome(200, None));
         let text = text(&registry);
         for line in [
             r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 1"#,
@@ -338,11 +338,11 @@ mod tests {
         for _before_and_after_a_reload in 0..2 {
             let entry = entry("api.example.com");
             for _ in 0..3 {
-                let mut lending = flow(Kind::Http, "api.example.com");
-                lending.record.method = Some("GET".into());
-                lending.record.credential = Some("anthropic".into());
-                lending.entry = Some(Arc::clone(&entry));
-                metrics.finished(&lending, &outcome(200, None));
+                let mut injecting = flow(Kind::Http, "api.example.com");
+                injecting.record.method = Some("GET".into());
+                injecting.record.credential = Some("anthropic".into());
+                injecting.entry = Some(Arc::clone(&entry));
+                metrics.finished(&injecting, &outcome(200, None));
             }
         }
         let text = text(&registry);

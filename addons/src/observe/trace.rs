@@ -261,7 +261,7 @@ mod tests {
             flow.principal = Some(Principal::System(Arc::new(System {
                 name: "traces",
                 hosts: Vec::new(),
-                in_house: true,
+                trust_private: true,
             })));
         });
         assert!(span.is_none());

@@ -84,7 +84,7 @@ impl Guard {
 
     /// Whether the address is one of the operator's own networks: none of our own listeners, and
     /// none that a network lends to its machines to tell them secrets.
-    pub(super) fn is_in_house(&self, address: SocketAddr) -> bool {
+    pub(super) fn is_trusted_private(&self, address: SocketAddr) -> bool {
         let ip = fold_address(address.ip());
         let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
         within(&IN_HOUSE)

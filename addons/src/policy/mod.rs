@@ -84,7 +84,7 @@ impl Policy {
         };
         let (name, here) = (system.name, (flow.host.clone(), flow.port));
         flow.record.rule = Some(format!("system: {name}").into());
-        if (flow.scheme == Scheme::Https || system.in_house) && system.hosts.contains(&here) {
+        if (flow.scheme == Scheme::Https || system.trust_private) && system.hosts.contains(&here) {
             return Ok(());
         }
         let sentence = format!("Domain not allowed: {} for {name}", flow.host);
@@ -93,9 +93,11 @@ impl Policy {
 
     fn judge_addresses(&self, flow: &Flow, addresses: &mut Addresses) -> Verdict {
         let first = addresses.0.first().copied();
-        let in_house = matches!(&flow.principal, Some(Principal::System(own)) if own.in_house);
+        let trust_private =
+            matches!(&flow.principal, Some(Principal::System(own)) if own.trust_private);
         addresses.0.retain(|address| {
-            self.guard.may_dial(*address) || (in_house && self.guard.is_in_house(*address))
+            self.guard.may_dial(*address)
+                || (trust_private && self.guard.is_trusted_private(*address))
         });
         match first {
             Some(guarded) if addresses.0.is_empty() => {
@@ -114,7 +116,7 @@ impl Policy {
             Host::Address(_) => format!("Address not allowed: {ip}"),
         };
         let denial = Denial::new(Code::AddressNotAllowed, sentence).rule("address guard");
-        match self.guard.is_in_house(address) {
+        match self.guard.is_trusted_private(address) {
             true => denial.hint(format!(
                 "add {} under upstream.allow_private in proxy.yaml",
                 IpNet::from(ip)

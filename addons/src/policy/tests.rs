@@ -128,7 +128,7 @@ fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
     let system = Arc::new(System {
         name: "oauth",
         hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
-        in_house: false,
+        trust_private: false,
     });
     let asks = |change: fn(&mut Flow)| {
         let mut flow = flow(Kind::Http, "login.example.com");
@@ -155,23 +155,23 @@ fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
 }
 
 #[test]
-fn in_house_the_appliance_may_speak_in_clear_and_to_private_addresses() {
-    let system = |in_house| {
+fn a_principal_that_trusts_private_addresses_may_speak_in_clear_and_to_private_addresses() {
+    let system = |trust_private| {
         Arc::new(System {
             name: "traces",
             hosts: vec![(Host::parse("collector.example.com").unwrap(), 4318)],
-            in_house,
+            trust_private,
         })
     };
-    let dial = |in_house, address: &str| {
+    let dial = |trust_private, address: &str| {
         let mut flow = flow(Kind::Http, "collector.example.com");
         flow.port = 4318;
-        flow.scheme = if in_house {
+        flow.scheme = if trust_private {
             Scheme::Http
         } else {
             Scheme::Https
         };
-        flow.principal = Some(Principal::System(system(in_house)));
+        flow.principal = Some(Principal::System(system(trust_private)));
         assert_eq!(code(policy(&[]).system(&mut flow)), None);
         let mut addresses = Addresses(vec![SocketAddr::new(address.parse().unwrap(), 4318)]);
         code(policy(&[]).dial(&mut flow, &mut addresses))

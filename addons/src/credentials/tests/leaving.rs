@@ -216,7 +216,7 @@ fn a_secret_that_changes_is_sent_and_scrubbed_as_it_is_now() {
 }
 
 #[test]
-fn each_thread_lends_a_secret_of_its_own_and_all_see_it_change() {
+fn each_thread_injects_a_secret_of_its_own_and_all_see_it_change() {
     let changing = source("first-secret");
     let kind = CredentialKind::Bearer(Arc::clone(&changing) as Arc<dyn SecretSource>);
     let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::SystemClient;
+use super::OutboundClient;
 use crate::config::Collector;
 
 /// What waits for a collector that is slow or away; more is dropped and counted.
@@ -26,14 +26,14 @@ const WAIT: Duration = Duration::from_secs(2);
 
 /// Who exports spans, kept over reloads as long as the collector is the same.
 pub struct Traces {
-    client: Arc<SystemClient>,
+    client: Arc<OutboundClient>,
     spans: IntCounterVec,
     exporter: Mutex<Option<(Collector, Arc<Exporter>)>>,
 }
 
 impl Traces {
     /// Registers `proxy_trace_spans_total` and begins.
-    pub fn new(client: Arc<SystemClient>, metrics: &Registry) -> prometheus::Result<Self> {
+    pub fn new(client: Arc<OutboundClient>, metrics: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new("proxy_trace_spans_total", "Spans of flows, by outcome.");
         let spans = IntCounterVec::new(opts, &["outcome"])?;
         metrics.register(Box::new(spans.clone()))?;
@@ -91,13 +91,13 @@ impl SpanSink for Exporter {
 async fn export(
     mut waiting: mpsc::Receiver<Span>,
     collector: Collector,
-    client: Arc<SystemClient>,
+    client: Arc<OutboundClient>,
     spans: IntCounterVec,
 ) {
     let principal = Arc::new(System {
         name: "traces",
         hosts: vec![collector.authority()],
-        in_house: true,
+        trust_private: true,
     });
     let mut reachable = true;
     while let Some(first) = waiting.recv().await {
@@ -131,7 +131,7 @@ async fn fill(first: Span, waiting: &mut mpsc::Receiver<Span>) -> Vec<Span> {
 }
 
 async fn send(
-    client: &SystemClient,
+    client: &OutboundClient,
     principal: &Arc<System>,
     collector: &Collector,
     batch: &[Span],

@@ -1,4 +1,4 @@
-//! What is known of a login, and what follows from it: lend, wait, or refresh.
+//! What is known of a login, and what follows from it: send its token, wait, or refresh.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -272,9 +272,9 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_lives_is_lent_while_it_is_refreshed_and_one_that_ran_out_is_not() {
+    fn a_token_that_lives_is_sent_while_it_is_refreshed_and_one_that_ran_out_is_not() {
         let now = OffsetDateTime::now_utc();
-        for (left, lent, due) in [
+        for (left, sent, due) in [
             (AHEAD * 2, true, false),
             (AHEAD / 2, true, true),
             (Duration::ZERO, false, true),
@@ -282,7 +282,7 @@ mod tests {
             let mut known = Knowledge::default();
             known.begin(held("token", Some(now + left)));
             let found = (known.to_send().is_some(), known.is_due());
-            assert_eq!(found, (lent, due), "{left:?}");
+            assert_eq!(found, (sent, due), "{left:?}");
         }
     }
 }

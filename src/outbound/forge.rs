@@ -12,7 +12,7 @@ use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{SystemClient, SystemError};
+use super::{OutboundClient, OutboundError};
 
 /// How long an answer is believed: repositories are renamed and issues move.
 const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -35,11 +35,11 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
 
 /// A forge that is asked with the container's own credential, through the chain.
 pub struct AskedForge {
-    client: Arc<SystemClient>,
+    client: Arc<OutboundClient>,
 }
 
 impl AskedForge {
-    pub fn new(client: Arc<SystemClient>) -> Self {
+    pub fn new(client: Arc<OutboundClient>) -> Self {
         Self { client }
     }
 
@@ -52,9 +52,9 @@ impl AskedForge {
         let request = request.map_err(Denial::malformed)?;
         let response = match self.client.look_up(&asker.container, request).await {
             Ok(response) => response,
-            Err(SystemError::Denied(denial)) if is_policy(&denial) => return Ok(None),
-            Err(SystemError::Denied(denial)) => return Err(denial),
-            Err(SystemError::Starting | SystemError::NoUrl) => return Err(Denial::internal()),
+            Err(OutboundError::Denied(denial)) if is_policy(&denial) => return Ok(None),
+            Err(OutboundError::Denied(denial)) => return Err(denial),
+            Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
         };
         if response.status().is_server_error() {
             let sentence = format!("{} cannot say whose that is", asker.host);

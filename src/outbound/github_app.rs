@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::{SystemClient, wipe};
+use super::{OutboundClient, wipe};
 use crate::config::GithubAppConfig;
 use crate::secrets;
 
@@ -43,7 +43,7 @@ pub struct AppTokens {
     name: Arc<str>,
     config: GithubAppConfig,
     key: Arc<dyn SecretSource>,
-    client: Arc<SystemClient>,
+    client: Arc<OutboundClient>,
     principal: Arc<System>,
     owner: OnceLock<String>,
 }
@@ -67,12 +67,12 @@ struct State {
 }
 
 impl AppTokens {
-    pub fn new(name: &str, config: &GithubAppConfig, client: Arc<SystemClient>) -> Self {
+    pub fn new(name: &str, config: &GithubAppConfig, client: Arc<OutboundClient>) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let principal = System {
             name: "github_app",
             hosts: vec![(config.installation.api.clone(), 443)],
-            in_house: false,
+            trust_private: false,
         };
         Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),

@@ -66,7 +66,7 @@ impl Registry {
                 self.set_problem("the disk does not answer");
                 // It says itself how it went when it ends at last.
                 if let Err(error) = round.await {
-                    tracing::error!(%error, "the registry's keeper failed");
+                    tracing::error!(%error, "registry maintenance failed");
                 }
             }
         }

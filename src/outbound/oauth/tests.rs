@@ -45,7 +45,7 @@ fn start() -> House {
     fs::write(&config.token_file, file("first")).unwrap();
     let opts = Opts::new("refreshes", "refreshes");
     let refreshes = IntCounterVec::new(opts, &["provider", "outcome"]).unwrap();
-    let client = Arc::new(SystemClient::default());
+    let client = Arc::new(OutboundClient::default());
     let tokens = Arc::new(OauthTokens::new("login", &config, client, refreshes, &[]));
     House { dir, tokens }
 }

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::file_lock::FileLock;
 use super::login::{Held, Knowledge, Seen};
 use super::token_file::{self, Replacement, Version};
-use super::{SystemClient, wipe};
+use super::{OutboundClient, wipe};
 use crate::config::OauthConfig;
 use crate::secrets;
 
@@ -35,7 +35,7 @@ pub struct OauthTokens {
     /// The file itself, whatever links lead to it.
     file: PathBuf,
     client_secret: Option<Arc<dyn SecretSource>>,
-    client: Arc<SystemClient>,
+    client: Arc<OutboundClient>,
     principal: Arc<System>,
     refreshes: IntCounterVec,
     known: Mutex<Knowledge>,
@@ -58,14 +58,14 @@ impl OauthTokens {
     pub fn new(
         name: &str,
         config: &OauthConfig,
-        client: Arc<SystemClient>,
+        client: Arc<OutboundClient>,
         refreshes: IntCounterVec,
         others: &[Arc<Self>],
     ) -> Self {
         let principal = System {
             name: "oauth",
             hosts: vec![config.login.token_url.host()],
-            in_house: false,
+            trust_private: false,
         };
         let file = config.real_file();
         let other = others.iter().find(|other| other.file == file);

@@ -6,23 +6,23 @@ use addons::credentials::{CredentialKind, TokenForm, TokenSource};
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 
-use super::SystemClient;
+use super::OutboundClient;
 use super::github_app::{AppSource, AppTokens};
 use super::oauth::{OauthSource, OauthTokens};
 use crate::config::{GithubAppConfig, OauthConfig};
 
 /// Gives each entry of the configuration its tokens: an entry that a reload did not change keeps
 /// those it has, so that no login is ever refreshed by two at once.
-pub struct Lenders {
-    client: Arc<SystemClient>,
+pub struct TokenSources {
+    client: Arc<OutboundClient>,
     refreshes: IntCounterVec,
     logins: Mutex<Vec<Arc<OauthTokens>>>,
     apps: Mutex<Vec<Arc<AppTokens>>>,
 }
 
-impl Lenders {
+impl TokenSources {
     /// Registers `proxy_oauth_refreshes_total` and begins.
-    pub fn new(client: Arc<SystemClient>, metrics: &Registry) -> prometheus::Result<Self> {
+    pub fn new(client: Arc<OutboundClient>, metrics: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_oauth_refreshes_total",
             "Refreshes of OAuth logins, by outcome.",

@@ -30,7 +30,7 @@ const MAX_ANSWER: usize = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
-pub enum SystemError {
+pub enum OutboundError {
     /// Asked before the first configuration was in force.
     #[error("the proxy is still starting")]
     Starting,
@@ -42,7 +42,7 @@ pub enum SystemError {
     Denied(Denial),
 }
 
-impl From<Denial> for SystemError {
+impl From<Denial> for OutboundError {
     fn from(denial: Denial) -> Self {
         Self::Denied(denial)
     }
@@ -51,12 +51,12 @@ impl From<Denial> for SystemError {
 /// Sends requests of the appliance's own: over TLS with verified certificates unless it stays in
 /// house, HTTP/1.1, no redirects followed.
 #[derive(Default)]
-pub struct SystemClient {
+pub struct OutboundClient {
     /// Known once there are any: what a snapshot is built from holds this client.
     snapshots: OnceLock<Weak<SnapshotStore>>,
 }
 
-impl SystemClient {
+impl OutboundClient {
     /// Uses the configuration that is in force there from now on.
     pub fn follow(&self, snapshots: &Arc<SnapshotStore>) {
         // A second call would name the same ones.
@@ -69,7 +69,7 @@ impl SystemClient {
         &self,
         principal: &Arc<System>,
         request: Request<Bytes>,
-    ) -> Result<Response<Bytes>, SystemError> {
+    ) -> Result<Response<Bytes>, OutboundError> {
         let principal = Principal::System(Arc::clone(principal));
         self.ask(principal, LIMIT, request).await
     }
@@ -80,7 +80,7 @@ impl SystemClient {
         &self,
         container: &Arc<Container>,
         request: Request<Bytes>,
-    ) -> Result<Response<Bytes>, SystemError> {
+    ) -> Result<Response<Bytes>, OutboundError> {
         let principal = Principal::from(Arc::clone(container));
         self.ask(principal, LOOK_UP_LIMIT, request).await
     }
@@ -90,9 +90,9 @@ impl SystemClient {
         principal: Principal,
         limit: Duration,
         request: Request<Bytes>,
-    ) -> Result<Response<Bytes>, SystemError> {
+    ) -> Result<Response<Bytes>, OutboundError> {
         let snapshots = self.snapshots.get().and_then(Weak::upgrade);
-        let snapshot = snapshots.ok_or(SystemError::Starting)?.current();
+        let snapshot = snapshots.ok_or(OutboundError::Starting)?.current();
         let (scheme, authority) = destination(request.uri())?;
         let (host, port) = (authority.host, authority.port);
         let mut flow = snapshot.flow(Kind::Http, Client::default(), scheme, host, port);
@@ -120,16 +120,16 @@ impl SystemClient {
 }
 
 /// Where a request goes. Whether it may go there in clear is for the chain to say.
-fn destination(uri: &Uri) -> Result<(Scheme, Authority), SystemError> {
+fn destination(uri: &Uri) -> Result<(Scheme, Authority), OutboundError> {
     let (scheme, port) = match uri.scheme_str() {
         Some("https") => (Scheme::Https, 443),
         Some("http") => (Scheme::Http, 80),
-        _ => return Err(SystemError::NoUrl),
+        _ => return Err(OutboundError::NoUrl),
     };
-    let authority = uri.authority().ok_or(SystemError::NoUrl)?;
+    let authority = uri.authority().ok_or(OutboundError::NoUrl)?;
     Authority::parse(authority.as_str(), Some(port))
         .map(|authority| (scheme, authority))
-        .map_err(|error| SystemError::Denied(Denial::malformed(error)))
+        .map_err(|error| OutboundError::Denied(Denial::malformed(error)))
 }
 
 async fn exchange(live: &mut LiveFlow, request: Request<Bytes>) -> Result<Response<Bytes>, Denial> {

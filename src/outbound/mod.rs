@@ -4,18 +4,18 @@ mod client;
 mod file_lock;
 mod forge;
 mod github_app;
-mod lenders;
 mod login;
 mod oauth;
 mod token_file;
+mod token_sources;
 mod traces;
 
 use bytes::Bytes;
 use zeroize::Zeroize;
 
-pub use client::{SystemClient, SystemError};
+pub use client::{OutboundClient, OutboundError};
 pub use forge::AskedForge;
-pub use lenders::Lenders;
+pub use token_sources::TokenSources;
 pub use traces::Traces;
 
 /// Wipes an answer that held tokens, where nobody else has it.
