@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 /// Answers a second to all unknown sources together, so that we cannot be made to flood anybody
 /// whose address is forged. Beyond it they hear nothing.
-const STRANGER_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
+const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 
 /// Questions a second that are looked at for one lease; more are dropped unread, so that a flood
 /// costs no more than receiving it. Far above any budget that policy would grant.
@@ -20,7 +20,7 @@ const WAITING_PER_LEASE: usize = 64;
 
 /// TCP connections of one lease, and of all unknown sources together; never more than half of all.
 const CONNECTIONS_PER_LEASE: usize = 32;
-const CONNECTIONS_OF_STRANGERS: usize = 32;
+const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 
 /// What there may be at once in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,19 +45,19 @@ pub(super) struct Bounds {
     limits: Limits,
     pub waiting: Semaphore,
     pub connections: Arc<Semaphore>,
-    pub stranger_answers: DefaultDirectRateLimiter,
-    pub stranger_connections: Arc<Semaphore>,
+    pub unknown_source_answers: DefaultDirectRateLimiter,
+    pub unknown_source_connections: Arc<Semaphore>,
 }
 
 impl Bounds {
     pub fn new(limits: Limits) -> Self {
-        let strangers = CONNECTIONS_OF_STRANGERS.min(limits.connections.div_ceil(2));
+        let unknown_sources = UNKNOWN_SOURCE_CONNECTIONS.min(limits.connections.div_ceil(2));
         Self {
             limits,
             waiting: Semaphore::new(limits.waiting),
             connections: Arc::new(Semaphore::new(limits.connections)),
-            stranger_answers: limiter(STRANGER_ANSWERS_PER_SECOND),
-            stranger_connections: Arc::new(Semaphore::new(strangers)),
+            unknown_source_answers: limiter(UNKNOWN_SOURCE_ANSWERS_PER_SECOND),
+            unknown_source_connections: Arc::new(Semaphore::new(unknown_sources)),
         }
     }
 

@@ -61,11 +61,11 @@ impl Service {
             Ok(Some(container)) => container,
             Ok(None) => {
                 let denial = Denial::new(Code::UnknownSource, "Unknown source IP");
-                return self.brush_off(&snapshot, packet, peer, denial);
+                return self.refuse_unknown(&snapshot, packet, peer, denial);
             }
             Err(_unavailable) => {
                 let denial = Denial::new(Code::RegistryUnavailable, "Registry unavailable");
-                return self.brush_off(&snapshot, packet, peer, denial);
+                return self.refuse_unknown(&snapshot, packet, peer, denial);
             }
         };
         let share = container.state_or_init(|| self.bounds.share());
@@ -100,7 +100,7 @@ impl Service {
                 container.ended().clone(),
             ),
             Ok(None) | Err(_) => (
-                Arc::clone(&self.bounds.stranger_connections),
+                Arc::clone(&self.bounds.unknown_source_connections),
                 CancellationToken::new(),
             ),
         };
@@ -115,14 +115,14 @@ impl Service {
 
     /// Refuses whom nobody knows. What is not answered is not recorded either: a flood must not
     /// cost more than receiving it.
-    fn brush_off(
+    fn refuse_unknown(
         &self,
         snapshot: &Snapshot,
         packet: Packet<'_>,
         peer: SocketAddr,
         denial: Denial,
     ) -> Admission {
-        if self.bounds.stranger_answers.check().is_err() {
+        if self.bounds.unknown_source_answers.check().is_err() {
             return Admission::Silence;
         }
         let code = response_code(&denial);

@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::Engine;
 use super::connection::Connection;
-use super::door::Door;
+use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
 use crate::net::Rest;
@@ -81,8 +81,8 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
             Ok(socket) => socket,
             Err(error) => return lost(&error),
         };
-        let io = ClientIo::new(socket, Arc::clone(&connection.activity));
-        serve_http1::<S, _>(connection, Door::Plain, None, io).await;
+        let io = ClientIo::new(socket, Arc::clone(&connection.idle));
+        serve_http1::<S, _>(connection, Ingress::Plain, None, io).await;
     };
     engine.tasks.spawn_on(serving, &runtime);
 }

@@ -13,10 +13,10 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use thiserror::Error;
 
-use super::activity::Activity;
 use super::buffered_body::Judged;
 use super::drain::Denied;
 use super::filtering::Filtering;
+use super::idle::IdleTracker;
 use super::live::Exchange;
 use super::upstream::Upstream;
 
@@ -44,7 +44,7 @@ impl Source {
         &mut self,
         context: &mut Context<'_>,
         counters: &Counters,
-        activity: &Activity,
+        idle: &IdleTracker,
     ) -> Poll<Option<Result<Bytes, hyper::Error>>> {
         if let Some(bytes) = self.buffered.iter_mut().find(|bytes| !bytes.is_empty()) {
             return Poll::Ready(Some(Ok(std::mem::take(bytes))));
@@ -59,7 +59,7 @@ impl Source {
                 Some(Ok(chunk)) => {
                     let length = chunk.len() as u64;
                     counters.bytes_in.fetch_add(length, Ordering::Relaxed);
-                    activity.moved();
+                    idle.moved();
                     return Poll::Ready(Some(Ok(chunk)));
                 }
                 Some(Err(_trailers)) => {}
@@ -94,7 +94,7 @@ struct Upload {
     source: Source,
     filtering: Option<Filtering>,
     counters: Arc<Counters>,
-    activity: Arc<Activity>,
+    idle: Arc<IdleTracker>,
     denied: Option<DenialSlot>,
     /// Gone with the body, so that others can tell whether it has been sent.
     under_way: Arc<()>,
@@ -109,13 +109,13 @@ impl RequestBody {
         inner: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
         counters: &Arc<Counters>,
-        activity: &Arc<Activity>,
+        idle: &Arc<IdleTracker>,
     ) -> Self {
         let source = Source {
             streaming: (!inner.is_end_stream()).then_some(inner),
             ..Source::default()
         };
-        Self::from_source(source, filters, counters, activity)
+        Self::from_source(source, filters, counters, idle)
     }
 
     /// A body that was judged, with the rest of it where the judges needed its beginning alone.
@@ -124,20 +124,20 @@ impl RequestBody {
         rest: Incoming,
         filters: Vec<Box<dyn BodyFilter>>,
         counters: &Arc<Counters>,
-        activity: &Arc<Activity>,
+        idle: &Arc<IdleTracker>,
     ) -> Self {
         let source = Source {
             buffered: [judged.bytes, judged.unread],
             streaming: (!judged.complete).then_some(rest),
         };
-        Self::from_source(source, filters, counters, activity)
+        Self::from_source(source, filters, counters, idle)
     }
 
     fn from_source(
         source: Source,
         filters: Vec<Box<dyn BodyFilter>>,
         counters: &Arc<Counters>,
-        activity: &Arc<Activity>,
+        idle: &Arc<IdleTracker>,
     ) -> Self {
         let filtered = !filters.is_empty();
         if !filtered && source.is_end_stream() {
@@ -147,7 +147,7 @@ impl RequestBody {
             source,
             filtering: filtered.then(|| Filtering::new(filters)),
             counters: Arc::clone(counters),
-            activity: Arc::clone(activity),
+            idle: Arc::clone(idle),
             denied: filtered.then(DenialSlot::default),
             under_way: Arc::default(),
         })))
@@ -180,9 +180,7 @@ impl Upload {
             return Poll::Ready(Ok(()));
         };
         while filtering.passed.is_empty() && !filtering.ended {
-            let next = self
-                .source
-                .poll_chunk(context, &self.counters, &self.activity);
+            let next = self.source.poll_chunk(context, &self.counters, &self.idle);
             let verdict = match ready!(next).transpose()? {
                 Some(chunk) => filtering.feed(chunk),
                 None => filtering.end(None),
@@ -220,7 +218,7 @@ impl Body for RequestBody {
         }
         let next = upload
             .source
-            .poll_chunk(context, &upload.counters, &upload.activity);
+            .poll_chunk(context, &upload.counters, &upload.idle);
         next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk?))))
     }
 
@@ -306,7 +304,7 @@ impl ResponseBody {
             let bytes_out = &exchange.live.flow.counters.bytes_out;
             bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
             if !last {
-                exchange.connection.activity.moved();
+                exchange.connection.idle.moved();
             }
         }
         if last {

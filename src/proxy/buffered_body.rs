@@ -58,7 +58,7 @@ pub async fn judge_request(
     let values = live.snapshot.config.proxy.limits.inspect_values;
     let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
     let before = given.bytes().len();
-    let _waiting = exchange.connection.activity.wait();
+    let _waiting = exchange.connection.idle.wait();
     let judging = live
         .snapshot
         .chain
@@ -189,7 +189,7 @@ async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<B
         if let Ok(chunk) = frame.into_data() {
             let bytes_in = &exchange.live.flow.counters.bytes_in;
             bytes_in.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            exchange.connection.activity.moved();
+            exchange.connection.idle.moved();
             return Ok(Some(chunk));
         }
     }
@@ -236,7 +236,7 @@ async fn read_response(
     buffer.expect(body.size_hint().lower())?;
     let live = &exchange.live;
     let limits = &live.snapshot.config.proxy.limits;
-    let _waiting = exchange.connection.activity.wait();
+    let _waiting = exchange.connection.idle.wait();
     let reading = async {
         while !filtering.ended {
             let frame = poll_fn(|context| {

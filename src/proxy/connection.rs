@@ -10,7 +10,7 @@ use prometheus::IntGauge;
 use time::OffsetDateTime;
 
 use super::Engine;
-use super::activity::{Activity, Patience};
+use super::idle::{IdleTracker, Timeouts};
 use super::permission::Permitted;
 use super::upstream::{Http1, LeasePool};
 use super::workers::Place;
@@ -22,7 +22,7 @@ const MAX_KEPT: usize = 8;
 /// How often a connection is looked at once the process stops.
 const STOP_LOOK: Duration = Duration::from_millis(200);
 /// Connections of addresses that nobody registered, all together. They get one answer each.
-const MAX_STRANGERS: usize = 256;
+const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
 /// Connections over a cap that are still told why; those over that are closed unread.
 const REFUSALS: usize = 64;
 
@@ -40,8 +40,8 @@ pub struct Connection {
     pub refusal: Option<Denial>,
     /// Where it is served, with all that comes of it.
     pub place: Place,
-    pub activity: Arc<Activity>,
-    pub patience: Patience,
+    pub idle: Arc<IdleTracker>,
+    pub timeouts: Timeouts,
     /// What the request in hand was permitted, where each may go elsewhere.
     pub in_hand: Mutex<Option<Permitted>>,
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
@@ -55,10 +55,10 @@ impl Connection {
     pub fn admit(engine: Arc<Engine>, snapshot: &Snapshot, client: Client) -> Option<Self> {
         let container = identify(snapshot, &client);
         let limits = &snapshot.config.proxy.limits;
-        let mut patience = Patience::from(&snapshot.config.proxy);
+        let mut timeouts = Timeouts::from(&snapshot.config.proxy);
         let share = match &container {
             Some(container) => Arc::clone(container.state_or_init(Arc::<ConnectionCount>::default)),
-            None => Arc::clone(&engine.strangers),
+            None => Arc::clone(&engine.unknown_sources),
         };
         let counted = Counted::enter(
             [Arc::clone(&engine.connections), share],
@@ -72,7 +72,7 @@ impl Connection {
             Some(_) => limits
                 .max_connections_per_container
                 .min(granted.div_ceil(2)),
-            None => MAX_STRANGERS.min(granted.div_ceil(8)),
+            None => MAX_UNKNOWN_SOURCE_CONNECTIONS.min(granted.div_ceil(8)),
         };
         let most = limits.max_connections.min(granted - refusals);
         if overall > most + refusals || own > own_limit + refusals {
@@ -82,7 +82,7 @@ impl Connection {
         let refusal = over.then(|| Denial::new(Code::TooManyConnections, "Too many connections"));
         if over || container.is_none() {
             // There will be one answer.
-            patience.idle = patience.header;
+            timeouts.idle = timeouts.header;
         }
         let place = engine.workers.place(container.as_deref());
         Some(Self {
@@ -91,8 +91,8 @@ impl Connection {
             container,
             refusal,
             place,
-            activity: Arc::new(Activity::new()),
-            patience,
+            idle: Arc::new(IdleTracker::new()),
+            timeouts,
             in_hand: Mutex::default(),
             kept: Mutex::default(),
             _counted: counted,
@@ -140,7 +140,7 @@ impl Connection {
         }
         kept.push(connection);
         drop(kept);
-        self.activity.keeps_upstream();
+        self.idle.keeps_upstream();
     }
 
     /// Hands idle upstream connections to the lease's pool, where its other connections find
@@ -173,7 +173,7 @@ impl Connection {
         self.engine.stopping.cancelled().await;
         loop {
             tokio::time::sleep(STOP_LOOK).await;
-            if self.activity.is_idle() {
+            if self.idle.is_idle() {
                 return;
             }
         }

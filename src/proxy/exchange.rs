@@ -15,18 +15,18 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
-use super::answered::{Answered, deny};
 use super::body::{DenialSlot, RequestBody};
 use super::buffered_body::judge_request;
 use super::connection::Connection;
-use super::door::{Door, destination};
 use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head};
+use super::ingress::{Ingress, destination};
 use super::live::Exchange;
 use super::outgoing::{outgoing, transmit, upstream_broke_off, within};
 use super::permission::Permitted;
 use super::reply::{self, Reply};
 use super::upstream::{self, LeasePool, Target, Upstream, Want};
+use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
 
 /// Answers one request. Whatever goes wrong is an answer too.
@@ -35,16 +35,16 @@ use super::websocket;
 /// before or after it, and what hardly ever does has boxes of its own.
 pub fn handle(
     connection: Arc<Connection>,
-    door: &Door,
+    ingress: &Ingress,
     request: Request<Incoming>,
 ) -> impl Future<Output = Response<Reply>> + Send + use<> {
     let close_after = connection.container.is_none() || connection.refusal.is_some();
     let may_close = request.version() < Version::HTTP_2;
     let mut closes = close_after && may_close;
-    let (mut exchange, mut asked) = begin(connection, door, request);
+    let (mut exchange, mut pending) = begin(connection, ingress, request);
     async move {
-        let answered = match &mut asked {
-            Ok(asked) => asked.answer(&mut exchange).await,
+        let answered = match &mut pending {
+            Ok(pending) => pending.answer(&mut exchange).await,
             Err(denial) => Err(denial.clone()),
         };
         let response = match answered {
@@ -66,15 +66,15 @@ pub fn handle(
 /// Begins the flow and reads the head.
 fn begin(
     connection: Arc<Connection>,
-    door: &Door,
+    ingress: &Ingress,
     request: Request<Incoming>,
-) -> (Box<Exchange>, Result<Box<Asked>, Denial>) {
+) -> (Box<Exchange>, Result<Box<PendingRequest>, Denial>) {
     let snapshot = connection.engine.snapshot();
-    let (scheme, authority, malformed) = match destination(door, &request) {
+    let (scheme, authority, malformed) = match destination(ingress, &request) {
         Ok((scheme, authority)) => (scheme, authority, None),
         Err(denial) => {
-            let (scheme, asked) = door.destination();
-            (scheme, asked, Some(denial))
+            let (scheme, authority) = ingress.destination();
+            (scheme, authority, Some(denial))
         }
     };
     let client = connection.client.clone();
@@ -83,29 +83,29 @@ fn begin(
     flow.record.method = Some(name_of(request.method()));
     let refusal = connection.refusal.clone().or(malformed);
     let mut exchange = Exchange::begin(connection, flow, snapshot);
-    let goes_anywhere = matches!(door, Door::Plain);
+    let goes_anywhere = matches!(ingress, Ingress::Plain);
     if goes_anywhere {
         *exchange.connection.in_hand.lock() = Some(Permitted::of(&exchange.live));
     }
-    let asked = Asked::read(request, refusal, goes_anywhere, &mut exchange.live.flow);
-    (exchange, asked)
+    let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live.flow);
+    (exchange, pending)
 }
 
-/// What a client asked for, as far as it was not sent on yet.
-struct Asked {
+/// A request that has not been sent to the upstream yet.
+struct PendingRequest {
     head: Head,
     uri: Uri,
     version: Version,
     /// What a denial leaves unread.
     body: Option<Incoming>,
-    /// Reading on would ask for a body that has not been sent yet.
-    unasked: bool,
+    /// The client sent `Expect: 100-continue`: reading the body would ask for it.
+    expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
     /// No tunnel was permitted before.
     goes_anywhere: bool,
 }
 
-impl Asked {
+impl PendingRequest {
     fn read(
         request: Request<Incoming>,
         refusal: Option<Denial>,
@@ -114,19 +114,19 @@ impl Asked {
     ) -> Result<Box<Self>, Denial> {
         let (mut parts, body) = request.into_parts();
         let on_upgrade = parts.extensions.remove::<OnUpgrade>();
-        let unasked = parts.headers.contains_key(EXPECT);
+        let expects_continue = parts.headers.contains_key(EXPECT);
         match read(&mut parts, refusal, on_upgrade.is_some(), flow) {
             Ok(head) => Ok(Box::new(Self {
                 head,
                 uri: parts.uri,
                 version: parts.version,
                 body: Some(body),
-                unasked,
+                expects_continue,
                 on_upgrade,
                 goes_anywhere,
             })),
             Err(denial) => {
-                drain_beside(body, unasked, &denial);
+                drain_beside(body, expects_continue, &denial);
                 Err(denial.by("proxy"))
             }
         }
@@ -134,7 +134,7 @@ impl Asked {
 
     /// Takes the request through the chain, sends it, and takes the response back through it.
     /// Nothing is looked up or dialled before the chain has cleared it.
-    async fn answer(&mut self, exchange: &mut Exchange) -> Result<Answered, Denial> {
+    async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
         let cleared = match self.judge(exchange).await {
             Ok(cleared) => cleared,
             Err(denial) => return Err(self.denied(denial)),
@@ -143,13 +143,13 @@ impl Asked {
         let opening = self.opening(&body)?;
         let (response, upstream) = self.send(exchange, &cleared, body).await?;
         let live = &mut exchange.live;
-        let mut answered = Answered::read(response, upstream, opening, &live.flow.host)?;
+        let mut response = UpstreamResponse::read(response, upstream, opening, &live.flow.host)?;
         let chain = &live.snapshot.chain;
-        chain.response(&mut live.flow, &mut answered.head).await?;
-        if let Some(judges) = answered.head.take_judges() {
-            Box::pin(answered.judge(exchange, judges)).await?;
+        chain.response(&mut live.flow, &mut response.head).await?;
+        if let Some(judges) = response.head.take_judges() {
+            Box::pin(response.judge(exchange, judges)).await?;
         }
-        Ok(answered)
+        Ok(response)
     }
 
     async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
@@ -169,7 +169,7 @@ impl Asked {
     /// A denial of what may not have been read to its end, as the client shows it.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
-            drain_beside(body, self.unasked, &denial);
+            drain_beside(body, self.expects_continue, &denial);
         }
         as_git_shows(denial, &self.head)
     }
@@ -180,10 +180,10 @@ impl Asked {
         if let Some(judges) = self.head.take_judges() {
             return Box::pin(self.judged(exchange, body, judges)).await;
         }
-        let activity = &exchange.connection.activity;
+        let idle = &exchange.connection.idle;
         let counters = &exchange.live.flow.counters;
         let filters = self.head.take_filters();
-        Ok(RequestBody::new(body, filters, counters, activity))
+        Ok(RequestBody::new(body, filters, counters, idle))
     }
 
     async fn judged(
@@ -194,19 +194,18 @@ impl Asked {
     ) -> Result<RequestBody, Denial> {
         match judge_request(exchange, &mut self.head, &mut body, judges).await {
             Ok(judged) => {
-                let activity = &exchange.connection.activity;
+                let idle = &exchange.connection.idle;
                 let counters = &exchange.live.flow.counters;
                 let filters = self.head.take_filters();
-                Ok(RequestBody::judged(
-                    judged, body, filters, counters, activity,
-                ))
+                Ok(RequestBody::judged(judged, body, filters, counters, idle))
             }
             Err(denial) => {
                 let denial = denial.by("proxy");
                 // Once a byte of it has come, the client has been asked for the rest.
                 let bytes_in = &exchange.live.flow.counters.bytes_in;
-                let unasked = self.unasked && bytes_in.load(Ordering::Relaxed) == 0;
-                Err(refused(denial, body, unasked, self.version).await)
+                let expects_continue =
+                    self.expects_continue && bytes_in.load(Ordering::Relaxed) == 0;
+                Err(refused(denial, body, expects_continue, self.version).await)
             }
         }
     }
@@ -277,8 +276,8 @@ impl Asked {
         if !body.keeps_length() {
             self.head.headers.remove(CONTENT_LENGTH);
         }
-        let asked = take(&mut self.uri).into_parts();
-        outgoing(&mut self.head, body, asked.path_and_query)
+        let uri = take(&mut self.uri).into_parts();
+        outgoing(&mut self.head, body, uri.path_and_query)
     }
 
     fn want(&self) -> Want {
@@ -338,15 +337,20 @@ fn read(
 }
 
 /// Reads on beside the answer, so that a client that is still writing sees it.
-fn drain_beside(body: Incoming, unasked: bool, denial: &Denial) {
-    if !unasked && !body.is_end_stream() {
+fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
+    if !expects_continue && !body.is_end_stream() {
         tokio::spawn(drain(body, denial));
     }
 }
 
 /// A denial while the body was being judged. A body that took too long is not read on.
-async fn refused(denial: Denial, body: Incoming, unasked: bool, version: Version) -> Denial {
-    if denial.code() == Code::BodyTimeout || (unasked && denial.answer().is_none()) {
+async fn refused(
+    denial: Denial,
+    body: Incoming,
+    expects_continue: bool,
+    version: Version,
+) -> Denial {
+    if denial.code() == Code::BodyTimeout || (expects_continue && denial.answer().is_none()) {
         return denial;
     }
     Box::pin(Denied::new(denial, Some(body)).when_due(version)).await
@@ -376,7 +380,7 @@ mod tests {
     use super::*;
 
     /// What a function answers with, by its size.
-    fn size_of_answer<A, R>(_: impl Fn(Arc<Connection>, &Door, Request<A>) -> R) -> usize {
+    fn size_of_answer<A, R>(_: impl Fn(Arc<Connection>, &Ingress, Request<A>) -> R) -> usize {
         size_of::<R>()
     }
 

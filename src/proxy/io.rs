@@ -1,4 +1,4 @@
-//! Sockets as the proxy reads them: with what was read ahead, and with a note of activity.
+//! Sockets as the proxy reads them: with what was read ahead, and with marks for the idle tracker.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::activity::Activity;
+use super::idle::IdleTracker;
 
 /// A socket of a sandbox.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {
@@ -35,15 +35,15 @@ impl Socket for UnixStream {
 pub struct ClientIo<S> {
     socket: S,
     read_ahead: Bytes,
-    activity: Arc<Activity>,
+    idle: Arc<IdleTracker>,
 }
 
 impl<S> ClientIo<S> {
-    pub fn new(socket: S, activity: Arc<Activity>) -> Self {
+    pub fn new(socket: S, idle: Arc<IdleTracker>) -> Self {
         Self {
             socket,
             read_ahead: Bytes::new(),
-            activity,
+            idle,
         }
     }
 
@@ -74,7 +74,7 @@ impl<S: Socket> AsyncRead for ClientIo<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            this.activity.read();
+            this.idle.read();
         }
         Poll::Ready(Ok(()))
     }
@@ -87,7 +87,7 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.activity.wrote(written.is_pending());
+        self.idle.wrote(written.is_pending());
         written
     }
 
@@ -97,7 +97,7 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
-        self.activity.wrote(written.is_pending());
+        self.idle.wrote(written.is_pending());
         written
     }
 

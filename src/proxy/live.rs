@@ -78,7 +78,7 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn begin(connection: Arc<Connection>, flow: Flow, snapshot: Arc<Snapshot>) -> Box<Self> {
-        connection.activity.begin(flow.started.into());
+        connection.idle.begin(flow.started.into());
         let live = LiveFlow::new(flow, snapshot);
         Box::new(Self { live, connection })
     }
@@ -94,6 +94,6 @@ impl Drop for Exchange {
             self.live.denied(&denial);
         }
         self.live.ended = Some(now);
-        self.connection.activity.end(now.into());
+        self.connection.idle.end(now.into());
     }
 }

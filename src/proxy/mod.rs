@@ -1,17 +1,16 @@
 //! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside.
 
 mod accept;
-mod activity;
-mod answered;
 mod body;
 mod buffered_body;
 mod connection;
-mod door;
 mod drain;
 mod exchange;
 mod filtering;
 mod headers;
 mod hello;
+mod idle;
+mod ingress;
 mod inspection;
 mod io;
 mod leaf;
@@ -21,14 +20,15 @@ mod permission;
 mod rejected;
 mod relay;
 mod reply;
-mod seldom;
 mod serve;
 mod sniff;
 mod tunnel;
 mod upstream;
-mod websocket;
+mod upstream_response;
+mod wake_gated;
 #[cfg(test)]
-mod woken;
+mod waker;
+mod websocket;
 mod workers;
 
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub struct Engine {
     /// How many there may be at most, whatever the configuration says.
     pub(crate) most_connections: usize,
     /// Those of addresses that nobody registered.
-    pub(crate) strangers: Arc<ConnectionCount>,
+    pub(crate) unknown_sources: Arc<ConnectionCount>,
     /// Memory and threads for buffered bodies.
     pub(crate) inspection: Arc<Inspection>,
     /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
@@ -68,7 +68,7 @@ pub struct Engine {
     pub(crate) workers: Workers,
     /// No new requests.
     pub(crate) stopping: CancellationToken,
-    /// No more patience.
+    /// No more timeouts.
     pub(crate) killed: CancellationToken,
 }
 
@@ -87,7 +87,7 @@ impl Engine {
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
             most_connections,
-            strangers: Arc::default(),
+            unknown_sources: Arc::default(),
             inspection: Arc::new(Inspection::new(registry)?),
             tasks: TaskTracker::new(),
             workers,

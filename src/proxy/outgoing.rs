@@ -119,7 +119,7 @@ pub async fn within(
 ) -> Result<Sent<Box<TrySendError<Request<RequestBody>>>>, Denial> {
     let live = &exchange.live;
     let limit = live.snapshot.config.proxy.upstream.response_timeout;
-    let _waiting = exchange.connection.activity.wait();
+    let _waiting = exchange.connection.idle.wait();
     let sent = || live.flow.counters.bytes_in.load(Ordering::Relaxed);
     let mut before = sent();
     let mut deadline = Instant::now() + limit;

@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use addons::contract::Counters;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
-use super::activity::Activity;
 use super::connection::Connection;
+use super::idle::IdleTracker;
 use super::live::LiveFlow;
 use super::permission::Permitted;
-use super::seldom::Seldom;
+use super::wake_gated::WakeGated;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
 /// the lease or the process ends, or a reload forbids it. The caller counts it as under way: a stop
@@ -23,17 +23,17 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let activity = Arc::clone(&connection.activity);
+    let idle = Arc::clone(&connection.idle);
     let permitted = Permitted::of(live);
     let mut client = CountedIo {
         io: client,
         counters: Arc::clone(&live.flow.counters),
-        activity: Arc::clone(&activity),
+        idle: Arc::clone(&idle),
     };
     let mut upstream = upstream;
-    let ended_elsewhere = Seldom::new(async {
+    let ended_elsewhere = WakeGated::new(async {
         tokio::select! {
-            () = activity.watch(connection.patience, || {}) => {}
+            () = idle.watch(connection.timeouts, || {}) => {}
             () = connection.ended(Some(&permitted)) => {}
         }
     });
@@ -52,13 +52,13 @@ where
 struct CountedIo<S> {
     io: S,
     counters: Arc<Counters>,
-    activity: Arc<Activity>,
+    idle: Arc<IdleTracker>,
 }
 
 impl<S> CountedIo<S> {
     fn count(&self, direction: &AtomicU64, bytes: usize) {
         direction.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.activity.moved();
+        self.idle.moved();
     }
 }
 

@@ -14,13 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
-use super::door::Door;
 use super::exchange::handle;
+use super::ingress::Ingress;
 use super::io::Socket;
 use super::live::LiveFlow;
 use super::permission::Permitted;
-use super::seldom::Seldom;
 use super::tunnel;
+use super::wake_gated::WakeGated;
 
 /// Streams that one HTTP/2 client may have open.
 const MAX_STREAMS: u32 = 128;
@@ -39,7 +39,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// `S` is the socket below `io`, which a CONNECT gets back.
 pub fn serve_http1<S, I>(
     connection: Arc<Connection>,
-    door: Door,
+    ingress: Ingress,
     permitted: Option<Permitted>,
     io: I,
 ) -> impl Future<Output = End> + Send + use<S, I>
@@ -47,12 +47,12 @@ where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (asked, by) = (Arc::clone(&connection), door.clone());
+    let (shared, by) = (Arc::clone(&connection), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let connection = Arc::clone(&asked);
+        let connection = Arc::clone(&shared);
         // hyper keeps room for this future as long as the connection lives: an idle one needs but
         // a pointer.
-        let answering = if matches!(by, Door::Plain) && request.method() == Method::CONNECT {
+        let answering = if matches!(by, Ingress::Plain) && request.method() == Method::CONNECT {
             tunnel::connect::<S>(connection, request)
         } else {
             Box::pin(handle(connection, &by, request))
@@ -66,22 +66,22 @@ where
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     let finish = http1::UpgradeableConnection::graceful_shutdown;
-    attend(connection, door, permitted, Box::pin(serving), finish)
+    attend(connection, ingress, permitted, Box::pin(serving), finish)
 }
 
 /// The same for HTTP/2.
 pub fn serve_http2<I>(
     connection: Arc<Connection>,
-    door: Door,
+    ingress: Ingress,
     permitted: Option<Permitted>,
     io: I,
 ) -> impl Future<Output = End> + Send + use<I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (asked, by) = (Arc::clone(&connection), door.clone());
+    let (shared, by) = (Arc::clone(&connection), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        handle(Arc::clone(&asked), &by, request).map(Ok::<_, Infallible>)
+        handle(Arc::clone(&shared), &by, request).map(Ok::<_, Infallible>)
     });
     let max_header = u32::try_from(max_header_bytes(&connection)).unwrap_or(u32::MAX);
     let serving = http2::Builder::new(TokioExecutor::new())
@@ -94,7 +94,7 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(TokioIo::new(io), service);
     let finish = http2::Connection::graceful_shutdown;
-    attend(connection, door, permitted, Box::pin(serving), finish)
+    attend(connection, ingress, permitted, Box::pin(serving), finish)
 }
 
 fn max_header_bytes(connection: &Connection) -> usize {
@@ -115,7 +115,7 @@ pub enum End {
 /// boxed: its room counts for every idle connection, and a future holds what it is given twice.
 async fn attend<C>(
     connection: Arc<Connection>,
-    door: Door,
+    ingress: Ingress,
     permitted: Option<Permitted>,
     mut serving: Pin<Box<C>>,
     finish: fn(Pin<&mut C>),
@@ -124,7 +124,7 @@ where
     C: Future<Output = hyper::Result<()>>,
 {
     let permitted = permitted.as_ref();
-    let mut word = Seldom::new(word_to_end(&connection, permitted));
+    let mut word = WakeGated::new(word_to_end(&connection, permitted));
     let mut by_itself = End::ByClient;
     loop {
         tokio::select! {
@@ -132,7 +132,7 @@ where
             served = serving.as_mut() => {
                 return match served {
                     Err(error) if error.is_parse() => {
-                        note_failure(&connection, &door, &error);
+                        note_failure(&connection, &ingress, &error);
                         End::Otherwise
                     }
                     _ => by_itself,
@@ -143,7 +143,7 @@ where
                 WordTo::Finish => {
                     by_itself = End::Otherwise;
                     finish(serving.as_mut());
-                    word = Seldom::new(ended(&connection, permitted));
+                    word = WakeGated::new(ended(&connection, permitted));
                 }
             },
         }
@@ -175,15 +175,15 @@ async fn ended(connection: &Connection, permitted: Option<&Permitted>) -> WordTo
 
 async fn quiet(connection: &Connection) {
     connection
-        .activity
-        .watch(connection.patience, || connection.hand_back())
+        .idle
+        .watch(connection.timeouts, || connection.hand_back())
         .await;
 }
 
 /// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
-fn note_failure(connection: &Connection, door: &Door, error: &hyper::Error) {
+fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
     let snapshot = connection.engine.snapshot();
-    let (scheme, Authority { host, port }) = door.destination();
+    let (scheme, Authority { host, port }) = ingress.destination();
     let client = connection.client.clone();
     let mut flow = snapshot.flow(Kind::Http, client, scheme, host, port);
     flow.principal = connection.principal.clone();

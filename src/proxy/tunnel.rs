@@ -16,18 +16,18 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::StartHandshake;
 
 use super::connection::Connection;
-use super::door::Door;
 use super::headers::has_body;
 use super::hello::HelloReader;
+use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
 use super::live::LiveFlow;
 use super::permission::Permitted;
 use super::rejected::SOON;
 use super::relay::relay;
 use super::reply::{self, Reply};
-use super::seldom::Seldom;
 use super::serve::{End, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
+use super::wake_gated::WakeGated;
 use super::{leaf, rejected, upstream};
 use crate::net::UpstreamSocket;
 
@@ -93,7 +93,7 @@ async fn answer<S: Socket>(
     );
     flow.principal = connection.principal.clone();
     flow.record.method = Some("CONNECT".into());
-    connection.activity.begin(flow.started.into());
+    connection.idle.begin(flow.started.into());
     let mut live = LiveFlow::new(flow, snapshot);
     // Some clients send the proxy's own name as Host here. It says nothing: the request line
     // rules, and no field of this head goes any further.
@@ -104,7 +104,7 @@ async fn answer<S: Socket>(
         Ok(_) => permit(&connection, &mut live, request.headers()).await,
         Err(denial) => Err(denial.by("proxy")),
     };
-    connection.activity.end(Instant::now());
+    connection.idle.end(Instant::now());
     let passthrough = match permitted {
         Ok(passthrough) => passthrough,
         Err(denial) => {
@@ -166,14 +166,14 @@ impl Tunnel {
             }
             Some(Ok(Inside::Https(serving))) => {
                 let end = serving.await;
-                if end == End::ByClient && self.connection.activity.only_shook_hands(SOON) {
+                if end == End::ByClient && self.connection.idle.only_shook_hands(SOON) {
                     self.denied(&rejected::after_handshake());
                 }
             }
             Some(Ok(Inside::Bytes(io, upstream))) => {
-                self.connection.activity.begin(Instant::now());
+                self.connection.idle.begin(Instant::now());
                 Box::pin(relay(&self.connection, &mut self.live, io, upstream)).await;
-                self.connection.activity.end(Instant::now());
+                self.connection.idle.end(Instant::now());
             }
             Some(Ok(Inside::Nothing)) | None => {}
             Some(Err(denial)) => self.denied(&denial),
@@ -194,7 +194,7 @@ impl Tunnel {
     ) -> Option<Result<Inside<S>, Denial>> {
         let connection = Arc::clone(&self.connection);
         let permitted = Permitted::of(&self.live);
-        let ended = Seldom::new(connection.ended(Some(&permitted)));
+        let ended = WakeGated::new(connection.ended(Some(&permitted)));
         tokio::select! {
             biased;
             opened = self.open(io) => Some(opened),
@@ -204,17 +204,17 @@ impl Tunnel {
 
     /// Finds out what is inside, up to the end of its handshake.
     async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<Inside<S>, Denial> {
-        let patience = self.connection.patience.header;
+        let limit = self.connection.timeouts.header;
         let mut bytes = BytesMut::new();
-        let first = timeout(patience, read_first(&mut io, &mut bytes)).await;
+        let first = timeout(limit, read_first(&mut io, &mut bytes)).await;
         match first {
             Ok(Ok(Sniffed::Tls)) => self.tls(io, bytes).await,
             Ok(Ok(Sniffed::Http)) if self.passthrough.is_none() => {
                 io.unread(bytes.freeze());
                 self.live.complete();
-                self.connection.activity.handshake_done(false);
-                let (connection, door, permitted) = self.door(Scheme::Http);
-                let serving = serve_http1::<S, _>(connection, door, permitted, io);
+                self.connection.idle.handshake_done(false);
+                let (connection, ingress, permitted) = self.ingress(Scheme::Http);
+                let serving = serve_http1::<S, _>(connection, ingress, permitted, io);
                 Ok(Inside::Http(Box::pin(serving)))
             }
             // The client opened a tunnel and went away again, or never said a word.
@@ -237,12 +237,12 @@ impl Tunnel {
         }
     }
 
-    /// What is served comes in by this door, for as long as the tunnel is permitted.
-    fn door(&self, scheme: Scheme) -> (Arc<Connection>, Door, Option<Permitted>) {
+    /// What is served comes in by this ingress, for as long as the tunnel is permitted.
+    fn ingress(&self, scheme: Scheme) -> (Arc<Connection>, Ingress, Option<Permitted>) {
         let authority = self.authority.clone();
-        let door = Door::Tunnel { authority, scheme };
+        let ingress = Ingress::Tunnel { authority, scheme };
         let permitted = Permitted::of(&self.live);
-        (Arc::clone(&self.connection), door, Some(permitted))
+        (Arc::clone(&self.connection), ingress, Some(permitted))
     }
 
     async fn tls<S: Socket>(
@@ -250,8 +250,8 @@ impl Tunnel {
         mut io: ClientIo<S>,
         mut bytes: BytesMut,
     ) -> Result<Inside<S>, Denial> {
-        let patience = self.connection.patience.header;
-        let hello = timeout(patience, read_hello(&mut io, &mut bytes)).await;
+        let limit = self.connection.timeouts.header;
+        let hello = timeout(limit, read_hello(&mut io, &mut bytes)).await;
         let Ok(Ok((accepted, rest))) = hello else {
             return Err(Denial::malformed("the TLS handshake did not begin in order").by("proxy"));
         };
@@ -287,8 +287,8 @@ impl Tunnel {
     ) -> Result<Inside<S>, Denial> {
         let config = leaf::config(&self.connection, &self.live.snapshot, &self.authority.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
-        let patience = self.connection.patience.header;
-        let stream = match timeout(patience, handshake).await {
+        let limit = self.connection.timeouts.header;
+        let stream = match timeout(limit, handshake).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(rejected::why(&error)),
             Err(_elapsed) => {
@@ -298,12 +298,12 @@ impl Tunnel {
         };
         self.live.complete();
         let frames = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.connection.activity.handshake_done(frames);
-        let (connection, door, permitted) = self.door(Scheme::Https);
+        self.connection.idle.handshake_done(frames);
+        let (connection, ingress, permitted) = self.ingress(Scheme::Https);
         Ok(Inside::Https(if frames {
-            Box::pin(serve_http2(connection, door, permitted, stream))
+            Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
-            Box::pin(serve_http1::<S, _>(connection, door, permitted, stream))
+            Box::pin(serve_http1::<S, _>(connection, ingress, permitted, stream))
         }))
     }
 }

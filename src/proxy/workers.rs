@@ -17,7 +17,7 @@ pub struct Workers {
     /// Where the next search for a place begins, so that equals take turns.
     next: AtomicUsize,
     /// Of connections that belong to no container.
-    strangers: Arc<Spread>,
+    unknown_sources: Arc<Spread>,
     _ends: DropGuard,
 }
 
@@ -46,7 +46,7 @@ impl Workers {
                 .map(start)
                 .collect::<io::Result<_>>()?,
             next: AtomicUsize::new(0),
-            strangers: Arc::default(),
+            unknown_sources: Arc::default(),
             _ends: ended.drop_guard(),
         })
     }
@@ -55,7 +55,7 @@ impl Workers {
     pub fn place(&self, container: Option<&Container>) -> Place {
         let spread = match container {
             Some(container) => Arc::clone(container.state_or_init(Arc::<Spread>::default)),
-            None => Arc::clone(&self.strangers),
+            None => Arc::clone(&self.unknown_sources),
         };
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let thread = spread.enter(1 + self.others.len(), turn);
@@ -155,7 +155,7 @@ mod tests {
     async fn a_place_is_free_again_when_its_connection_is_over() {
         let workers = Workers::start().unwrap();
         let places: Vec<_> = (0..4).map(|_| workers.place(None)).collect();
-        let open = || workers.strangers.0.lock().iter().sum::<usize>();
+        let open = || workers.unknown_sources.0.lock().iter().sum::<usize>();
         assert_eq!(open(), 4);
         drop(places);
         assert_eq!(open(), 0);

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::audit_file::{AuditFile, unrecorded_loss};
 use super::audit_head::AuditHead;
-use super::flag::{HealthFlag, HealthGuard};
 use super::flow_log::FlowLog;
+use super::health_flag::{HealthFlag, HealthGuard};
 use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 

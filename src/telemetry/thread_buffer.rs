@@ -6,7 +6,7 @@ use addons::observe::Destination;
 
 use super::flow_log::Bounds;
 use super::line_buffer::LineBuffer;
-use super::newest::NewestLines;
+use super::newest_lines::NewestLines;
 
 /// The room that a buffer keeps, in bytes of text and as many for the rest: enough for what
 /// gathers under load. What a burst or a slow disk took on top of it is given back.

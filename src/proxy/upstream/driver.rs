@@ -15,7 +15,7 @@ use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
-use crate::proxy::seldom::Seldom;
+use crate::proxy::wake_gated::WakeGated;
 
 /// How often one turn goes back to the connection before others have theirs.
 const ROUNDS: usize = 8;
@@ -120,7 +120,7 @@ impl Driver {
     /// Goes on by itself: for what lasts while its exchange waits for something else.
     pub fn detach(&mut self) {
         if let Some(connection) = self.connection.take() {
-            let lease_ended = Seldom::new(self.lease_ended.clone().cancelled_owned());
+            let lease_ended = WakeGated::new(self.lease_ended.clone().cancelled_owned());
             tokio::spawn(select(connection, lease_ended));
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::proxy::woken::Woken;
+    use crate::proxy::waker::CountingWaker;
 
     /// A connection that answers each number with the next one.
     fn counting() -> (
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn what_the_connection_brings_about_at_once_wakes_nobody() {
         let (mut driver, asks, mut answers) = counting();
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         for number in 0..3 {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_happens_while_nobody_polls_wakes_the_task_that_waited_last_until_it_is_released() {
         let (mut driver, asks, mut answers) = counting();
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let waits = driver.poll(&mut context, |context| answers.poll_recv(context));
@@ -224,7 +224,7 @@ mod tests {
             Poll::Pending
         });
         let mut driver = Driver::new(restless, CancellationToken::new());
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         let waits = driver.poll(&mut Context::from_waker(&waker), |_| Poll::<()>::Pending);
         assert!(waits.is_pending());

@@ -21,7 +21,7 @@ use super::websocket;
 const GATHERED: usize = 16 * 1024;
 
 /// What the client is answered with, besides a denial.
-pub struct Answered {
+pub struct UpstreamResponse {
     pub head: AnswerHead,
     rest: Rest,
 }
@@ -33,7 +33,7 @@ enum Rest {
     Websocket(Box<websocket::Accepted>),
 }
 
-impl Answered {
+impl UpstreamResponse {
     /// Reads what the upstream answered.
     pub fn read(
         mut response: Response<Incoming>,

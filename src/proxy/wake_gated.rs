@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 /// A connection is polled for every packet. What else may end it (its lease, a reload, a
 /// shutdown, silence) takes locks to look at that all connections share; in here it costs a look
 /// at a flag.
-pub struct Seldom<'a, T> {
+pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,
     /// What the future calls with.
@@ -28,7 +28,7 @@ struct Call {
     task: Mutex<Option<Waker>>,
 }
 
-impl<'a, T> Seldom<'a, T> {
+impl<'a, T> WakeGated<'a, T> {
     pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
         let call = Arc::new(Call {
             // The first look is what makes it wait.
@@ -44,7 +44,7 @@ impl<'a, T> Seldom<'a, T> {
     }
 }
 
-impl<T> Future for Seldom<'_, T> {
+impl<T> Future for WakeGated<'_, T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -90,13 +90,13 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::proxy::woken::Woken;
+    use crate::proxy::waker::CountingWaker;
 
     #[tokio::test]
     async fn it_is_polled_when_it_asks_and_not_when_others_do() {
         let (word, polled) = (Notify::new(), AtomicUsize::new(0));
         let mut inner = Box::pin(word.notified());
-        let seldom = Seldom::new(std::future::poll_fn(|context| {
+        let seldom = WakeGated::new(std::future::poll_fn(|context| {
             polled.fetch_add(1, Ordering::Relaxed);
             inner.as_mut().poll(context)
         }));
@@ -124,7 +124,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_comes_between_two_polls_is_heard_by_the_task_that_polled_last() {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let mut seldom = Seldom::new(receiver);
+        let mut seldom = WakeGated::new(receiver);
         let once = futures_util::poll!(&mut seldom);
         assert!(once.is_pending());
         let elsewhere = tokio::spawn(seldom);
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_call_does_not_take_away_whom_the_next_one_wakes() {
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
-        let mut seldom = Seldom::new(std::future::pending::<()>());
+        let mut seldom = WakeGated::new(std::future::pending::<()>());
         let call = Arc::clone(&seldom.call);
         for round in 0..3 {
             assert!(Pin::new(&mut seldom).poll(&mut context).is_pending());

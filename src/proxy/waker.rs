@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
 #[derive(Default)]
-pub struct Woken(AtomicUsize);
+pub struct CountingWaker(AtomicUsize);
 
-impl Woken {
+impl CountingWaker {
     /// How often it was woken.
     pub fn times(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-impl Wake for Woken {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }

@@ -13,14 +13,14 @@ const KEEP_UPSTREAM: Duration = Duration::from_secs(2);
 
 /// How long a connection may be quiet.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// From the first byte of a head to its last.
     pub header: Duration,
     /// With nothing moving, in a body or between requests.
     pub idle: Duration,
 }
 
-impl From<&ProxyConfig> for Patience {
+impl From<&ProxyConfig> for Timeouts {
     fn from(config: &ProxyConfig) -> Self {
         Self {
             header: config.limits.header_read_timeout,
@@ -42,7 +42,7 @@ pub enum Due {
 
 /// Marks of time on one client connection, in milliseconds since it began. Relaxed atomics:
 /// the reader polls, and a mark that is seen late only makes it look again.
-pub struct Activity {
+pub struct IdleTracker {
     began: Instant,
     last: AtomicU64,
     /// When the first byte of an unfinished head arrived; 0 for none.
@@ -62,7 +62,7 @@ pub struct Activity {
     wake: Notify,
 }
 
-impl Activity {
+impl IdleTracker {
     pub fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -160,14 +160,14 @@ impl Activity {
     }
 
     /// What is due now.
-    pub fn due(&self, patience: Patience) -> Due {
+    pub fn due(&self, timeouts: Timeouts) -> Due {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
         let over = match head_since {
-            0 if self.waiting.load(Ordering::Relaxed) > 0 => now + patience.idle.as_millis() as u64,
-            0 => last + patience.idle.as_millis() as u64,
-            since => since + patience.header.as_millis() as u64,
+            0 if self.waiting.load(Ordering::Relaxed) > 0 => now + timeouts.idle.as_millis() as u64,
+            0 => last + timeouts.idle.as_millis() as u64,
+            since => since + timeouts.header.as_millis() as u64,
         };
         if over <= now {
             return Due::Over;
@@ -188,17 +188,17 @@ impl Activity {
 
     /// Ends when the connection was quiet for too long; calls `hand_back` whenever upstream
     /// connections were idle long enough to be shared.
-    pub async fn watch(&self, patience: Patience, hand_back: impl Fn()) {
+    pub async fn watch(&self, timeouts: Timeouts, hand_back: impl Fn()) {
         loop {
             // What begins while this looks is not missed.
             self.looks_late_before.store(u64::MAX, Ordering::Relaxed);
-            match self.due(patience) {
+            match self.due(timeouts) {
                 Due::Over => return,
                 Due::HandBack => hand_back(),
                 Due::At(at) => {
                     let late = at
                         .duration_since(self.began)
-                        .saturating_sub(patience.header);
+                        .saturating_sub(timeouts.header);
                     let late = late.as_millis() as u64;
                     self.looks_late_before.store(late, Ordering::Relaxed);
                     tokio::select! {
@@ -211,8 +211,8 @@ impl Activity {
     }
 }
 
-/// See [`Activity::wait`].
-pub struct Waiting<'a>(&'a Activity);
+/// See [`IdleTracker::wait`].
+pub struct Waiting<'a>(&'a IdleTracker);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -226,13 +226,13 @@ mod tests {
     use super::*;
     use tokio::time::advance;
 
-    const PATIENCE: Patience = Patience {
+    const TIMEOUTS: Timeouts = Timeouts {
         header: Duration::from_secs(15),
         idle: Duration::from_secs(300),
     };
 
-    fn over_in(activity: &Activity) -> u64 {
-        match activity.due(PATIENCE) {
+    fn over_in(idle: &IdleTracker) -> u64 {
+        match idle.due(TIMEOUTS) {
             Due::At(at) => (at - Instant::now()).as_secs(),
             other => panic!("{other:?}"),
         }
@@ -240,34 +240,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_has_its_deadline_from_its_first_byte_and_later_bytes_do_not_move_it() {
-        let activity = Activity::new();
+        let idle = IdleTracker::new();
         advance(Duration::from_secs(100)).await;
-        assert_eq!(over_in(&activity), 200);
-        activity.read();
+        assert_eq!(over_in(&idle), 200);
+        idle.read();
         advance(Duration::from_secs(14)).await;
-        activity.read();
-        assert_eq!(over_in(&activity), 1);
+        idle.read();
+        assert_eq!(over_in(&idle), 1);
         advance(Duration::from_secs(1)).await;
-        assert_eq!(activity.due(PATIENCE), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), Due::Over);
     }
 
     #[tokio::test(start_paused = true)]
     async fn heads_that_begin_at_any_time_end_the_watch_at_their_deadline() {
         for quiet in [0, 1, 20, 290] {
-            let activity = Activity::new();
+            let idle = IdleTracker::new();
             let began = Instant::now();
             let client = async {
                 tokio::time::sleep(Duration::from_secs(quiet)).await;
-                activity.read();
-                activity.begin(Instant::now());
-                activity.end(Instant::now());
+                idle.read();
+                idle.begin(Instant::now());
+                idle.end(Instant::now());
                 tokio::time::sleep(Duration::from_secs(5)).await;
-                activity.read();
+                idle.read();
                 std::future::pending::<()>().await;
             };
             tokio::select! {
                 () = client => {}
-                () = activity.watch(PATIENCE, || {}) => {}
+                () = idle.watch(TIMEOUTS, || {}) => {}
             }
             let took = began.elapsed().as_secs();
             assert_eq!(took, quiet + 5 + 15, "after {quiet} s");
@@ -276,86 +276,86 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_moves_keeps_the_connection() {
-        let activity = Activity::new();
-        activity.read();
-        activity.begin(Instant::now());
+        let idle = IdleTracker::new();
+        idle.read();
+        idle.begin(Instant::now());
         advance(Duration::from_secs(299)).await;
-        activity.moved();
-        assert_eq!(over_in(&activity), 300);
+        idle.moved();
+        assert_eq!(over_in(&idle), 300);
         advance(Duration::from_secs(300)).await;
-        assert_eq!(activity.due(PATIENCE), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), Due::Over);
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_for_an_upstream_is_not_idling() {
-        let activity = Activity::new();
-        activity.begin(Instant::now());
-        let waiting = activity.wait();
+        let idle = IdleTracker::new();
+        idle.begin(Instant::now());
+        let waiting = idle.wait();
         advance(Duration::from_secs(1000)).await;
-        assert_eq!(over_in(&activity), 300);
+        assert_eq!(over_in(&idle), 300);
         drop(waiting);
         advance(Duration::from_secs(299)).await;
-        assert_eq!(over_in(&activity), 1);
+        assert_eq!(over_in(&idle), 1);
         advance(Duration::from_secs(1)).await;
-        assert_eq!(activity.due(PATIENCE), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), Due::Over);
     }
 
     #[tokio::test(start_paused = true)]
     async fn upstream_connections_are_handed_back_after_two_idle_seconds_and_only_then() {
-        let activity = Activity::new();
-        activity.begin(Instant::now());
-        activity.keeps_upstream();
+        let idle = IdleTracker::new();
+        idle.begin(Instant::now());
+        idle.keeps_upstream();
         advance(Duration::from_secs(10)).await;
-        assert!(matches!(activity.due(PATIENCE), Due::At(_)));
-        activity.end(Instant::now());
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        idle.end(Instant::now());
         advance(Duration::from_millis(1900)).await;
-        assert!(matches!(activity.due(PATIENCE), Due::At(_)));
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
         advance(Duration::from_millis(200)).await;
-        assert_eq!(activity.due(PATIENCE), Due::HandBack);
-        assert!(matches!(activity.due(PATIENCE), Due::At(_)));
+        assert_eq!(idle.due(TIMEOUTS), Due::HandBack);
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_without_a_request_and_without_an_answer_that_waits() {
-        let activity = Activity::new();
-        activity.read();
-        assert!(activity.is_idle());
-        activity.begin(Instant::now());
-        assert!(!activity.is_idle());
-        activity.wrote(true);
-        activity.end(Instant::now());
-        assert!(!activity.is_idle());
-        activity.wrote(false);
-        assert!(activity.is_idle());
+        let idle = IdleTracker::new();
+        idle.read();
+        assert!(idle.is_idle());
+        idle.begin(Instant::now());
+        assert!(!idle.is_idle());
+        idle.wrote(true);
+        idle.end(Instant::now());
+        assert!(!idle.is_idle());
+        idle.wrote(false);
+        assert!(idle.is_idle());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_handshake_without_a_request_is_told_for_a_while() {
         const SOON: Duration = Duration::from_secs(1);
-        let activity = Activity::new();
-        activity.begin(Instant::now());
-        activity.end(Instant::now());
-        assert!(!activity.only_shook_hands(SOON));
-        activity.handshake_done(false);
+        let idle = IdleTracker::new();
+        idle.begin(Instant::now());
+        idle.end(Instant::now());
+        assert!(!idle.only_shook_hands(SOON));
+        idle.handshake_done(false);
         advance(Duration::from_millis(999)).await;
-        activity.read();
-        assert!(activity.only_shook_hands(SOON));
+        idle.read();
+        assert!(idle.only_shook_hands(SOON));
         advance(Duration::from_millis(1)).await;
-        assert!(!activity.only_shook_hands(SOON));
-        activity.handshake_done(true);
-        activity.begin(Instant::now());
-        activity.end(Instant::now());
-        assert!(!activity.only_shook_hands(SOON));
+        assert!(!idle.only_shook_hands(SOON));
+        idle.handshake_done(true);
+        idle.begin(Instant::now());
+        idle.end(Instant::now());
+        assert!(!idle.only_shook_hands(SOON));
     }
 
     #[tokio::test(start_paused = true)]
     async fn pings_do_not_keep_an_http2_connection_without_requests() {
-        let activity = Activity::new();
-        activity.handshake_done(true);
+        let idle = IdleTracker::new();
+        idle.handshake_done(true);
         for _ in 0..30 {
             advance(Duration::from_secs(10)).await;
-            activity.read();
+            idle.read();
         }
-        assert_eq!(activity.due(PATIENCE), Due::Over);
+        assert_eq!(idle.due(TIMEOUTS), Due::Over);
     }
 }

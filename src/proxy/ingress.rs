@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 
 /// How requests on a connection say where they go.
 #[derive(Clone, Debug)]
-pub enum Door {
+pub enum Ingress {
     /// In the request line, in absolute form.
     Plain,
     /// All to the authority of the tunnel.
@@ -17,7 +17,7 @@ pub enum Door {
     },
 }
 
-impl Door {
+impl Ingress {
     /// Where all requests go, as far as the connection tells.
     pub fn destination(&self) -> (Scheme, Authority) {
         match self {
@@ -36,7 +36,7 @@ impl Door {
 
 /// Where a request goes. All that name an authority must name the same one.
 pub fn destination(
-    door: &Door,
+    ingress: &Ingress,
     request: &Request<Incoming>,
 ) -> Result<(Scheme, Authority), Denial> {
     let mut hosts = request.headers().get_all(HOST).iter();
@@ -47,9 +47,9 @@ pub fn destination(
     if host.is_none() && request.version() == Version::HTTP_11 {
         return Err(Denial::malformed("Host is missing"));
     }
-    let (scheme, expected) = match door {
-        Door::Tunnel { authority, scheme } => (*scheme, authority.clone()),
-        Door::Plain => (Scheme::Http, absolute(request.uri())?),
+    let (scheme, expected) = match ingress {
+        Ingress::Tunnel { authority, scheme } => (*scheme, authority.clone()),
+        Ingress::Plain => (Scheme::Http, absolute(request.uri())?),
     };
     let default_port = match scheme {
         Scheme::Http => 80,
