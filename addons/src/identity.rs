@@ -44,7 +44,7 @@ impl Identity {
             return Err(unknown_source());
         }
         check_claim(flow.claimed_id.as_deref(), container)?;
-        if flow.is_rehearsal() {
+        if flow.is_dry_run() {
             let id = container.id.clone();
             flow.note(|| format!("container {id} at its registered source"));
         }

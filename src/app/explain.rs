@@ -9,7 +9,7 @@ use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
-/// Rehearses a request: every addon is asked as for a real one, nothing is counted, and
+/// Runs a request dry: every addon is asked as for a real one, nothing is counted, and
 /// nothing is sent but the look-up of the name.
 pub async fn explain(
     snapshot: &Snapshot,
@@ -39,7 +39,7 @@ pub async fn explain(
     };
     let mut flow = snapshot
         .flow(kind, client, scheme, authority.host.clone(), authority.port)
-        .rehearse();
+        .dry_run();
     flow.principal = Some(Arc::clone(&container).into());
     let mut request = Request::new(
         method,
@@ -48,13 +48,13 @@ pub async fn explain(
         HeaderMap::new(),
     );
     request.websocket = kind == Kind::Websocket;
-    let verdict = rehearse(snapshot, &mut flow, &mut request).await;
+    let verdict = dry_run(snapshot, &mut flow, &mut request).await;
     // An addon's own answer is no refusal; a note of that addon says what would be answered.
     let refused = verdict.err().filter(Denial::refuses);
     Ok(report(snapshot, &flow, refused))
 }
 
-async fn rehearse(
+async fn dry_run(
     snapshot: &Snapshot,
     flow: &mut Flow,
     request: &mut Request,

@@ -81,7 +81,7 @@ impl Connection {
         } = *permitted;
         let host = permitted.host.clone();
         let flow = snapshot.flow(kind, self.client.clone(), scheme, host, port);
-        let mut flow = flow.rehearse();
+        let mut flow = flow.dry_run();
         flow.principal = self.principal.clone();
         match snapshot.chain.tunnel(&mut flow).await {
             Ok(_) => true,

@@ -75,7 +75,7 @@ impl CircuitBreaker {
             return Ok(());
         }
         let way = Way::of(flow);
-        let probing = flow.kind != Kind::Tunnel && !flow.is_rehearsal();
+        let probing = flow.kind != Kind::Tunnel && !flow.is_dry_run();
         let mut held = Vec::new();
         let lease = flow.known_container().map(|one| breakers.of(one));
         let lease = lease.as_ref().map(|lease| &lease.circuits);
@@ -162,7 +162,7 @@ impl Addon for CircuitBreaker {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_rehearsal() || flow.slots.find::<SharedFault>().is_some() {
+        if flow.is_dry_run() || flow.slots.find::<SharedFault>().is_some() {
             return;
         }
         match outcome.denial.as_ref().and_then(about) {

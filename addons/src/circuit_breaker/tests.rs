@@ -96,7 +96,7 @@ impl Breaker {
     }
 
     fn is_open(&self, container: &Arc<Container>) -> bool {
-        let mut flow = flow_at(container, Kind::Http, 1).rehearse();
+        let mut flow = flow_at(container, Kind::Http, 1).dry_run();
         self.begin(&mut flow).is_err()
     }
 
@@ -212,12 +212,12 @@ fn a_probe_is_decided_by_the_head_and_freed_by_whatever_ends_it() {
 }
 
 #[test]
-fn a_rehearsal_takes_no_place_and_counts_nothing() {
+fn a_dry_run_takes_no_place_and_counts_nothing() {
     let (breaker, web) = (breaker(1), container("web"));
     breaker.exchange(&web, 0, unreachable()).unwrap();
     assert!(breaker.is_open(&web));
-    let mut rehearsal = flow_at(&web, Kind::Http, RECOVERY + 1).rehearse();
-    breaker.begin(&mut rehearsal).unwrap();
+    let mut dry_run = flow_at(&web, Kind::Http, RECOVERY + 1).dry_run();
+    breaker.begin(&mut dry_run).unwrap();
     assert!(
         breaker
             .exchange(&web, RECOVERY + 1, End::Status(200))

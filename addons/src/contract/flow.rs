@@ -219,11 +219,11 @@ pub struct Flow {
     pub counters: Arc<Counters>,
     /// What addons hand to each other.
     pub slots: Slots,
-    rehearsal: Option<Rehearsal>,
+    dry_run: Option<DryRun>,
 }
 
 #[derive(Default)]
-struct Rehearsal {
+struct DryRun {
     addon: &'static str,
     notes: Vec<Note>,
 }
@@ -254,7 +254,7 @@ impl Flow {
             record: Record::default(),
             counters: Arc::default(),
             slots: Slots::default(),
-            rehearsal: None,
+            dry_run: None,
         }
     }
 
@@ -285,40 +285,38 @@ impl Flow {
         self.slots.get()
     }
 
-    /// Makes this a rehearsal: notes are kept, and addons that count must not.
+    /// Makes this a dry run: notes are kept, and addons that count must not.
     #[must_use]
-    pub fn rehearse(mut self) -> Self {
-        self.rehearsal = Some(Rehearsal::default());
+    pub fn dry_run(mut self) -> Self {
+        self.dry_run = Some(DryRun::default());
         self
     }
 
     /// Whether nothing will really be sent, so that nothing must be counted.
-    pub fn is_rehearsal(&self) -> bool {
-        self.rehearsal.is_some()
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run.is_some()
     }
 
     /// Gives a reason; the text is made only when somebody asked. An addon that gives the same
     /// reason in two phases is quoted once.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
-        if let Some(rehearsal) = &mut self.rehearsal {
-            let (addon, text) = (rehearsal.addon, text());
+        if let Some(dry_run) = &mut self.dry_run {
+            let (addon, text) = (dry_run.addon, text());
             let given = |note: &Note| note.addon == addon && note.text == text;
-            if !rehearsal.notes.iter().any(given) {
-                rehearsal.notes.push(Note { addon, text });
+            if !dry_run.notes.iter().any(given) {
+                dry_run.notes.push(Note { addon, text });
             }
         }
     }
 
     /// The reasons given so far.
     pub fn notes(&self) -> &[Note] {
-        self.rehearsal
-            .as_ref()
-            .map_or(&[], |rehearsal| &rehearsal.notes)
+        self.dry_run.as_ref().map_or(&[], |dry_run| &dry_run.notes)
     }
 
     pub(super) fn enter(&mut self, addon: &'static str) {
-        if let Some(rehearsal) = &mut self.rehearsal {
-            rehearsal.addon = addon;
+        if let Some(dry_run) = &mut self.dry_run {
+            dry_run.addon = addon;
         }
     }
 }

@@ -57,7 +57,7 @@ impl HostCredentials {
         };
         let chosen = self.chosen(flow, request, container);
         let at_hand = |credential: &Credential| match &credential.kind {
-            CredentialKind::Token { source, .. } if !flow.is_rehearsal() => {
+            CredentialKind::Token { source, .. } if !flow.is_dry_run() => {
                 source.at_hand(container).map(Some)
             }
             _ => Some(None),
@@ -197,7 +197,7 @@ fn add<'f>(
         let Entry::Vacant(place) = request.headers.entry(name) else {
             continue;
         };
-        if !flow.is_rehearsal() {
+        if !flow.is_dry_run() {
             place.insert(value.clone());
         }
         added = true;

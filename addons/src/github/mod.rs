@@ -173,7 +173,7 @@ impl Github {
         id: u64,
         rest: Vec<String>,
     ) -> Verdict {
-        if flow.is_rehearsal() {
+        if flow.is_dry_run() {
             flow.note(|| format!("the forge would be asked which repository has the number {id}"));
             return Ok(());
         }

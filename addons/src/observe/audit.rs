@@ -132,11 +132,11 @@ impl Addon for Audit {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_rehearsal() {
+        if flow.is_dry_run() {
             return;
         }
         let line = AuditLine::of(flow, outcome);
-        let written = line.written();
+        let written = line.encode();
         let ended = flow.started.checked_add(outcome.duration);
         let ended = ended.unwrap_or(flow.started);
         let budget = self.budget_of(flow);

@@ -16,9 +16,9 @@ use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::{AuditSink, CHAIN_BYTES, Destination};
+use super::encoded_line::{EncodedLine, FoldKey};
 use super::line::{AuditLine, Cost};
 use super::window::{Amount, Window};
-use super::written::{Apart, Written};
 
 /// The longest that a folded line waits to be written.
 const HELD_FOR: Duration = Duration::from_secs(60);
@@ -80,12 +80,12 @@ struct Fold {
 }
 
 impl Fold {
-    fn new(apart: &mut Apart, cost: Cost) -> Self {
-        let mut head = std::mem::take(&mut apart.head);
+    fn new(key: &mut FoldKey, cost: Cost) -> Self {
+        let mut head = std::mem::take(&mut key.head);
         head.shrink_to_fit();
         Self {
             head,
-            cost_at: apart.cost_at,
+            cost_at: key.cost_at,
             cost,
             count: 1,
         }
@@ -128,21 +128,21 @@ impl Budget {
 
     /// Folds the line into those that say the same. Where the budget has no room for another
     /// line in full, it is folded into a coarse one.
-    pub(super) fn fold(&self, line: &AuditLine<'_>, written: Written, now: Instant) {
+    pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
         // Before the lock, so that a text that is not kept is freed outside of it.
-        let mut apart = written.apart();
+        let mut key = written.fold_key();
         let mut state = self.state.lock();
-        if let Some(fold) = state.held.lines.get_mut(&apart.said) {
+        if let Some(fold) = state.held.lines.get_mut(&key.rest) {
             fold.add(line.cost);
             self.terms.folded.inc();
             return;
         }
         state.held.since.get_or_insert(now);
-        if !self.holds_in_full(&mut state, &apart, now) {
-            apart = line.coarse().written().apart();
+        if !self.holds_in_full(&mut state, &key, now) {
+            key = line.coarse().encode().fold_key();
         }
-        let fold = Fold::new(&mut apart, line.cost);
-        match state.held.lines.entry(apart.said) {
+        let fold = Fold::new(&mut key, line.cost);
+        match state.held.lines.entry(key.rest) {
             Entry::Occupied(mut fold) => {
                 fold.get_mut().add(line.cost);
                 self.terms.folded.inc();
@@ -154,7 +154,7 @@ impl Budget {
     }
 
     /// Reserves room for a line that is held in full, if there is some.
-    fn holds_in_full(&self, state: &mut State, line: &Apart, now: Instant) -> bool {
+    fn holds_in_full(&self, state: &mut State, line: &FoldKey, now: Instant) -> bool {
         let bytes = in_the_log(line.longest());
         let held = state.held.full.bytes.saturating_add(bytes);
         let all = state.written.sum(now).bytes.saturating_add(held);
@@ -191,14 +191,14 @@ impl Budget {
             state.written.add(held.full, now);
             held
         };
-        for (said, fold) in held.lines {
+        for (rest, fold) in held.lines {
             let Fold { head, cost_at, .. } = fold;
-            let line = Apart {
+            let line = FoldKey {
                 head,
-                said,
+                rest,
                 cost_at,
             };
-            let line = line.together(fold.cost, fold.count);
+            let line = line.encode(fold.cost, fold.count);
             self.terms.sink.write(&line, now, Destination::Log);
         }
     }
@@ -364,7 +364,7 @@ mod tests {
                 credential: Some(&text),
                 ..AuditLine::of(&flow, &outcome)
             };
-            in_the_log(line.coarse().written().apart().longest())
+            in_the_log(line.coarse().encode().fold_key().longest())
         });
         // Tunnels, requests, WebSockets and questions.
         let bytes = 4 * bytes.sum::<u32>() as usize;

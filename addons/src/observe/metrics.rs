@@ -4,9 +4,9 @@ use http::StatusCode;
 use prometheus::core::{Atomic, Collector, GenericCounterVec};
 use prometheus::{IntCounterVec, Opts, Registry};
 
+use super::hot_counters::EntryCounters;
 use super::rejected::Rejected;
 use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
-use super::usual::OfEntry;
 use crate::contract::{Addon, Code, Flow, GitOperation, Kind, Order, Outcome};
 
 const METHODS: [&str; 8] = [
@@ -41,7 +41,7 @@ pub struct Metrics {
     git_operations: IntCounterVec,
     pushes_blocked: IntCounterVec,
     rejected: Rejected,
-    no_entry: OfEntry,
+    no_entry: EntryCounters,
 }
 
 impl Metrics {
@@ -116,13 +116,13 @@ impl Metrics {
                 &["reason"],
             )?,
             rejected: registered(registry, Rejected::new()?)?,
-            no_entry: OfEntry::default(),
+            no_entry: EntryCounters::default(),
         })
     }
 
     fn count_request(&self, flow: &Flow, outcome: &Outcome) {
         let usual = match &flow.entry {
-            Some(entry) => entry.state.get_or_init(OfEntry::default),
+            Some(entry) => entry.state.get_or_init(EntryCounters::default),
             None => &self.no_entry,
         };
         let method = known(&METHODS, flow.record.method.as_deref());
@@ -169,7 +169,7 @@ impl Addon for Metrics {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_rehearsal() {
+        if flow.is_dry_run() {
             return;
         }
         if flow.kind == Kind::Dns {

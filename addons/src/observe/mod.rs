@@ -3,15 +3,15 @@
 
 mod audit;
 mod budget;
+mod encoded_line;
+mod hot_counters;
 mod json;
 mod line;
 mod metrics;
 mod rejected;
 mod sharded;
 mod trace;
-mod usual;
 mod window;
-mod written;
 
 pub use audit::{Audit, AuditSettings, AuditSink, CHAIN_BYTES, Destination};
 pub use json::{hex, rfc_3339};

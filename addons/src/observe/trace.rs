@@ -74,7 +74,7 @@ impl Addon for Trace {
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         // The appliance's own errands are in nobody's trace, least of all those that bring spans.
-        if flow.is_rehearsal() || flow.known_container().is_none() {
+        if flow.is_dry_run() || flow.known_container().is_none() {
             return;
         }
         let context = flow.slots.find::<Context>();
@@ -86,7 +86,7 @@ impl Addon for Trace {
             trace: context.map_or_else(|| begun_by(id), |context| context.trace),
             parent: context.map(|context| context.parent),
             id,
-            line: AuditLine::of(flow, outcome).written().into_json(),
+            line: AuditLine::of(flow, outcome).encode().into_json(),
             at: flow.at,
             duration: outcome.duration,
         });

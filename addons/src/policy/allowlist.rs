@@ -46,7 +46,7 @@ pub(super) fn permit(flow: &mut Flow, guard: &Guard) -> Verdict {
             .rule(entry.label.as_ref())
             .hint(format!("set max_level: {has} at {}", entry.origin)));
     }
-    if flow.is_rehearsal() {
+    if flow.is_dry_run() {
         let why = format!("allowed by {} at {}", entry.label, entry.origin);
         flow.note(|| why);
     }

@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_allows_is_recorded_and_explained_with_its_place() {
-        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com").rehearse();
+        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com").dry_run();
         let judged = rules().judge_request(&mut flow, &request("/projects/1", &[]));
         judged.unwrap();
         assert_eq!(flow.record.rule.as_deref(), Some("posts"));

@@ -360,7 +360,7 @@ fn dns_answers_lose_guarded_addresses() {
 
 #[test]
 fn the_entry_is_recorded_and_explained_with_its_place() {
-    let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com").rehearse();
+    let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com").dry_run();
     assert_eq!(code(policy(&[]).tunnel(&mut flow)), None);
     assert_eq!(flow.record.rule.as_deref(), Some("api.example.com"));
     let note = "allowed by api.example.com at allowlist.yaml:3";

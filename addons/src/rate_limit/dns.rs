@@ -238,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rehearsal_counts_nothing() {
+    fn a_dry_run_counts_nothing() {
         let (limit, container) = (limit(1, 1), container("web"));
         for name in ["a.example.com", "b.example.com"] {
-            let mut flow = flow_of(&container, Kind::Dns, name).rehearse();
+            let mut flow = flow_of(&container, Kind::Dns, name).dry_run();
             assert_eq!(code(limit.dns_query(&mut flow, &mut query(name))), None);
         }
         assert_eq!(ask(&limit, &container, "c.example.com"), None);

@@ -44,7 +44,7 @@ impl RateLimit {
             return Ok(());
         }
         let budget = self.0.tunnels;
-        if flow.is_rehearsal() {
+        if flow.is_dry_run() {
             let (each, burst) = (budget.per_second, budget.burst());
             flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
             return Ok(());
@@ -76,7 +76,7 @@ impl RateLimit {
             return Ok(());
         };
         let (bucket, rate) = limits.bucket_of(&flow.host, flow.entry.as_deref());
-        if flow.is_rehearsal() {
+        if flow.is_dry_run() {
             let (each, burst) = (rate.per_second, rate.burst);
             let text = format!("at most {each} requests a second to {bucket}, {burst} at once");
             flow.note(|| text);
@@ -124,9 +124,9 @@ impl Addon for RateLimit {
     }
 }
 
-/// A rehearsal sends nothing.
+/// A dry run sends nothing.
 fn counts(flow: &Flow) -> bool {
-    !flow.is_rehearsal()
+    !flow.is_dry_run()
 }
 
 fn over(flow: &Flow, wait: Duration) -> Denial {

@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn connects_and_rehearsals_are_not_counted() {
+    fn connects_and_dry_runs_are_not_counted() {
         let limits = limits(rate(SLOW, 1), &[]);
         let web = container("web");
         for _ in 0..10 {
             let mut connect = flow_of(&web, Kind::Tunnel, "api.example.com");
             assert_eq!(code(limits.addon.tunnel(&mut connect)), None);
-            let mut rehearsal = flow_of(&web, Kind::Http, "api.example.com").rehearse();
-            assert_eq!(code(limits.addon.request(&mut rehearsal, &mut get())), None);
+            let mut dry_run = flow_of(&web, Kind::Http, "api.example.com").dry_run();
+            assert_eq!(code(limits.addon.request(&mut dry_run, &mut get())), None);
         }
         assert_eq!(limits.passed(&web, "api.example.com", "api.example.com"), 1);
     }

@@ -116,7 +116,7 @@ mod tests {
             let mut question = flow_of(&web, Kind::Dns, "api.example.com");
             let mut asked = query("api.example.com");
             assert_eq!(code(limit.dns_query(&mut question, &mut asked)), None);
-            assert_eq!(code(limit.tunnel(&mut tunnel(&web).rehearse())), None);
+            assert_eq!(code(limit.tunnel(&mut tunnel(&web).dry_run())), None);
         }
         assert_eq!(passed(&limit, &web, 10), BURST);
     }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_dry_run_says_what_the_limit_is() {
         let limit = limit(50, 100);
-        let mut dry = tunnel(&container("web")).rehearse();
+        let mut dry = tunnel(&container("web")).dry_run();
         assert_eq!(code(limit.tunnel(&mut dry)), None);
         let notes: Vec<_> = dry.notes().iter().map(|note| &*note.text).collect();
         assert_eq!(notes, ["at most 50 tunnels a second, 200 at once"]);

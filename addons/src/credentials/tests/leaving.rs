@@ -328,8 +328,8 @@ fn where_no_credential_is_for_the_host_a_clients_own_key_may_leave() {
 }
 
 #[test]
-fn a_rehearsal_names_the_credential_and_does_not_hold_the_secret() {
-    let mut flow = flow().rehearse();
+fn a_dry_run_names_the_credential_and_does_not_hold_the_secret() {
+    let mut flow = flow().dry_run();
     let left = sent(key("k", SECRET), &mut flow, &mut request("/", &[])).unwrap();
     assert!(!left.contains_key("x-key"));
     assert_eq!(
@@ -361,8 +361,8 @@ impl TokenSource for NeverAsked {
 }
 
 #[test]
-fn a_rehearsal_fetches_no_token() {
-    let mut flow = flow().rehearse();
+fn a_dry_run_fetches_no_token() {
+    let mut flow = flow().dry_run();
     let kind = CredentialKind::Token {
         form: TokenForm::Bearer,
         source: Arc::new(NeverAsked),

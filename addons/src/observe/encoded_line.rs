@@ -7,28 +7,29 @@ use super::line::{AuditLine, Cost};
 
 /// Most lines fit. One has at most 3 KiB but for the operator's own names: a path of 1 KiB, of
 /// which each byte may need a backslash, and no other member that a client chooses is long.
-const USUAL_LENGTH: usize = 512;
+const TYPICAL_LENGTH: usize = 512;
 
 /// A line's text.
-pub(super) struct Written {
+pub(super) struct EncodedLine {
     json: Vec<u8>,
-    /// Where it begins to say what others may say as well: after its time and its flow's id.
-    said_at: usize,
-    /// Where it says what the flow took.
+    /// Offset of the first byte after `ts` and `flow`; two lines that are equal from here on can be
+    /// folded.
+    fold_start: usize,
+    /// The bytes that hold the cost of the flow.
     cost_at: Range<usize>,
 }
 
-/// A line taken apart, so that lines can be told to say the same.
-pub(super) struct Apart {
-    /// When it was, and of which flow.
+/// A line taken key, so that lines can be told to say the same.
+pub(super) struct FoldKey {
+    /// `ts` and `flow`.
     pub(super) head: Vec<u8>,
-    /// All that follows, but for what the flow took.
-    pub(super) said: Vec<u8>,
-    /// Where in it that belongs.
+    /// The rest of the line without its cost: equal for lines that can be folded.
+    pub(super) rest: Vec<u8>,
+    /// Offset in `rest` at which the cost is inserted.
     pub(super) cost_at: usize,
 }
 
-impl Written {
+impl EncodedLine {
     /// One object, without a newline.
     pub(super) fn json(&self) -> &[u8] {
         &self.json
@@ -38,12 +39,12 @@ impl Written {
         self.json
     }
 
-    pub(super) fn apart(mut self) -> Apart {
+    pub(super) fn fold_key(mut self) -> FoldKey {
         self.json.drain(self.cost_at.clone());
-        Apart {
-            said: self.json.split_off(self.said_at),
+        FoldKey {
+            rest: self.json.split_off(self.fold_start),
             head: self.json,
-            cost_at: self.cost_at.start - self.said_at,
+            cost_at: self.cost_at.start - self.fold_start,
         }
     }
 }
@@ -51,15 +52,15 @@ impl Written {
 /// A line's cost at its longest, and a count: three numbers and one, with their keys.
 const LONGEST_NUMBERS: usize = 129;
 
-impl Apart {
+impl FoldKey {
     /// The most bytes that the line can have, whatever it stands for.
     pub(super) fn longest(&self) -> usize {
-        self.head.len() + self.said.len() + LONGEST_NUMBERS
+        self.head.len() + self.rest.len() + LONGEST_NUMBERS
     }
 
     /// Puts the line together so that it stands for `count` flows, which took so much.
-    pub(super) fn together(&self, cost: Cost, count: u64) -> Vec<u8> {
-        let (before, after) = self.said.split_at(self.cost_at);
+    pub(super) fn encode(&self, cost: Cost, count: u64) -> Vec<u8> {
+        let (before, after) = self.rest.split_at(self.cost_at);
         let mut out = [&self.head, before].concat();
         cost.write(&mut out);
         out.extend_from_slice(after);
@@ -76,11 +77,11 @@ impl Apart {
 impl AuditLine<'_> {
     /// The line as a JSON object with the keys of the log in their order. What is not there has
     /// no key.
-    pub(super) fn written(&self) -> Written {
-        let mut json = Vec::with_capacity(USUAL_LENGTH);
+    pub(super) fn encode(&self) -> EncodedLine {
+        let mut json = Vec::with_capacity(TYPICAL_LENGTH);
         let out = &mut json;
         out.extend_from_slice(&beginning(self.ts, self.flow.number()));
-        let said_at = out.len();
+        let fold_start = out.len();
         self.write_question(out);
         self.write_answer(out);
         let cost_start = out.len();
@@ -88,9 +89,9 @@ impl AuditLine<'_> {
         let cost_at = cost_start..out.len();
         self.write_end(out);
         out.push(b'}');
-        Written {
+        EncodedLine {
             json,
-            said_at,
+            fold_start,
             cost_at,
         }
     }
@@ -208,7 +209,7 @@ mod tests {
     }
 
     fn json(line: &AuditLine<'_>) -> String {
-        String::from_utf8(line.written().into_json()).unwrap()
+        String::from_utf8(line.encode().into_json()).unwrap()
     }
 
     fn read(line: &AuditLine<'_>) -> Value {
@@ -264,23 +265,23 @@ mod tests {
             "rule": "allowlist", "bytes_in": u64::MAX, "bytes_out": 10, "duration_ms": 1234567,
             "upstream_addr": "[2001:db8::9]:443", "credential": "anthropic", "count": 7,
         });
-        let folded = line.written().apart().together(line.cost, 7);
+        let folded = line.encode().fold_key().encode(line.cost, 7);
         assert_eq!(String::from_utf8(folded).unwrap(), expected.to_string());
     }
 
     #[test]
     fn no_line_is_longer_than_its_longest() {
-        let apart = line().written().apart();
+        let key = line().encode().fold_key();
         let most = Cost {
             bytes_in: u64::MAX,
             bytes_out: u64::MAX,
             duration_ms: u64::MAX,
         };
-        assert_eq!(apart.together(most, u64::MAX).len(), apart.longest());
+        assert_eq!(key.encode(most, u64::MAX).len(), key.longest());
     }
 
     #[test]
-    fn a_line_taken_apart_and_put_together_is_the_same() {
+    fn a_line_encoded_from_its_fold_key_is_the_same() {
         let cost = Cost {
             bytes_out: 70_000,
             ..Cost::default()
@@ -294,21 +295,21 @@ mod tests {
                 ..line()
             },
         ] {
-            let again = line.written().apart().together(line.cost, 1);
+            let again = line.encode().fold_key().encode(line.cost, 1);
             assert_eq!(String::from_utf8(again).unwrap(), json(&line));
         }
     }
 
     #[test]
     fn lines_say_the_same_unless_something_but_time_flow_and_cost_differs() {
-        let said = |line: AuditLine<'_>| line.written().apart().said;
+        let rest = |line: AuditLine<'_>| line.encode().fold_key().rest;
         let cost = Cost {
             bytes_in: 1,
             bytes_out: 22,
             duration_ms: 333,
         };
         let ts = SystemTime::now();
-        assert_eq!(said(line()), said(AuditLine { ts, cost, ..line() }));
+        assert_eq!(rest(line()), rest(AuditLine { ts, cost, ..line() }));
         let (name, other) = (
             Host::Name("a.example".into()),
             Host::Name("b.example".into()),
@@ -316,15 +317,15 @@ mod tests {
         let with = |change: &dyn Fn(&mut AuditLine<'static>)| {
             let mut line = line();
             change(&mut line);
-            said(line)
+            rest(line)
         };
         let mut all = vec![
-            said(line()),
-            said(AuditLine {
+            rest(line()),
+            rest(AuditLine {
                 host: Some(&name),
                 ..line()
             }),
-            said(AuditLine {
+            rest(AuditLine {
                 host: Some(&other),
                 ..line()
             }),

@@ -1,4 +1,4 @@
-//! Counters that are asked for again and again, found without a lock and without hashing labels.
+//! Counters of frequent label sets, found without a lock and without hashing labels.
 
 use std::array;
 use std::sync::{Arc, OnceLock};
@@ -8,26 +8,26 @@ use super::sharded::{Durations, ShardedCounter};
 /// The series of one entry of the allowlist. They are handles: another entry of the same label,
 /// as a reload makes one, counts in the same series.
 #[derive(Default)]
-pub(super) struct OfEntry {
+pub(super) struct EntryCounters {
     /// By status, outcome and method.
-    pub(super) requests: Usual<(u16, &'static str, &'static str), 16>,
+    pub(super) requests: HotCounters<(u16, &'static str, &'static str), 16>,
     pub(super) durations: OnceLock<Durations>,
     /// By the credential's name.
-    pub(super) injected: Usual<Arc<str>, 4>,
+    pub(super) injected: HotCounters<Arc<str>, 4>,
 }
 
-/// The first counters that were asked for, with what they count. There are places for the usual
-/// ones; all others are looked up each time.
-pub(super) struct Usual<K, const PLACES: usize>([OnceLock<(K, ShardedCounter)>; PLACES]);
+/// The first `PLACES` label sets that were counted, each with its counter. Further label sets are
+/// looked up each time.
+pub(super) struct HotCounters<K, const PLACES: usize>([OnceLock<(K, ShardedCounter)>; PLACES]);
 
-impl<K, const PLACES: usize> Default for Usual<K, PLACES> {
+impl<K, const PLACES: usize> Default for HotCounters<K, PLACES> {
     fn default() -> Self {
         Self(array::from_fn(|_| OnceLock::new()))
     }
 }
 
-impl<K: Clone + PartialEq, const PLACES: usize> Usual<K, PLACES> {
-    /// Counts one of these; `look_up` answers their counter.
+impl<K: Clone + PartialEq, const PLACES: usize> HotCounters<K, PLACES> {
+    /// Increments the counter of a label set; `look_up` returns the counter of one that has no place.
     pub(super) fn count(&self, these: &K, look_up: impl Fn() -> ShardedCounter) {
         for place in &self.0 {
             let (counted, counter) = place.get_or_init(|| (these.clone(), look_up()));
@@ -54,7 +54,7 @@ mod tests {
         const TIMES: u64 = 100;
         let counters = ShardedCounterVec::new(Opts::new("n", "n"), &["n"]).unwrap();
         let of = |n: u16| counters.with_label_values(&[n.to_string()]);
-        let usual = Usual::<u16, 3>::default();
+        let usual = HotCounters::<u16, 3>::default();
         thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
