@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::net::{Places, Resolver};
+use crate::net::{Resolver, SocketBudget};
 use crate::tls::UpstreamTls;
 
 /// The configuration in force and all that was built from it. A reload makes another one; a
@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub chain: Arc<Chain>,
     pub containers: Arc<dyn Containers>,
     pub resolver: Arc<Resolver>,
-    pub places: Arc<Places>,
+    pub sockets: Arc<SocketBudget>,
     pub upstream_tls: UpstreamTls,
 }
 

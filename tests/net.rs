@@ -19,7 +19,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use loopback::*;
 use tokio::net::TcpListener;
-use unified_proxy::net::{Places, Resolver, UpstreamSocket, connect};
+use unified_proxy::net::{Resolver, SocketBudget, UpstreamSocket, connect};
 
 const CONTAINER: &str = "127.0.0.2";
 
@@ -271,14 +271,14 @@ async fn closed_port() -> SocketAddr {
 }
 
 async fn dial(permit: &Permit, limit: Duration) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    connect(permit, limit, &Places::new(100), None).await
+    connect(permit, limit, &SocketBudget::new(100), None).await
 }
 
 #[tokio::test]
 async fn a_connection_holds_one_of_so_many_places_and_a_lease_and_we_have_a_quarter_each() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let permit = permit("far.example.com", &[listener.local_addr().unwrap()]).await;
-    let places = Places::new(8);
+    let places = SocketBudget::new(8);
     let containers = FakeContainers::at(&["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"]);
     let dial = async |container: Option<&str>| {
         let container = container.map(|address| &**containers.get(address));

@@ -20,7 +20,7 @@ use rustls::crypto::CryptoProvider;
 use super::failure::Failure;
 use super::github;
 use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
-use crate::net::{NameserverWatch, OwnListeners, Places, Resolver};
+use crate::net::{NameserverWatch, OwnListeners, Resolver, SocketBudget};
 use crate::outbound::{TokenSources, Traces};
 use crate::registry::Registry;
 use crate::secrets;
@@ -32,14 +32,14 @@ use crate::tls::UpstreamTls;
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Counts, budgets and tokens that go on over reloads.
-pub struct Lasting {
+pub struct LongLived {
     pub metrics: Arc<Metrics>,
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
     pub breakers: Breakers,
     pub token_sources: Arc<TokenSources>,
     pub forge: Arc<dyn Forge>,
-    pub places: Arc<Places>,
+    pub sockets: Arc<SocketBudget>,
     /// Questions to nameservers that may be under way at once.
     pub lookups: usize,
     pub traces: Traces,
@@ -51,7 +51,7 @@ pub struct Builder {
     registry: Arc<Registry>,
     own: Arc<OwnListeners>,
     provider: Arc<CryptoProvider>,
-    lasting: Lasting,
+    long_lived: LongLived,
 }
 
 impl Builder {
@@ -59,13 +59,13 @@ impl Builder {
         registry: Arc<Registry>,
         own: OwnListeners,
         provider: Arc<CryptoProvider>,
-        lasting: Lasting,
+        long_lived: LongLived,
     ) -> Self {
         Self {
             registry,
             own: Arc::new(own),
             provider,
-            lasting,
+            long_lived,
         }
     }
 
@@ -90,16 +90,16 @@ impl Builder {
                 let resolver = Resolver::new(upstream).map_err(|error| {
                     setting(format!("proxy.yaml: upstream.nameservers: {error}"))
                 })?;
-                let watch = Arc::clone(&self.lasting.nameservers);
-                let resolver = resolver.with_room_for(self.lasting.lookups);
+                let watch = Arc::clone(&self.long_lived.nameservers);
+                let resolver = resolver.with_room_for(self.long_lived.lookups);
                 Arc::new(resolver.watched_by(watch))
             }
         };
         let chain = Arc::new(self.chain(&config)?);
         let entries = config.allowlist.values();
         let labels = entries.map(|entry| Arc::clone(&entry.label));
-        self.lasting.breakers.name_upstreams(labels);
-        self.lasting.metrics.create_configured(
+        self.long_lived.breakers.name_upstreams(labels);
+        self.long_lived.metrics.create_configured(
             config.allowlist.values().map(|entry| &*entry.label),
             config.credentials.iter().map(|entry| entry.name.as_str()),
         );
@@ -108,7 +108,7 @@ impl Builder {
             chain,
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             resolver,
-            places: Arc::clone(&self.lasting.places),
+            sockets: Arc::clone(&self.long_lived.sockets),
             upstream_tls,
             config,
         })
@@ -117,7 +117,7 @@ impl Builder {
     /// What an entry injects: the same everywhere, but for an App's token, which git hosts take
     /// as a password and their APIs as a bearer's.
     fn credentials(&self, entry: &CredentialConfig, git: &[GitHost]) -> Vec<Credential> {
-        let token_sources = &self.lasting.token_sources;
+        let token_sources = &self.long_lived.token_sources;
         match &entry.kind {
             config::CredentialKind::GithubApp(app) => {
                 let is_git = |(host, _): &(Host, u16)| git.iter().any(|git| git.host == *host);
@@ -158,14 +158,14 @@ impl Builder {
                 .collect::<Result<_, _>>()?,
         };
         let chain = standard_chain(Parts {
-            metrics: Arc::clone(&self.lasting.metrics),
-            audit: Arc::clone(&self.lasting.audit),
-            spans: self.lasting.traces.sink(config.proxy.collector.as_ref()),
+            metrics: Arc::clone(&self.long_lived.metrics),
+            audit: Arc::clone(&self.long_lived.audit),
+            spans: self.long_lived.traces.sink(config.proxy.collector.as_ref()),
             containers: Arc::clone(&self.registry) as _,
             rate_limits: self.rate_limits(config),
             circuit_breakers: self.circuit_breakers(config),
             policy,
-            github: github::settings(&config.policy, Arc::clone(&self.lasting.forge))?,
+            github: github::settings(&config.policy, Arc::clone(&self.long_lived.forge))?,
             git: git(config),
             credentials: config
                 .credentials
@@ -194,7 +194,7 @@ impl Builder {
             defaults: thresholds(breakers.defaults),
             upstreams,
             passthrough,
-            breakers: self.lasting.breakers.clone(),
+            breakers: self.long_lived.breakers.clone(),
         }
     }
 
@@ -213,7 +213,7 @@ impl Builder {
             requests: limits
                 .enabled
                 .then(|| RequestLimits::new(rate(limits.defaults), per_upstream)),
-            buckets: self.lasting.buckets.clone(),
+            buckets: self.long_lived.buckets.clone(),
         }
     }
 }

@@ -22,7 +22,7 @@ const PART_OF_DNS: usize = 8;
 
 /// How many descriptors each part may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct DescriptorShares {
     /// Connections of sandboxes.
     pub clients: usize,
     /// Connections to upstreams.
@@ -32,8 +32,8 @@ pub struct Shares {
     pub dns: dns::Limits,
 }
 
-impl Shares {
-    /// Shares out what may be opened besides what is open now.
+impl DescriptorShares {
+    /// DescriptorShares out what may be opened besides what is open now.
     pub fn of_this_process() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_AT_START, Iterator::count);
@@ -86,7 +86,7 @@ pub fn raise_limit(max_connections: usize) {
 mod tests {
     use super::*;
 
-    fn taken(shares: Shares) -> usize {
+    fn taken(shares: DescriptorShares) -> usize {
         let dns = shares.lookups * PER_QUESTION + shares.dns.connections;
         shares.clients + shares.upstreams + dns
     }
@@ -94,14 +94,14 @@ mod tests {
     #[test]
     fn the_shares_together_leave_the_spare_descriptors_free() {
         for free in [40, 64, 128, 1_000, 4_096, 65_536, 1 << 20] {
-            let shares = Shares::of(free);
+            let shares = DescriptorShares::of(free);
             assert!(taken(shares) + SPARE <= free, "{free}: {shares:?}");
         }
     }
 
     #[test]
     fn where_there_are_many_dns_has_its_usual_limits_and_the_rest_is_for_connections() {
-        let shares = Shares::of(1 << 20);
+        let shares = DescriptorShares::of(1 << 20);
         assert_eq!(shares.dns, dns::Limits::default());
         assert!(shares.clients > 500_000 && shares.upstreams > 500_000);
     }
@@ -109,12 +109,12 @@ mod tests {
     #[test]
     fn nothing_is_without_a_share() {
         for free in [0, 10, SPARE, SPARE + 1] {
-            let Shares {
+            let DescriptorShares {
                 clients,
                 upstreams,
                 lookups,
                 dns,
-            } = Shares::of(free);
+            } = DescriptorShares::of(free);
             let parts = [clients, upstreams, lookups, dns.waiting, dns.connections];
             assert!(parts.iter().all(|part| *part > 0));
         }

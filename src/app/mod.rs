@@ -30,16 +30,16 @@ pub use failure::Failure;
 use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
 use crate::dns;
-use crate::net::{NameserverWatch, OwnListeners, Places};
-use crate::outbound::{AskedForge, OutboundClient, TokenSources, Traces};
+use crate::net::{NameserverWatch, OwnListeners, SocketBudget};
+use crate::outbound::{ForgeClient, OutboundClient, TokenSources, Traces};
 use crate::proxy::{self, Engine, Workers};
 use crate::registry::{FILE_NAME, Registry};
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
-use build::{Builder, Lasting};
+use build::{Builder, LongLived};
 use data_dir::DataDir;
-use descriptors::Shares;
+use descriptors::DescriptorShares;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use reload::{Reloader, Source};
@@ -147,21 +147,21 @@ impl App {
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
         let audit = audit(&proxy.audit, &log, &metrics).map_err(ours)?;
         let workers = Workers::start().map_err(ours)?;
-        let shares = Shares::of_this_process();
-        let lasting = Lasting {
+        let shares = DescriptorShares::of_this_process();
+        let long_lived = LongLived {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
             token_sources,
-            forge: Arc::new(AskedForge::new(Arc::clone(&client))),
-            places: Arc::new(Places::new(shares.upstreams)),
+            forge: Arc::new(ForgeClient::new(Arc::clone(&client))),
+            sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
             traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
             nameservers,
         };
-        let buckets = lasting.buckets.clone();
-        let builder = Builder::new(Arc::clone(&registry), own, provider, lasting);
+        let buckets = long_lived.buckets.clone();
+        let builder = Builder::new(Arc::clone(&registry), own, provider, long_lived);
         let admin_uids = proxy.admin_uids.clone();
         let snapshots = Arc::new(SnapshotStore::new(builder.build(
             1,

@@ -31,12 +31,12 @@ pub(super) enum Admission {
 }
 
 /// Room for one connection.
-pub(super) struct Seat {
+pub(super) struct ConnectionSlot {
     lease_ended: CancellationToken,
     _permits: [OwnedSemaphorePermit; 2],
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Runs a conversation until it ends, or the lease of its peer does.
     pub async fn hold_for<T>(self, conversation: impl Future<Output = T>) {
         self.lease_ended.run_until_cancelled(conversation).await;
@@ -91,9 +91,9 @@ impl Service {
         })
     }
 
-    /// A seat for a connection, if there is one left for its source. Unknown sources share a
+    /// A slot for a connection, if there is one left for its source. Unknown sources share a
     /// few among them, in which they are told that they are refused.
-    pub fn seat(&self, peer: SocketAddr) -> Option<Seat> {
+    pub fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match find(&(self.snapshot)(), peer) {
             Ok(Some(container)) => (
                 Arc::clone(&container.state_or_init(|| self.bounds.share()).connections),
@@ -107,7 +107,7 @@ impl Service {
         let own = own.try_acquire_owned().ok()?;
         let of_all = Arc::clone(&self.bounds.connections);
         let of_all = of_all.try_acquire_owned().ok()?;
-        Some(Seat {
+        Some(ConnectionSlot {
             lease_ended,
             _permits: [own, of_all],
         })

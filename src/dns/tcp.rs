@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::service::{Admission, Service};
-use crate::net::Rest;
+use crate::net::AcceptBackoff;
 
 /// For a whole question to arrive, from the end of the one before.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -21,30 +21,30 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 /// For a whole answer to be taken.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Accepts for ever. A connection for which there is no seat is closed.
+/// Accepts for ever. A connection for which there is no slot is closed.
 pub(super) async fn accept(
     listener: TcpListener,
     service: Arc<Service>,
     connections: TaskTracker,
     shutdown: CancellationToken,
 ) {
-    let mut rest = Rest::new("the listener of DNS over TCP");
+    let mut backoff = AcceptBackoff::new("the listener of DNS over TCP");
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                rest.after(&error).await;
+                backoff.after(&error).await;
                 continue;
             }
         };
-        rest.over();
-        let Some(seat) = service.seat(peer) else {
+        backoff.reset();
+        let Some(slot) = service.slot(peer) else {
             continue;
         };
         let (service, shutdown) = (Arc::clone(&service), shutdown.clone());
         connections.spawn(async move {
             let conversation = converse(stream, peer, &service, &shutdown);
-            seat.hold_for(conversation).await;
+            slot.hold_for(conversation).await;
         });
     }
 }

@@ -11,7 +11,7 @@ use tokio::net::UdpSocket;
 use tokio_util::task::TaskTracker;
 
 use super::service::{Admission, Service};
-use crate::net::Rest;
+use crate::net::AcceptBackoff;
 
 /// Far more than any question; what is longer is cut and then refused as malformed.
 const DATAGRAM: usize = 4096;
@@ -20,16 +20,16 @@ const DATAGRAM: usize = 4096;
 /// question that must wait for a nameserver becomes a task, and those are counted.
 pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
     let mut buffer = vec![0; DATAGRAM];
-    let mut rest = Rest::new("the socket of DNS over UDP");
+    let mut backoff = AcceptBackoff::new("the socket of DNS over UDP");
     loop {
         let (length, peer) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                rest.after(&error).await;
+                backoff.after(&error).await;
                 continue;
             }
         };
-        rest.over();
+        backoff.reset();
         let bytes = buffer.get(..length).unwrap_or_default();
         let question = match service.admit(bytes, peer, Protocol::Udp) {
             Admission::Silence => continue,

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
 
-use super::upstream::{Place, Places, UpstreamSocket};
+use super::upstream::{SocketBudget, SocketPermit, UpstreamSocket};
 
 /// How long one address is tried alone before the next joins in (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
@@ -19,15 +19,15 @@ const STAGGER: Duration = Duration::from_millis(250);
 const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first of the permitted addresses that answers, within `limit`. They are tried
-/// in their order; a slow one does not hold up the next. Each attempt takes a place, for
+/// in their order; a slow one does not hold up the next. Each attempt takes a socket permit, for
 /// `container` or for ourselves.
 pub async fn connect(
     permit: &Permit,
     limit: Duration,
-    places: &Places,
+    sockets: &SocketBudget,
     container: Option<&Container>,
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    let take = || places.take(container);
+    let take = || sockets.take(container);
     match timeout(limit, race(permit.addresses(), &take)).await {
         Ok(Ok(connected)) => Ok(connected),
         Ok(Err(error)) => Err(failed(permit.host(), &error)),
@@ -37,7 +37,7 @@ pub async fn connect(
 
 async fn race(
     addresses: &[SocketAddr],
-    take: &impl Fn() -> Option<Place>,
+    take: &impl Fn() -> Option<SocketPermit>,
 ) -> io::Result<(UpstreamSocket, SocketAddr)> {
     let mut untried = addresses.iter().take(MAX_ATTEMPTS);
     let mut attempts = FuturesUnordered::new();
@@ -62,10 +62,10 @@ async fn race(
 
 async fn attempt(
     address: SocketAddr,
-    place: Option<Place>,
+    permit: Option<SocketPermit>,
 ) -> io::Result<(UpstreamSocket, SocketAddr)> {
-    let place = place.ok_or(io::ErrorKind::QuotaExceeded)?;
-    let socket = UpstreamSocket::connect(address, place).await?;
+    let permit = permit.ok_or(io::ErrorKind::QuotaExceeded)?;
+    let socket = UpstreamSocket::connect(address, permit).await?;
     Ok((socket, address))
 }
 

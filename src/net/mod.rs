@@ -1,11 +1,11 @@
 //! Names to addresses, and the one way out to the world.
 
+mod accept_backoff;
 mod answers;
 mod datagram;
 mod dial;
 mod own;
 mod resolve;
-mod rest;
 mod upstream;
 mod watch;
 
@@ -13,11 +13,11 @@ use std::io;
 
 use rustix::io::Errno;
 
+pub use accept_backoff::AcceptBackoff;
 pub use dial::connect;
 pub use own::OwnListeners;
 pub use resolve::{Answer, Resolver, ResolverError};
-pub use rest::Rest;
-pub use upstream::{Places, UpstreamSocket};
+pub use upstream::{SocketBudget, UpstreamSocket};
 pub use watch::NameserverWatch;
 
 /// Whether a socket failed because this process or machine ran out of something, which is

@@ -12,30 +12,30 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The part of all places that one lease may take, and that is kept for ourselves: a quarter each.
+/// The part of all sockets that one lease may take, and that is kept for ourselves: a quarter each.
 const PART: usize = 4;
 
 /// How many connections to upstreams there may be.
-pub struct Places {
+pub struct SocketBudget {
     sandboxes: Arc<Semaphore>,
     of_lease: usize,
     /// For refreshes of tokens and the like, which many flows depend on.
     ours: Arc<Semaphore>,
 }
 
-/// The places of one lease, which owns them.
+/// Socket permits of one lease.
 struct OfLease(Arc<Semaphore>);
 
-/// A place that is taken, until it is dropped.
+/// Permission to hold one upstream socket, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SocketPermit {
     _of_all: OwnedSemaphorePermit,
     /// `None`: for ourselves.
     _of_lease: Option<OwnedSemaphorePermit>,
 }
 
-impl Places {
-    /// Places for so many.
+impl SocketBudget {
+    /// SocketBudget for so many.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
         let part = all.div_ceil(PART);
@@ -47,16 +47,16 @@ impl Places {
     }
 
     /// Takes one for a container, or for ourselves; `None`: there is none left.
-    pub(super) fn take(&self, container: Option<&Container>) -> Option<Place> {
+    pub(super) fn take(&self, container: Option<&Container>) -> Option<SocketPermit> {
         let Some(container) = container else {
-            return Some(Place {
+            return Some(SocketPermit {
                 _of_all: Arc::clone(&self.ours).try_acquire_owned().ok()?,
                 _of_lease: None,
             });
         };
         let own = container.state_or_init(|| OfLease(Arc::new(Semaphore::new(self.of_lease))));
         let own = Arc::clone(&own.0).try_acquire_owned().ok()?;
-        Some(Place {
+        Some(SocketPermit {
             _of_all: Arc::clone(&self.sandboxes).try_acquire_owned().ok()?,
             _of_lease: Some(own),
         })
@@ -67,16 +67,16 @@ impl Places {
 #[derive(Debug)]
 pub struct UpstreamSocket {
     stream: TcpStream,
-    _place: Place,
+    _permit: SocketPermit,
 }
 
 impl UpstreamSocket {
-    pub(super) async fn connect(address: SocketAddr, place: Place) -> io::Result<Self> {
+    pub(super) async fn connect(address: SocketAddr, permit: SocketPermit) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
-            _place: place,
+            _permit: permit,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::{BoxFuture, Code, Denial, Fault};
-use addons::github::{Asker, Forge, Node};
+use addons::github::{Forge, Node, Requester};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Request, StatusCode};
@@ -34,11 +34,11 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
     ...on Release{repository{nameWithOwner}}}}";
 
 /// A forge that is asked with the container's own credential, through the chain.
-pub struct AskedForge {
+pub struct ForgeClient {
     client: Arc<OutboundClient>,
 }
 
-impl AskedForge {
+impl ForgeClient {
     pub fn new(client: Arc<OutboundClient>) -> Self {
         Self { client }
     }
@@ -46,18 +46,18 @@ impl AskedForge {
     /// The forge's answer, or `None` where policy or the forge does not let the container see it.
     async fn ask(
         &self,
-        asker: &Asker,
+        requester: &Requester,
         request: http::Result<Request<Bytes>>,
     ) -> Result<Option<Value>, Denial> {
         let request = request.map_err(Denial::malformed)?;
-        let response = match self.client.look_up(&asker.container, request).await {
+        let response = match self.client.look_up(&requester.container, request).await {
             Ok(response) => response,
             Err(OutboundError::Denied(denial)) if is_policy(&denial) => return Ok(None),
             Err(OutboundError::Denied(denial)) => return Err(denial),
             Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
         };
         if response.status().is_server_error() {
-            let sentence = format!("{} cannot say whose that is", asker.host);
+            let sentence = format!("{} cannot say whose that is", requester.host);
             return Err(Denial::new(Code::UpstreamUnreachable, sentence));
         }
         if response.status() != StatusCode::OK {
@@ -66,24 +66,32 @@ impl AskedForge {
         Ok(serde_json::from_slice(response.body()).ok())
     }
 
-    async fn ask_repo(&self, asker: &Asker, id: u64) -> Result<Option<String>, Denial> {
-        let below = if asker.prefix.is_empty() { "" } else { "/v3" };
-        let request = Request::get(url(asker, &format!("{below}/repositories/{id}")))
+    async fn ask_repo(&self, requester: &Requester, id: u64) -> Result<Option<String>, Denial> {
+        let below = if requester.prefix.is_empty() {
+            ""
+        } else {
+            "/v3"
+        };
+        let request = Request::get(url(requester, &format!("{below}/repositories/{id}")))
             .header(USER_AGENT, "unified-proxy")
             .header(ACCEPT, "application/vnd.github+json")
             .body(Bytes::new());
-        let answer = self.ask(asker, request).await?.unwrap_or_default();
+        let answer = self.ask(requester, request).await?.unwrap_or_default();
         let name = answer.get("full_name").and_then(Value::as_str);
         Ok(name.map(str::to_owned))
     }
 
-    async fn ask_nodes(&self, asker: &Asker, ids: &[&String]) -> Result<Vec<Option<Node>>, Denial> {
+    async fn ask_nodes(
+        &self,
+        requester: &Requester,
+        ids: &[&String],
+    ) -> Result<Vec<Option<Node>>, Denial> {
         let body = json!({ "query": NODES, "variables": { "ids": ids } });
-        let request = Request::post(url(asker, "/graphql"))
+        let request = Request::post(url(requester, "/graphql"))
             .header(USER_AGENT, "unified-proxy")
             .header(CONTENT_TYPE, "application/json")
             .body(body.to_string().into());
-        let answer = self.ask(asker, request).await?.unwrap_or_default();
+        let answer = self.ask(requester, request).await?.unwrap_or_default();
         let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
         // One too few or too many, and an answer would be taken for another's.
         let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
@@ -96,19 +104,19 @@ fn is_policy(denial: &Denial) -> bool {
     denial.code().fault() == Fault::Policy && denial.retry_after_seconds().is_none()
 }
 
-impl Forge for AskedForge {
+impl Forge for ForgeClient {
     fn repo_of_id<'a>(
         &'a self,
-        asker: Asker,
+        requester: Requester,
         id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         Box::pin(async move {
-            let known = asker.container.state_or_init(Known::default);
-            let key = Key::new(&asker, What::Number(id));
+            let known = requester.container.state_or_init(Known::default);
+            let key = Key::new(&requester, What::Number(id));
             if let Some(node) = known.find(&key) {
                 return Ok(node.repo);
             }
-            let repo = self.ask_repo(&asker, id).await?;
+            let repo = self.ask_repo(&requester, id).await?;
             if repo.is_some() {
                 let node = Node {
                     repo: repo.clone(),
@@ -123,12 +131,12 @@ impl Forge for AskedForge {
 
     fn nodes<'a>(
         &'a self,
-        asker: Asker,
+        requester: Requester,
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         Box::pin(async move {
-            let known = asker.container.state_or_init(Known::default);
-            let key = |id: &String| Key::new(&asker, What::Node(id.clone()));
+            let known = requester.container.state_or_init(Known::default);
+            let key = |id: &String| Key::new(&requester, What::Node(id.clone()));
             let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
             let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
                 .iter()
@@ -139,7 +147,7 @@ impl Forge for AskedForge {
             if asked.is_empty() {
                 return Ok(nodes);
             }
-            let answers = self.ask_nodes(&asker, &asked).await?;
+            let answers = self.ask_nodes(&requester, &asked).await?;
             for ((id, node), answer) in unknown.iter_mut().zip(answers) {
                 if let Some(answer) = &answer {
                     known.keep(key(id), answer.clone());
@@ -151,10 +159,10 @@ impl Forge for AskedForge {
     }
 }
 
-fn url(asker: &Asker, path: &str) -> String {
-    let Asker {
+fn url(requester: &Requester, path: &str) -> String {
+    let Requester {
         host, port, prefix, ..
-    } = asker;
+    } = requester;
     match port {
         443 => format!("https://{host}{prefix}{path}"),
         _ => format!("https://{host}:{port}{prefix}{path}"),
@@ -191,8 +199,8 @@ enum What {
 }
 
 impl Key {
-    fn new(asker: &Asker, what: What) -> Self {
-        let api = url(asker, "");
+    fn new(requester: &Requester, what: What) -> Self {
+        let api = url(requester, "");
         Self { api, what }
     }
 }

@@ -25,7 +25,7 @@ const MAX_REPLACED: usize = 4;
 
 /// What is known of the file, the tokens in use, and how the last refresh went.
 #[derive(Default)]
-pub struct Knowledge {
+pub struct LoginState {
     pub looked: Option<Instant>,
     /// Why the file cannot be read: nothing is lent then.
     pub unreadable: Option<String>,
@@ -102,7 +102,7 @@ impl Held {
     }
 }
 
-impl Knowledge {
+impl LoginState {
     /// Whether the file was looked at just now.
     pub fn is_fresh(&self) -> bool {
         self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// A 401, so many seconds after the token was got; answers whether it is refreshed.
-    fn refused_after(known: &mut Knowledge, seconds: u64) -> bool {
+    fn refused_after(known: &mut LoginState, seconds: u64) -> bool {
         let held = known.held.as_mut().unwrap();
         held.refused = true;
         held.refreshed = Instant::now().checked_sub(Duration::from_secs(seconds));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn refreshes_that_401s_bring_about_in_vain_become_ever_rarer() {
-        let mut known = Knowledge::default();
+        let mut known = LoginState::default();
         known.begin(held("first", None));
         known.held.as_mut().unwrap().refused = true;
         assert!(known.is_due(), "the first one counts");
@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn tokens_that_were_replaced_and_may_still_work_are_remembered() {
         let now = OffsetDateTime::now_utc();
-        let mut known = Knowledge::default();
+        let mut known = LoginState::default();
         known.begin(held("over", Some(now - AHEAD)));
         known.renew(held("lives", Some(now + AHEAD)));
         known.begin(held("used", None));
-        let remembered = |known: &Knowledge| {
+        let remembered = |known: &LoginState| {
             known
                 .earlier()
                 .iter()
@@ -279,7 +279,7 @@ mod tests {
             (AHEAD / 2, true, true),
             (Duration::ZERO, false, true),
         ] {
-            let mut known = Knowledge::default();
+            let mut known = LoginState::default();
             known.begin(held("token", Some(now + left)));
             let found = (known.to_send().is_some(), known.is_due());
             assert_eq!(found, (sent, due), "{left:?}");

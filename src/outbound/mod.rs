@@ -14,7 +14,7 @@ use bytes::Bytes;
 use zeroize::Zeroize;
 
 pub use client::{OutboundClient, OutboundError};
-pub use forge::AskedForge;
+pub use forge::ForgeClient;
 pub use token_sources::TokenSources;
 pub use traces::Traces;
 

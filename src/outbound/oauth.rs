@@ -19,7 +19,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use zeroize::Zeroizing;
 
 use super::file_lock::FileLock;
-use super::login::{Held, Knowledge, Seen};
+use super::login::{Held, LoginState, Seen};
 use super::token_file::{self, Replacement, Version};
 use super::{OutboundClient, wipe};
 use crate::config::OauthConfig;
@@ -38,7 +38,7 @@ pub struct OauthTokens {
     client: Arc<OutboundClient>,
     principal: Arc<System>,
     refreshes: IntCounterVec,
-    known: Mutex<Knowledge>,
+    known: Mutex<LoginState>,
     /// Held by the one refresh there is of this file.
     refreshing: Arc<AsyncMutex<()>>,
     /// Held by the one who reads or writes the file.
@@ -46,7 +46,7 @@ pub struct OauthTokens {
 }
 
 /// What a refresh sends, and what it needs once it is answered.
-struct Errand {
+struct RefreshRequest {
     request: Request<Bytes>,
     sent: Zeroizing<String>,
     replacement: Replacement,
@@ -155,7 +155,7 @@ impl OauthTokens {
     /// use may be newer.
     fn take(&self, version: Version, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
-        let is_known = |known: &Knowledge| known.seen.as_ref().is_some_and(|s| s.tokens == tokens);
+        let is_known = |known: &LoginState| known.seen.as_ref().is_some_and(|s| s.tokens == tokens);
         if is_known(&self.known.lock()) {
             let mut known = self.known.lock();
             known.seen = Some(Seen { version, tokens });
@@ -255,7 +255,7 @@ impl OauthTokens {
             Ok(Err(why)) => return self.failed(transient(why)),
             Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
         };
-        let Errand {
+        let RefreshRequest {
             request,
             sent,
             replacement,
@@ -272,7 +272,7 @@ impl OauthTokens {
 
     /// What to ask for, if it is due. Tokens that the file does not have yet are written first:
     /// no others are asked for while these could be lost. Blocks.
-    fn prepare(&self) -> Result<Option<Errand>, String> {
+    fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
         self.look();
         let (refresh, owed) = {
             let known = self.known.lock();
@@ -294,7 +294,7 @@ impl OauthTokens {
         let secret = secret.map(|source| source.read()).transpose()?;
         let secret = secret.as_ref().map(|secret| secret.as_str());
         let request = self.login().refresh_request(&sent, secret)?;
-        Ok(Some(Errand {
+        Ok(Some(RefreshRequest {
             request,
             sent,
             replacement,

@@ -10,11 +10,11 @@ use super::connection::Connection;
 use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
-use crate::net::Rest;
+use crate::net::AcceptBackoff;
 
 /// Serves sandboxes that are known by their address.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
-    let mut rest = Rest::new("a listener of the proxy");
+    let mut backoff = AcceptBackoff::new("a listener of the proxy");
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -22,7 +22,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
         };
         match accepted {
             Ok((socket, peer)) => {
-                rest.over();
+                backoff.reset();
                 // Without it small writes wait for the peer's delayed acknowledgement.
                 let _ = socket.set_nodelay(true);
                 let client = Client {
@@ -31,14 +31,14 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
                 };
                 spawn(&engine, socket, client, None);
             }
-            Err(error) => rest.after(&error).await,
+            Err(error) => backoff.after(&error).await,
         }
     }
 }
 
 /// Serves the one container that a listener belongs to, until its lease ends.
 pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: Arc<Container>) {
-    let mut rest = Rest::new("the listener of a container");
+    let mut backoff = AcceptBackoff::new("the listener of a container");
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -47,14 +47,14 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
         };
         match accepted {
             Ok((socket, _)) => {
-                rest.over();
+                backoff.reset();
                 let client = Client {
                     source: Some(Source::Listener(container.id.clone())),
                     peer: None,
                 };
                 spawn(&engine, socket, client, Some(container.lease));
             }
-            Err(error) => rest.after(&error).await,
+            Err(error) => backoff.after(&error).await,
         }
     }
 }
@@ -75,7 +75,7 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
         Err(error) => return lost(&error),
     };
     let connection = Arc::new(connection);
-    let runtime = connection.place.runtime();
+    let runtime = connection.assignment.runtime();
     let serving = async move {
         let socket = match arrive() {
             Ok(socket) => socket,

@@ -11,9 +11,9 @@ use time::OffsetDateTime;
 
 use super::Engine;
 use super::idle::{IdleTracker, Timeouts};
-use super::permission::Permitted;
+use super::permission::Permission;
 use super::upstream::{Http1, LeasePool};
-use super::workers::Place;
+use super::workers::Assignment;
 use crate::snapshot::Snapshot;
 
 /// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
@@ -39,14 +39,14 @@ pub struct Connection {
     /// Why nothing may begin on it, if so.
     pub refusal: Option<Denial>,
     /// Where it is served, with all that comes of it.
-    pub place: Place,
+    pub assignment: Assignment,
     pub idle: Arc<IdleTracker>,
     pub timeouts: Timeouts,
     /// What the request in hand was permitted, where each may go elsewhere.
-    pub in_hand: Mutex<Option<Permitted>>,
+    pub in_hand: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
-    _counted: Counted,
+    _counted: ConnectionGuard,
 }
 
 impl Connection {
@@ -60,7 +60,7 @@ impl Connection {
             Some(container) => Arc::clone(container.state_or_init(Arc::<ConnectionCount>::default)),
             None => Arc::clone(&engine.unknown_sources),
         };
-        let counted = Counted::enter(
+        let counted = ConnectionGuard::enter(
             [Arc::clone(&engine.connections), share],
             engine.metrics.active_connections.clone(),
         );
@@ -84,13 +84,13 @@ impl Connection {
             // There will be one answer.
             timeouts.idle = timeouts.header;
         }
-        let place = engine.workers.place(container.as_deref());
+        let assignment = engine.workers.assign(container.as_deref());
         Some(Self {
             client,
             principal: container.clone().map(Principal::from),
             container,
             refusal,
-            place,
+            assignment,
             idle: Arc::new(IdleTracker::new()),
             timeouts,
             in_hand: Mutex::default(),
@@ -158,7 +158,7 @@ impl Connection {
 
     /// Ends when something elsewhere ends it, or what was permitted on it: the lease, a reload
     /// that forbids it, the process. Without a tunnel it is the request in hand that is permitted.
-    pub async fn ended(&self, permitted: Option<&Permitted>) {
+    pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}
             () = self.lease_ended() => {}
@@ -210,12 +210,12 @@ fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
 pub struct ConnectionCount(AtomicUsize);
 
 /// Counts a connection where it belongs, for as long as it is open.
-struct Counted {
+struct ConnectionGuard {
     counts: [Arc<ConnectionCount>; 2],
     gauge: IntGauge,
 }
 
-impl Counted {
+impl ConnectionGuard {
     fn enter(counts: [Arc<ConnectionCount>; 2], gauge: IntGauge) -> Self {
         for count in &counts {
             count.0.fetch_add(1, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         for count in &self.counts {
             count.0.fetch_sub(1, Ordering::Relaxed);

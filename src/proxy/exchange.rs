@@ -23,7 +23,7 @@ use super::headers::{Upgrade, read_head};
 use super::ingress::{Ingress, destination};
 use super::live::Exchange;
 use super::outgoing::{outgoing, transmit, upstream_broke_off, within};
-use super::permission::Permitted;
+use super::permission::Permission;
 use super::reply::{self, Reply};
 use super::upstream::{self, LeasePool, Target, Upstream, Want};
 use super::upstream_response::{UpstreamResponse, deny};
@@ -85,7 +85,7 @@ fn begin(
     let mut exchange = Exchange::begin(connection, flow, snapshot);
     let goes_anywhere = matches!(ingress, Ingress::Plain);
     if goes_anywhere {
-        *exchange.connection.in_hand.lock() = Some(Permitted::of(&exchange.live));
+        *exchange.connection.in_hand.lock() = Some(Permission::of(&exchange.live));
     }
     let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live.flow);
     (exchange, pending)

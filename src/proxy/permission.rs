@@ -14,7 +14,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// What was permitted, and under which configuration.
 #[derive(Clone)]
-pub struct Permitted {
+pub struct Permission {
     generation: u64,
     kind: Kind,
     scheme: Scheme,
@@ -22,7 +22,7 @@ pub struct Permitted {
     port: u16,
 }
 
-impl Permitted {
+impl Permission {
     /// What a flow asks for.
     pub fn of(live: &LiveFlow) -> Self {
         let flow = &live.flow;
@@ -39,14 +39,14 @@ impl Permitted {
 impl Connection {
     /// Ends when a reload takes away what was permitted: a tunnel, or without one the request in
     /// hand.
-    pub(super) async fn revoked(&self, permitted: Option<&Permitted>) {
+    pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
         match permitted {
             Some(permitted) => self.tunnel_revoked(permitted).await,
             None => self.request_revoked().await,
         }
     }
 
-    async fn tunnel_revoked(&self, permitted: &Permitted) {
+    async fn tunnel_revoked(&self, permitted: &Permission) {
         let mut generation = permitted.generation;
         loop {
             let snapshot = self.engine.snapshots.after(generation).await;
@@ -75,8 +75,8 @@ impl Connection {
 
     /// Asks the chain without counting anything. Only a rule takes a permission away: what
     /// stands is not ended because something is out of order just now.
-    async fn may_still(&self, permitted: &Permitted, snapshot: &Snapshot) -> bool {
-        let Permitted {
+    async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
+        let Permission {
             kind, scheme, port, ..
         } = *permitted;
         let host = permitted.host.clone();

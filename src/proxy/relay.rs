@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use super::connection::Connection;
 use super::idle::IdleTracker;
 use super::live::LiveFlow;
-use super::permission::Permitted;
+use super::permission::Permission;
 use super::wake_gated::WakeGated;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
@@ -24,7 +24,7 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let idle = Arc::clone(&connection.idle);
-    let permitted = Permitted::of(live);
+    let permitted = Permission::of(live);
     let mut client = CountedIo {
         io: client,
         counters: Arc::clone(&live.flow.counters),

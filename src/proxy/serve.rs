@@ -18,7 +18,7 @@ use super::exchange::handle;
 use super::ingress::Ingress;
 use super::io::Socket;
 use super::live::LiveFlow;
-use super::permission::Permitted;
+use super::permission::Permission;
 use super::tunnel;
 use super::wake_gated::WakeGated;
 
@@ -40,7 +40,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 pub fn serve_http1<S, I>(
     connection: Arc<Connection>,
     ingress: Ingress,
-    permitted: Option<Permitted>,
+    permitted: Option<Permission>,
     io: I,
 ) -> impl Future<Output = End> + Send + use<S, I>
 where
@@ -73,7 +73,7 @@ where
 pub fn serve_http2<I>(
     connection: Arc<Connection>,
     ingress: Ingress,
-    permitted: Option<Permitted>,
+    permitted: Option<Permission>,
     io: I,
 ) -> impl Future<Output = End> + Send + use<I>
 where
@@ -116,7 +116,7 @@ pub enum End {
 async fn attend<C>(
     connection: Arc<Connection>,
     ingress: Ingress,
-    permitted: Option<Permitted>,
+    permitted: Option<Permission>,
     mut serving: Pin<Box<C>>,
     finish: fn(Pin<&mut C>),
 ) -> End
@@ -158,14 +158,14 @@ enum WordTo {
     End,
 }
 
-async fn word_to_end(connection: &Connection, permitted: Option<&Permitted>) -> WordTo {
+async fn word_to_end(connection: &Connection, permitted: Option<&Permission>) -> WordTo {
     tokio::select! {
         word = ended(connection, permitted) => word,
         () = connection.engine.stopping.cancelled() => WordTo::Finish,
     }
 }
 
-async fn ended(connection: &Connection, permitted: Option<&Permitted>) -> WordTo {
+async fn ended(connection: &Connection, permitted: Option<&Permission>) -> WordTo {
     tokio::select! {
         () = quiet(connection) => {}
         () = connection.ended(permitted) => {}

@@ -21,7 +21,7 @@ use super::hello::HelloReader;
 use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
 use super::live::LiveFlow;
-use super::permission::Permitted;
+use super::permission::Permission;
 use super::rejected::SOON;
 use super::relay::relay;
 use super::reply::{self, Reply};
@@ -193,7 +193,7 @@ impl Tunnel {
         io: ClientIo<S>,
     ) -> Option<Result<Inside<S>, Denial>> {
         let connection = Arc::clone(&self.connection);
-        let permitted = Permitted::of(&self.live);
+        let permitted = Permission::of(&self.live);
         let ended = WakeGated::new(connection.ended(Some(&permitted)));
         tokio::select! {
             biased;
@@ -238,10 +238,10 @@ impl Tunnel {
     }
 
     /// What is served comes in by this ingress, for as long as the tunnel is permitted.
-    fn ingress(&self, scheme: Scheme) -> (Arc<Connection>, Ingress, Option<Permitted>) {
+    fn ingress(&self, scheme: Scheme) -> (Arc<Connection>, Ingress, Option<Permission>) {
         let authority = self.authority.clone();
         let ingress = Ingress::Tunnel { authority, scheme };
-        let permitted = Permitted::of(&self.live);
+        let permitted = Permission::of(&self.live);
         (Arc::clone(&self.connection), ingress, Some(permitted))
     }
 

@@ -17,7 +17,7 @@ pub struct Workers {
     /// Where the next search for a place begins, so that equals take turns.
     next: AtomicUsize,
     /// Of connections that belong to no container.
-    unknown_sources: Arc<Spread>,
+    unknown_sources: Arc<OpenCounts>,
     _ends: DropGuard,
 }
 
@@ -26,13 +26,13 @@ struct Worker(Handle);
 /// How many connections of one container each thread has. Those of others do not count where its
 /// next one is put: they could steer it.
 #[derive(Default)]
-pub struct Spread(Mutex<Vec<usize>>);
+pub struct OpenCounts(Mutex<Vec<usize>>);
 
 /// A place on a thread, for as long as a connection is open.
-pub struct Place {
+pub struct Assignment {
     runtime: Handle,
     thread: usize,
-    spread: Arc<Spread>,
+    spread: Arc<OpenCounts>,
 }
 
 impl Workers {
@@ -52,16 +52,16 @@ impl Workers {
     }
 
     /// A place for a connection of a container, or of nobody.
-    pub fn place(&self, container: Option<&Container>) -> Place {
+    pub fn assign(&self, container: Option<&Container>) -> Assignment {
         let spread = match container {
-            Some(container) => Arc::clone(container.state_or_init(Arc::<Spread>::default)),
+            Some(container) => Arc::clone(container.state_or_init(Arc::<OpenCounts>::default)),
             None => Arc::clone(&self.unknown_sources),
         };
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let thread = spread.enter(1 + self.others.len(), turn);
         let worker = thread.checked_sub(1).and_then(|at| self.others.get(at));
         let Worker(runtime) = worker.unwrap_or(&self.first);
-        Place {
+        Assignment {
             runtime: runtime.clone(),
             thread,
             spread,
@@ -69,7 +69,7 @@ impl Workers {
     }
 }
 
-impl Spread {
+impl OpenCounts {
     /// Counts a connection on the thread that has the fewest, the first from `turn` on.
     fn enter(&self, threads: usize, turn: usize) -> usize {
         let mut counts = self.0.lock();
@@ -107,14 +107,14 @@ impl Worker {
     }
 }
 
-impl Place {
+impl Assignment {
     /// What runs there.
     pub fn runtime(&self) -> Handle {
         self.runtime.clone()
     }
 }
 
-impl Drop for Place {
+impl Drop for Assignment {
     fn drop(&mut self) {
         self.spread.leave(self.thread);
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn connections_of_one_container_are_spread_evenly_however_long_each_lasts() {
-        let spread = Spread::default();
+        let spread = OpenCounts::default();
         for turn in 0..6 {
             spread.enter(3, turn);
         }
@@ -140,33 +140,33 @@ mod tests {
 
     #[test]
     fn containers_with_one_connection_each_take_turns_whatever_others_hold() {
-        let hoarder = Spread::default();
+        let hoarder = OpenCounts::default();
         for turn in 0..300 {
             hoarder.enter(3, turn);
         }
         for _ in 0..100 {
             hoarder.leave(2);
         }
-        let threads = (0..6).map(|turn| Spread::default().enter(3, turn));
+        let threads = (0..6).map(|turn| OpenCounts::default().enter(3, turn));
         assert_eq!(threads.collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
     }
 
     #[tokio::test]
-    async fn a_place_is_free_again_when_its_connection_is_over() {
+    async fn an_assignment_is_free_again_when_its_connection_has_ended() {
         let workers = Workers::start().unwrap();
-        let places: Vec<_> = (0..4).map(|_| workers.place(None)).collect();
+        let assignments: Vec<_> = (0..4).map(|_| workers.assign(None)).collect();
         let open = || workers.unknown_sources.0.lock().iter().sum::<usize>();
         assert_eq!(open(), 4);
-        drop(places);
+        drop(assignments);
         assert_eq!(open(), 0);
     }
 
     #[tokio::test]
     async fn a_task_and_what_it_spawns_stay_on_one_thread() {
         let workers = Workers::start().unwrap();
-        let place = workers.place(None);
+        let assignment = workers.assign(None);
         let thread = || std::thread::current().id();
-        let task = place.runtime().spawn(async move {
+        let task = assignment.runtime().spawn(async move {
             let own = thread();
             let other = tokio::spawn(async move { thread() }).await.unwrap();
             (own, other)

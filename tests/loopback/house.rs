@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{DnsServer, Limits};
-use unified_proxy::net::{Places, Resolver};
+use unified_proxy::net::{Resolver, SocketBudget};
 use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
 
@@ -54,7 +54,7 @@ impl House {
             config: Arc::new(config),
             containers: containers.clone(),
             generation: 1,
-            places: Arc::new(Places::new(1)),
+            sockets: Arc::new(SocketBudget::new(1)),
             upstream_tls: UpstreamTls::load(None, provider).unwrap(),
         });
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();

@@ -11,21 +11,21 @@ pub trait Forge: Send + Sync {
     /// The `owner/name` of the repository with this number.
     fn repo_of_id<'a>(
         &'a self,
-        asker: Asker,
+        requester: Requester,
         id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>>;
 
     /// What each of up to 100 ids names, in the order asked.
     fn nodes<'a>(
         &'a self,
-        asker: Asker,
+        requester: Requester,
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>>;
 }
 
 /// On whose behalf the forge is asked, and where.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct Requester {
     /// The lease whose request needs the answer.
     pub container: Arc<Container>,
     /// The host that the request goes to.

@@ -27,7 +27,7 @@ use crate::contract::{
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
-pub use forge::{Asker, Forge, Node};
+pub use forge::{Forge, Node, Requester};
 pub use graphql::Mutations;
 pub use mentions::Mentions;
 pub use patterns::Patterns;
@@ -139,14 +139,14 @@ impl Github {
     ) -> Result<Step<'a>, Denial> {
         let container = Arc::clone(flow.container()?);
         clean(request);
-        let asker = Asker {
+        let requester = Requester {
             container: Arc::clone(&container),
             host: flow.host.clone(),
             port: flow.port,
             prefix,
         };
         match target::read(&path) {
-            Target::Graphql => self.judge_graphql(request, asker)?,
+            Target::Graphql => self.judge_graphql(request, requester)?,
             Target::Repo { owner, name, rest } => {
                 let rest = &rest;
                 let repo = InRepo { owner, name, rest };
@@ -158,7 +158,7 @@ impl Github {
             }
             Target::Numbered { id, rest } => {
                 let rest: Vec<String> = rest.into_iter().map(str::to_owned).collect();
-                let judging = self.judge_numbered(flow, request, asker, id, rest);
+                let judging = self.judge_numbered(flow, request, requester, id, rest);
                 return Ok(Step::wait(async { judging.await.map_err(as_github_says) }));
             }
         }
@@ -169,7 +169,7 @@ impl Github {
         &self,
         flow: &mut Flow,
         request: &mut Request,
-        asker: Asker,
+        requester: Requester,
         id: u64,
         rest: Vec<String>,
     ) -> Verdict {
@@ -177,12 +177,12 @@ impl Github {
             flow.note(|| format!("the forge would be asked which repository has the number {id}"));
             return Ok(());
         }
-        let container = Arc::clone(&asker.container);
+        let container = Arc::clone(&requester.container);
         // The same words whether there is none or it is another's, and no name: what our
         // credential may see is not for the container to learn.
         let not_theirs =
             || Denials::no_repo(format!("the repository with the number {id} is not listed"));
-        let repo = self.forge.repo_of_id(asker, id).await?;
+        let repo = self.forge.repo_of_id(requester, id).await?;
         let repo = repo.ok_or_else(not_theirs)?.to_ascii_lowercase();
         let (owner, name) = repo.split_once('/').ok_or_else(not_theirs)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
@@ -198,7 +198,7 @@ impl Github {
         Ok(())
     }
 
-    fn judge_graphql(&self, request: &mut Request, asker: Asker) -> Verdict {
+    fn judge_graphql(&self, request: &mut Request, requester: Requester) -> Verdict {
         if request.method != Method::POST || request.query.is_some() {
             let what = "GraphQL is judged in the body of a POST, without a query string";
             return Err(Denial::malformed(what));
@@ -207,7 +207,7 @@ impl Github {
             mutations: Arc::clone(&self.mutations),
             mentions: Arc::clone(&self.mentions),
             forge: Arc::clone(&self.forge),
-            asker,
+            requester,
         };
         send_as_json(request);
         request.judge_body(graphql::MAX_BODY, judge);
@@ -319,7 +319,7 @@ struct GraphqlJudge {
     mutations: Arc<Mutations>,
     mentions: Arc<Mentions>,
     forge: Arc<dyn Forge>,
-    asker: Asker,
+    requester: Requester,
 }
 
 impl BodyJudge<Request> for GraphqlJudge {
@@ -346,7 +346,7 @@ impl BodyJudge<Request> for GraphqlJudge {
 
 impl GraphqlJudge {
     async fn check(self: Box<Self>, body: &Buffered) -> Verdict {
-        let container = Arc::clone(&self.asker.container);
+        let container = Arc::clone(&self.requester.container);
         let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
         let mentions = Arc::clone(&self.mentions);
         // Fragments make a small query cost as much as a large one.
@@ -357,7 +357,7 @@ impl GraphqlJudge {
         if ids.is_empty() {
             return Ok(());
         }
-        let nodes = self.forge.nodes(self.asker, ids).await?;
+        let nodes = self.forge.nodes(self.requester, ids).await?;
         wanted.judge(nodes, &self.mentions, &container)
     }
 }

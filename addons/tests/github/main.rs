@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use addons::contract::*;
 use addons::github::{
-    Asker, Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns,
+    Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
 };
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
@@ -33,7 +33,7 @@ struct Known;
 impl Forge for Known {
     fn repo_of_id<'a>(
         &'a self,
-        _asker: Asker,
+        _asker: Requester,
         id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         let repo = match id {
@@ -46,7 +46,7 @@ impl Forge for Known {
 
     fn nodes<'a>(
         &'a self,
-        _asker: Asker,
+        _asker: Requester,
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         let node = |id: &String| {

@@ -15,7 +15,7 @@ use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
 use addons::git::{GitSettings, PushWatch};
-use addons::github::{Asker, Forge, GithubSettings, Mentions, Mutations, Node, Patterns};
+use addons::github::{Forge, GithubSettings, Mentions, Mutations, Node, Patterns, Requester};
 use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
 use addons::policy::PolicySettings;
 use addons::rate_limit::{
@@ -38,7 +38,7 @@ struct NoForge;
 impl Forge for NoForge {
     fn repo_of_id<'a>(
         &'a self,
-        _asker: Asker,
+        _asker: Requester,
         _id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         Box::pin(std::future::ready(Ok(None)))
@@ -46,7 +46,7 @@ impl Forge for NoForge {
 
     fn nodes<'a>(
         &'a self,
-        _asker: Asker,
+        _asker: Requester,
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         Box::pin(std::future::ready(Ok(vec![None; ids.len()])))

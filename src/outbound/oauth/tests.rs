@@ -55,11 +55,11 @@ impl House {
         &self.tokens.config.token_file
     }
 
-    fn prepare(&self) -> Errand {
+    fn prepare(&self) -> RefreshRequest {
         self.tokens.prepare().unwrap().unwrap()
     }
 
-    fn answer(&self, errand: Errand, access: &str) {
+    fn answer(&self, errand: RefreshRequest, access: &str) {
         let body =
             json!({ "access_token": access, "refresh_token": "rotated", "expires_in": 3600 });
         let response = Response::new(Bytes::from(body.to_string()));

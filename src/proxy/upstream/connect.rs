@@ -70,7 +70,7 @@ pub async fn open_raw(
     let permit = snapshot.chain.dial(flow, addresses).await?;
     let limit = snapshot.config.proxy.upstream.connect_timeout;
     let container = flow.known_container().map(|container| &**container);
-    let connecting = net::connect(&permit, limit, &snapshot.places, container);
+    let connecting = net::connect(&permit, limit, &snapshot.sockets, container);
     let (socket, address) = connecting.await?;
     flow.record.upstream = Some(address);
     Ok((socket, address))

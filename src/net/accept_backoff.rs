@@ -14,14 +14,14 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// Rests after failures, longer with each, and says so once a minute.
-pub struct Rest {
+pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
     unsaid: u64,
     said: Option<Instant>,
 }
 
-impl Rest {
+impl AcceptBackoff {
     /// For a socket of this name.
     pub fn new(what: &'static str) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Rest {
     }
 
     /// The socket works.
-    pub fn over(&mut self) {
+    pub fn reset(&mut self) {
         self.next = SHORTEST;
     }
 
@@ -76,30 +76,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rests_grow_to_a_second_until_it_works_again_and_a_peers_doing_is_none() {
         let began = Instant::now();
-        let mut rest = Rest::new("a listener");
-        rest.after(&io::ErrorKind::ConnectionReset.into()).await;
+        let mut backoff = AcceptBackoff::new("a listener");
+        backoff.after(&io::ErrorKind::ConnectionReset.into()).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
         let exhausted = io::Error::from_raw_os_error(24);
         for _ in 0..20 {
-            rest.after(&exhausted).await;
+            backoff.after(&exhausted).await;
         }
         let grown = began.elapsed();
         assert!(
             (Duration::from_secs(13)..Duration::from_secs(15)).contains(&grown),
             "{grown:?}"
         );
-        rest.over();
-        rest.after(&exhausted).await;
+        backoff.reset();
+        backoff.after(&exhausted).await;
         assert!(began.elapsed() - grown < Duration::from_millis(20));
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_said_once_a_minute_with_their_number() {
-        let mut rest = Rest::new("a listener");
+        let mut backoff = AcceptBackoff::new("a listener");
         let mut said = Vec::new();
         for _ in 0..130 {
-            rest.unsaid += 1;
-            said.extend(rest.say());
+            backoff.unsaid += 1;
+            said.extend(backoff.say());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!(said, [1, 60, 60]);
