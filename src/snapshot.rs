@@ -8,8 +8,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::net::{Resolver, SocketBudget};
 use crate::tls::UpstreamTls;
+use crate::upstream::{Resolver, SocketBudget};
 
 /// The configuration in force and all that was built from it. A reload makes another one; a
 /// flow keeps the one it began with.

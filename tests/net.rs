@@ -19,7 +19,7 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use loopback::*;
 use tokio::net::TcpListener;
-use unified_proxy::net::{Resolver, SocketBudget, UpstreamSocket, connect};
+use unified_proxy::upstream::{Resolver, SocketBudget, UpstreamSocket, connect};
 
 const CONTAINER: &str = "127.0.0.2";
 

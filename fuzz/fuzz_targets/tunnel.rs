@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use unified_proxy::proxy::{HelloReader, Sniffed, sniff};
+use unified_proxy::ingress::{HelloReader, Sniffed, sniff};
 
 /// What a reader makes of bytes that arrive in pieces: the server name, a refusal, or nothing yet.
 fn hello(bytes: &[u8], size: usize) -> Option<Result<(Option<String>, usize), ()>> {

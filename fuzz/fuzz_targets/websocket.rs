@@ -5,7 +5,7 @@ use addons::contract::{BodyFilter, BodyOut, MessageFilter, Verdict};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use libfuzzer_sys::fuzz_target;
-use unified_proxy::proxy::{FrameReader, Messages, Opcode, Piece, Violation};
+use unified_proxy::http::{FrameReader, Messages, Opcode, Piece, Violation};
 
 /// Lets everything pass.
 struct Pass;

@@ -20,13 +20,13 @@ use rustls::crypto::CryptoProvider;
 use super::failure::Failure;
 use super::github;
 use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
-use crate::net::{NameserverWatch, OwnListeners, Resolver, SocketBudget};
 use crate::outbound::{TokenSources, Traces};
 use crate::registry::Registry;
 use crate::secrets;
 use crate::snapshot::Snapshot;
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
+use crate::upstream::{NameserverWatch, OwnListeners, Resolver, SocketBudget};
 
 /// How long a phase may take once an addon waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);

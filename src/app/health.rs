@@ -10,10 +10,10 @@ use addons::circuit_breaker::Breakers;
 use addons::contract::Containers;
 
 use crate::admin::{Check, Health};
-use crate::net::NameserverWatch;
 use crate::outbound::TokenSources;
 use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
+use crate::upstream::NameserverWatch;
 
 /// Everything that is looked at.
 #[derive(Clone)]

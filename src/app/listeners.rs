@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use crate::config::Listen;
 use crate::dns::DnsServer;
-use crate::proxy::{Engine, serve_unix};
+use crate::ingress::{Engine, serve_unix};
 use crate::registry::Registry;
 
 /// Connections that wait to be accepted.

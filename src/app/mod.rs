@@ -30,13 +30,14 @@ pub use failure::Failure;
 use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
 use crate::dns;
-use crate::net::{NameserverWatch, OwnListeners, SocketBudget};
-use crate::outbound::{ForgeClient, OutboundClient, TokenSources, Traces};
-use crate::proxy::{self, Engine, Workers};
+use crate::ingress::{self, Engine, Workers};
+use crate::outbound::{ForgeClient, TokenSources, Traces};
 use crate::registry::{FILE_NAME, Registry};
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
+use crate::upstream::OutboundClient;
+use crate::upstream::{NameserverWatch, OwnListeners, SocketBudget};
 use build::{Builder, LongLived};
 use data_dir::DataDir;
 use descriptors::DescriptorShares;
@@ -199,7 +200,7 @@ impl App {
         for listener in listeners.proxy {
             let (engine, lit) = (Arc::clone(&self.engine), Arc::clone(&proxy_lit));
             tasks.spawn(async move {
-                proxy::serve_tcp(engine, listener).await;
+                ingress::serve_tcp(engine, listener).await;
                 drop(lit);
             });
         }

@@ -13,7 +13,7 @@ use super::Snapshot;
 use super::bounds::{Bounds, Share};
 use super::flight::{Asked, Flight, response_code};
 use super::message::{encode, reflect};
-use crate::net::Answer;
+use crate::upstream::Answer;
 
 /// A question from a known source, not parsed yet.
 pub(super) struct Question {

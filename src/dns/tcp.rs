@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::service::{Admission, Service};
-use crate::net::AcceptBackoff;
+use crate::runtime::AcceptBackoff;
 
 /// For a whole question to arrive, from the end of the one before.
 const READ_LIMIT: Duration = Duration::from_secs(10);

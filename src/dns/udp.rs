@@ -11,7 +11,7 @@ use tokio::net::UdpSocket;
 use tokio_util::task::TaskTracker;
 
 use super::service::{Admission, Service};
-use crate::net::AcceptBackoff;
+use crate::runtime::AcceptBackoff;
 
 /// Far more than any question; what is longer is cut and then refused as malformed.
 const DATAGRAM: usize = 4096;

@@ -12,7 +12,7 @@ use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{OutboundClient, OutboundError};
+use crate::upstream::{OutboundClient, OutboundError};
 
 /// How long an answer is believed: repositories are renamed and issues move.
 const KEPT_FOR: Duration = Duration::from_secs(600);

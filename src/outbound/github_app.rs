@@ -25,9 +25,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::{OutboundClient, wipe};
+use super::wipe;
 use crate::config::GithubAppConfig;
 use crate::secrets;
+use crate::upstream::OutboundClient;
 
 /// How long before its end a token is minted anew: GitHub's last an hour.
 const AHEAD: Duration = Duration::from_secs(300);

@@ -1,6 +1,5 @@
 //! What the appliance asks for on its own behalf, and the tokens that it gets that way.
 
-mod client;
 mod file_lock;
 mod forge;
 mod github_app;
@@ -13,7 +12,6 @@ mod traces;
 use bytes::Bytes;
 use zeroize::Zeroize;
 
-pub use client::{OutboundClient, OutboundError};
 pub use forge::ForgeClient;
 pub use token_sources::TokenSources;
 pub use traces::Traces;

@@ -21,9 +21,10 @@ use zeroize::Zeroizing;
 use super::file_lock::FileLock;
 use super::login::{Held, LoginState, Seen};
 use super::token_file::{self, Replacement, Version};
-use super::{OutboundClient, wipe};
+use super::wipe;
 use crate::config::OauthConfig;
 use crate::secrets;
+use crate::upstream::OutboundClient;
 
 /// One login and its token file. Lives over reloads, so that no two ever refresh it at once.
 ///

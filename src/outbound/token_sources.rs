@@ -6,10 +6,10 @@ use addons::credentials::{CredentialKind, TokenForm, TokenSource};
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 
-use super::OutboundClient;
 use super::github_app::{AppSource, AppTokens};
 use super::oauth::{OauthSource, OauthTokens};
 use crate::config::{GithubAppConfig, OauthConfig};
+use crate::upstream::OutboundClient;
 
 /// Gives each entry of the configuration its tokens: an entry that a reload did not change keeps
 /// those it has, so that no login is ever refreshed by two at once.

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::OutboundClient;
 use crate::config::Collector;
+use crate::upstream::OutboundClient;
 
 /// What waits for a collector that is slow or away; more is dropped and counted.
 const WAITING: usize = 4096;

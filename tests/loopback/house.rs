@@ -12,9 +12,9 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{DnsServer, Limits};
-use unified_proxy::net::{Resolver, SocketBudget};
 use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
+use unified_proxy::upstream::{Resolver, SocketBudget};
 
 use super::*;
 

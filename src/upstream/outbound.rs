@@ -18,7 +18,8 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use crate::proxy::{LiveFlow, handshake, open_raw};
+use super::{handshake, open_raw};
+use crate::live::LiveFlow;
 use crate::snapshot::SnapshotStore;
 
 /// From the look-up to the answer's last byte: what waits for a token is a request that waits.
@@ -142,7 +143,7 @@ async fn exchange(live: &mut LiveFlow, request: Request<Bytes>) -> Result<Respon
     let (config, _) = snapshot.upstream_tls.for_lease();
     let tls = handshake(&snapshot, &live.flow.host, socket, config)
         .await
-        .map_err(crate::proxy::Dialled::into_denial)?;
+        .map_err(super::Dialled::into_denial)?;
     converse(live, tls, request).await
 }
 

@@ -90,7 +90,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::proxy::waker::CountingWaker;
+    use crate::runtime::waker::CountingWaker;
 
     #[tokio::test]
     async fn it_is_polled_when_it_asks_and_not_when_others_do() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use addons::contract::{Fault, Host, Kind, Scheme};
 
 use super::connection::Connection;
-use super::live::LiveFlow;
+use crate::live::LiveFlow;
 use crate::snapshot::Snapshot;
 
 /// How long after a reload the request in hand is looked at: one that began under the old

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connect::{Dialled, dial};
 use super::{Http1, Http2, Target, Upstream};
-use crate::proxy::live::LiveFlow;
+use crate::live::LiveFlow;
 use crate::snapshot::Snapshot;
 
 /// Idle connections kept for one target; what is over is closed.
@@ -289,7 +289,7 @@ mod tests {
     use time::OffsetDateTime;
 
     use super::*;
-    use crate::proxy::upstream::connect::speak_http1;
+    use crate::upstream::connect::speak_http1;
 
     fn container() -> Container {
         let now = OffsetDateTime::now_utc();

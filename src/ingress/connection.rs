@@ -10,11 +10,11 @@ use prometheus::IntGauge;
 use time::OffsetDateTime;
 
 use super::Engine;
-use super::idle::{IdleTracker, Timeouts};
 use super::permission::Permission;
-use super::upstream::{Http1, LeasePool};
 use super::workers::Assignment;
+use crate::http::idle::{IdleTracker, Timeouts};
 use crate::snapshot::Snapshot;
+use crate::upstream::{Http1, LeasePool};
 
 /// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
 /// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.

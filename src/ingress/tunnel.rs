@@ -16,20 +16,21 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::StartHandshake;
 
 use super::connection::Connection;
-use super::headers::has_body;
 use super::hello::HelloReader;
 use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
-use super::live::LiveFlow;
 use super::permission::Permission;
 use super::rejected::SOON;
-use super::relay::relay;
-use super::reply::{self, Reply};
 use super::serve::{End, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
-use super::wake_gated::WakeGated;
-use super::{leaf, rejected, upstream};
-use crate::net::UpstreamSocket;
+use super::{leaf, rejected};
+use crate::http::headers::has_body;
+use crate::http::relay::relay;
+use crate::http::reply::{self, Reply};
+use crate::live::LiveFlow;
+use crate::runtime::WakeGated;
+use crate::upstream;
+use crate::upstream::UpstreamSocket;
 
 /// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
 /// that asked for another name than it was let through to.

@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub struct Workers {
     first: Worker,
     others: Vec<Worker>,
-    /// Where the next search for a place begins, so that equals take turns.
+    /// Thread at which the next search begins, so that equally loaded threads take turns.
     next: AtomicUsize,
     /// Of connections that belong to no container.
     unknown_sources: Arc<OpenCounts>,
@@ -28,7 +28,7 @@ struct Worker(Handle);
 #[derive(Default)]
 pub struct OpenCounts(Mutex<Vec<usize>>);
 
-/// A place on a thread, for as long as a connection is open.
+/// The thread that serves a connection, for as long as the connection is open.
 pub struct Assignment {
     runtime: Handle,
     thread: usize,
@@ -51,7 +51,7 @@ impl Workers {
         })
     }
 
-    /// A place for a connection of a container, or of nobody.
+    /// Assigns a connection of a container, or of an unknown source, to a thread.
     pub fn assign(&self, container: Option<&Container>) -> Assignment {
         let spread = match container {
             Some(container) => Arc::clone(container.state_or_init(Arc::<OpenCounts>::default)),
@@ -75,8 +75,8 @@ impl OpenCounts {
         let mut counts = self.0.lock();
         counts.resize(threads, 0);
         let after = |at: usize| (at + threads - turn % threads) % threads;
-        let places = counts.iter_mut().enumerate();
-        match places.min_by_key(|(at, count)| (**count, after(*at))) {
+        let threads = counts.iter_mut().enumerate();
+        match threads.min_by_key(|(at, count)| (**count, after(*at))) {
             Some((at, count)) => {
                 *count += 1;
                 at

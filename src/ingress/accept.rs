@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
-use crate::net::AcceptBackoff;
+use crate::runtime::AcceptBackoff;
 
 /// Serves sandboxes that are known by their address.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {

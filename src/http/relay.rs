@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use addons::contract::Counters;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
-use super::connection::Connection;
 use super::idle::IdleTracker;
-use super::live::LiveFlow;
-use super::permission::Permission;
-use super::wake_gated::WakeGated;
+use crate::ingress::connection::Connection;
+use crate::ingress::permission::Permission;
+use crate::live::LiveFlow;
+use crate::runtime::WakeGated;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
 /// the lease or the process ends, or a reload forbids it. The caller counts it as under way: a stop

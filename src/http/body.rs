@@ -17,8 +17,8 @@ use super::buffered_body::Judged;
 use super::drain::Denied;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
-use super::live::Exchange;
-use super::upstream::Upstream;
+use crate::live::Exchange;
+use crate::upstream::Upstream;
 
 /// Why a body broke off.
 #[derive(Debug, Error)]

@@ -14,13 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
-use super::exchange::handle;
 use super::ingress::Ingress;
 use super::io::Socket;
-use super::live::LiveFlow;
 use super::permission::Permission;
 use super::tunnel;
-use super::wake_gated::WakeGated;
+use crate::http::exchange::handle;
+use crate::live::LiveFlow;
+use crate::runtime::WakeGated;
 
 /// Streams that one HTTP/2 client may have open.
 const MAX_STREAMS: u32 = 128;

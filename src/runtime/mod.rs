@@ -1,24 +1,16 @@
-//! Names to addresses, and the one way out to the world.
+//! What asynchronous code of several folders shares.
 
 mod accept_backoff;
-mod answers;
-mod datagram;
-mod dial;
-mod own;
-mod resolve;
-mod upstream;
-mod watch;
+mod wake_gated;
+#[cfg(test)]
+pub(crate) mod waker;
 
 use std::io;
 
 use rustix::io::Errno;
 
 pub use accept_backoff::AcceptBackoff;
-pub use dial::connect;
-pub use own::OwnListeners;
-pub use resolve::{Answer, Resolver, ResolverError};
-pub use upstream::{SocketBudget, UpstreamSocket};
-pub use watch::NameserverWatch;
+pub use wake_gated::WakeGated;
 
 /// Whether a socket failed because this process or machine ran out of something, which is
 /// nothing to hold against the far side.

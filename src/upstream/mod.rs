@@ -1,8 +1,16 @@
 //! Connections to the world: dialled with a permit, owned by a lease.
 
+mod answers;
 mod connect;
+mod datagram;
+mod dial;
 mod driver;
+mod outbound;
+mod own;
 mod pool;
+mod resolve;
+mod socket;
+mod watch;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,11 +22,17 @@ use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
 use tokio::time::{Instant, Sleep};
 
-use super::body::RequestBody;
+use crate::http::body::RequestBody;
 
 pub use connect::{Dialled, handshake, open_raw};
+pub use dial::connect;
 pub use driver::Driver;
+pub use outbound::{OutboundClient, OutboundError};
+pub use own::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
+pub use resolve::{Answer, Resolver, ResolverError};
+pub use socket::{SocketBudget, UpstreamSocket};
+pub use watch::NameserverWatch;
 
 /// What a connection is good for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +84,7 @@ pub struct Http1 {
     pub timer: Option<Timer>,
 }
 
-/// Goes off some time after a request; see [`super::outgoing::within`].
+/// Goes off some time after a request; see [`crate::http::outgoing::within`].
 pub type Timer = Pin<Box<Sleep>>;
 
 /// A share of an HTTP/2 connection.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use addons::contract::{Denial, Flow, Outcome};
 
-use super::connection::Connection;
+use crate::ingress::connection::Connection;
 use crate::snapshot::Snapshot;
 
 /// Holds a flow until it ends. Dropping it tells the chain, so there is no path on which a flow

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
 
-use super::upstream::{SocketBudget, SocketPermit, UpstreamSocket};
+use super::socket::{SocketBudget, SocketPermit, UpstreamSocket};
 
 /// How long one address is tried alone before the next joins in (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
@@ -70,7 +70,7 @@ async fn attempt(
 }
 
 fn failed(host: &Host, error: &io::Error) -> Denial {
-    if super::exhausted(error) {
+    if crate::runtime::exhausted(error) {
         return Denial::internal().rule("sockets").by("dial");
     }
     if error.kind() == io::ErrorKind::QuotaExceeded {

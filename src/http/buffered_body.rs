@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::filtering::Filtering;
 use super::inspection::Reservation;
-use super::live::Exchange;
-use super::upstream::Upstream;
+use crate::live::Exchange;
+use crate::upstream::Upstream;
 
 /// Bytes of a buffer when its first byte arrives.
 const FIRST_CAPACITY: usize = 4 * 1024;

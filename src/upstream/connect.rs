@@ -17,9 +17,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::UpstreamSocket;
 use super::{Driver, Http1, Http2, Target, Upstream};
-use crate::net::{self, UpstreamSocket};
-use crate::proxy::live::LiveFlow;
+use crate::live::LiveFlow;
 use crate::snapshot::Snapshot;
 
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
@@ -70,7 +70,7 @@ pub async fn open_raw(
     let permit = snapshot.chain.dial(flow, addresses).await?;
     let limit = snapshot.config.proxy.upstream.connect_timeout;
     let container = flow.known_container().map(|container| &**container);
-    let connecting = net::connect(&permit, limit, &snapshot.sockets, container);
+    let connecting = super::connect(&permit, limit, &snapshot.sockets, container);
     let (socket, address) = connecting.await?;
     flow.record.upstream = Some(address);
     Ok((socket, address))

@@ -1,34 +1,17 @@
 //! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside.
 
 mod accept;
-mod body;
-mod buffered_body;
-mod connection;
-mod drain;
-mod exchange;
-mod filtering;
-mod headers;
+pub(crate) mod connection;
 mod hello;
-mod idle;
-mod ingress;
-mod inspection;
+#[allow(clippy::module_inception)]
+pub(crate) mod ingress;
 mod io;
 mod leaf;
-mod live;
-mod outgoing;
-mod permission;
+pub(crate) mod permission;
 mod rejected;
-mod relay;
-mod reply;
 mod serve;
 mod sniff;
-mod tunnel;
-mod upstream;
-mod upstream_response;
-mod wake_gated;
-#[cfg(test)]
-mod waker;
-mod websocket;
+pub(crate) mod tunnel;
 mod workers;
 
 use std::sync::Arc;
@@ -39,16 +22,13 @@ use tokio_util::task::TaskTracker;
 
 pub use accept::{serve_tcp, serve_unix};
 pub use hello::{HelloReader, NoHello};
-pub(crate) use live::LiveFlow;
 pub use sniff::{Sniffed, sniff};
-pub(crate) use upstream::{Dialled, handshake, open_raw};
-pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};
 pub use workers::Workers;
 
+use crate::http::inspection::Inspection;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::tls::Authority;
 use connection::ConnectionCount;
-use inspection::Inspection;
 
 /// What all connections share.
 pub struct Engine {

@@ -486,7 +486,7 @@ fn failed(host: &Host, error: &NetError) -> Denial {
     match error {
         NetError::Timeout => timed_out(host),
         NetError::Busy => Denial::internal().rule("nameserver_queue").by("resolve"),
-        NetError::Io(error) if super::exhausted(error) => {
+        NetError::Io(error) if crate::runtime::exhausted(error) => {
             Denial::internal().rule("sockets").by("resolve")
         }
         NetError::Dns(_) => unreachable(host, "the nameserver failed"),

@@ -15,7 +15,7 @@ use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 use tokio_util::sync::CancellationToken;
 
-use crate::proxy::wake_gated::WakeGated;
+use crate::runtime::WakeGated;
 
 /// How often one turn goes back to the connection before others have theirs.
 const ROUNDS: usize = 8;
@@ -154,7 +154,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::proxy::waker::CountingWaker;
+    use crate::runtime::waker::CountingWaker;
 
     /// A connection that answers each number with the next one.
     fn counting() -> (

@@ -21,10 +21,10 @@ use hyper_util::rt::TokioIo;
 
 use super::body::RequestBody;
 use super::headers::strip_hop_by_hop;
-use super::live::Exchange;
 use super::outgoing::not_answered;
-use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
+use crate::http::relay::relay as relay_bytes;
+use crate::live::Exchange;
 use filtered::FilteredUpstream;
 
 pub use frames::{FrameReader, Opcode, Piece, Violation};

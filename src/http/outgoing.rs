@@ -17,9 +17,9 @@ use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, sleep_until};
 
 use super::body::{BodyError, RequestBody};
-use super::live::Exchange;
-use super::upstream::{Http1, Target, Upstream};
 use super::websocket;
+use crate::live::Exchange;
+use crate::upstream::{Http1, Target, Upstream};
 
 /// The request as an HTTP/1.1 upstream gets it; [`transmit`] gives it HTTP/2's form where the
 /// upstream speaks that. Takes the header fields out of `head`. `asked` is what the client sent,

@@ -17,17 +17,17 @@ use hyper::upgrade::OnUpgrade;
 
 use super::body::{DenialSlot, RequestBody};
 use super::buffered_body::judge_request;
-use super::connection::Connection;
 use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head};
-use super::ingress::{Ingress, destination};
-use super::live::Exchange;
 use super::outgoing::{outgoing, transmit, upstream_broke_off, within};
-use super::permission::Permission;
 use super::reply::{self, Reply};
-use super::upstream::{self, LeasePool, Target, Upstream, Want};
 use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
+use crate::ingress::connection::Connection;
+use crate::ingress::ingress::{Ingress, destination};
+use crate::ingress::permission::Permission;
+use crate::live::Exchange;
+use crate::upstream::{self, LeasePool, Target, Upstream, Want};
 
 /// Answers one request. Whatever goes wrong is an answer too.
 ///

@@ -11,11 +11,11 @@ use super::body::ResponseBody;
 use super::buffered_body::judge_response;
 use super::filtering::Filtering;
 use super::headers::read_response_head;
-use super::live::Exchange;
 use super::outgoing::not_answered;
 use super::reply::{self, Reply};
-use super::upstream::Upstream;
 use super::websocket;
+use crate::live::Exchange;
+use crate::upstream::Upstream;
 
 /// Filtered bodies up to this size keep a length, if they are there at once.
 const GATHERED: usize = 16 * 1024;
