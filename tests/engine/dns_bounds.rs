@@ -1,23 +1,14 @@
 //! What the DNS server withstands: floods, hoarders, nonsense, and being shut down.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test's helpers fail by panicking"
-)]
-
-mod loopback;
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 use hickory_proto::op::{Edns, ResponseCode};
 use hickory_proto::rr::RecordType;
-use loopback::dns_fixture::*;
-use loopback::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use tokio::net::TcpStream;

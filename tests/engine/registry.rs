@@ -1,6 +1,4 @@
 //! The registry: leases, what survives, and what happens when the file does not.
-// The helpers are no `#[test]` functions, for which clippy.toml allows it.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 use std::fs;
@@ -215,7 +213,7 @@ async fn what_was_answered_survives_a_kill_in_mid_write() {
         return register_until_killed(Path::new(&directory)).await;
     }
     let directory = tempfile::tempdir().unwrap();
-    let name = "what_was_answered_survives_a_kill_in_mid_write";
+    let name = "registry::what_was_answered_survives_a_kill_in_mid_write";
     let mut answered = HashMap::new();
     for round in 0..3 {
         let mut victim = Command::new(std::env::current_exe().unwrap())

@@ -1,8 +1,7 @@
 //! The parts of an engine on loopback: a nameserver, a chain of small addons, a configuration.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod dns_fixture;
-#[path = "../support/nameserver.rs"]
+#[path = "../../support/nameserver.rs"]
 mod nameserver;
 
 use std::collections::HashMap;

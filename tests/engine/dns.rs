@@ -1,21 +1,12 @@
 //! What the DNS server answers, asked by `dig` and by hand.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test's helpers fail by panicking"
-)]
-
-mod loopback;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 use hickory_proto::op::{Edns, Message, MessageType, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
-use loopback::dns_fixture::*;
-use loopback::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {

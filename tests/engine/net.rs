@@ -1,22 +1,13 @@
 //! Resolving and dialling, against a nameserver and listeners on loopback.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test's helpers fail by panicking"
-)]
-
-mod loopback;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::loopback::*;
 use addons::contract::*;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
-use loopback::*;
 use tokio::net::TcpListener;
 use unified_proxy::net::{Places, Resolver, UpstreamSocket, connect};
 
