@@ -1,22 +1,38 @@
-//! A nameserver that answers from a table, over UDP and TCP.
+//! A nameserver on loopback, over UDP and TCP. It runs on threads of its own, so that blocking and
+//! asynchronous tests use it alike.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::rdata::CNAME;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
 
-const A: u16 = 1;
-const NO_SUCH_NAME: u8 = 3;
-/// Asked over UDP, a name that begins so is answered with the truncation bit alone.
+/// Asked over UDP, a name of the table that begins so is answered with the truncation bit alone.
 const TRUNCATED: &str = "long.";
 
-/// What a name resolves to.
+/// What the nameserver answers to a question.
+pub enum Reply {
+    Records(Vec<Record>),
+    Code(ResponseCode),
+    /// Truncated over UDP, whole over TCP.
+    OverTcp(Vec<Record>),
+    After(Duration, Vec<Record>),
+    Silence,
+}
+
+/// What the table has for a name: A records only; every other type is an empty answer.
 struct Known {
     addresses: Vec<Ipv4Addr>,
-    /// Replaces `addresses` once they were given out; such answers have a TTL of 0.
+    /// Replaces `addresses` once they were given out.
     then: Option<Vec<Ipv4Addr>>,
+    /// In seconds.
     ttl: u32,
 }
 
@@ -29,55 +45,92 @@ impl Known {
         }
     }
 
-    /// The addresses for one question of type A, and their TTL.
-    fn give(&mut self) -> (Vec<Ipv4Addr>, u32) {
-        let given = self.addresses.clone();
+    fn reply(&mut self, name: &str, kind: RecordType, transport: Transport) -> Reply {
+        let truncated = name.starts_with(TRUNCATED);
+        if kind != RecordType::A {
+            return Reply::Records(Vec::new());
+        }
+        if truncated && transport == Transport::Udp {
+            return Reply::OverTcp(Vec::new());
+        }
+        let records = self.addresses.iter().map(|address| {
+            let mut record = address_record(name, &address.to_string());
+            record.ttl = self.ttl;
+            record
+        });
+        let records = records.collect();
         if let Some(then) = self.then.take() {
             self.addresses = then;
         }
-        (given, self.ttl)
+        Reply::Records(records)
     }
 }
 
-/// Knows A records only; every other type is an empty answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Udp,
+    Tcp,
+}
+
+type Zone = dyn Fn(&str, RecordType) -> Reply + Send + Sync;
+
+struct State {
+    table: Mutex<HashMap<String, Known>>,
+    /// Answers for names that are not in the table.
+    zone: Box<Zone>,
+    /// The names of all questions, as they were spelled.
+    asked: Mutex<Vec<(Transport, String)>>,
+}
+
+/// Answers from a table of addresses that tests may change, or from a function of name and type;
+/// remembers the questions that reached it.
 pub struct Nameserver {
     pub address: SocketAddr,
     state: Arc<State>,
 }
 
-struct State {
-    names: Mutex<HashMap<String, Known>>,
-    asked: Mutex<Vec<String>>,
-}
-
 impl Nameserver {
+    /// Answers from a table; a name that is not in it does not exist.
     pub fn start(names: &[(&str, &[Ipv4Addr])]) -> Self {
-        let own =
-            |(name, addresses): &(&str, &[Ipv4Addr])| (name.to_string(), Known::lasting(addresses));
+        let server = Self::with_zone(|_, _| Reply::Code(ResponseCode::NXDomain));
+        for (name, addresses) in names {
+            server.set(name, addresses);
+        }
+        server
+    }
+
+    /// Answers what `zone` returns for a name in lower case, without its last dot, and a type.
+    pub fn with_zone(zone: impl Fn(&str, RecordType) -> Reply + Send + Sync + 'static) -> Self {
         let state = Arc::new(State {
-            names: Mutex::new(names.iter().map(own).collect()),
+            table: Mutex::default(),
+            zone: Box::new(zone),
             asked: Mutex::default(),
         });
         // TCP takes the number that UDP got; another process may hold it, so try again then.
         let (udp, tcp) = std::iter::repeat_with(|| {
             let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
             let tcp = TcpListener::bind(udp.local_addr().unwrap());
-            tcp.map(|tcp| (udp, tcp))
+            tcp.map(|tcp| (Arc::new(udp), tcp))
         })
         .find_map(Result::ok)
         .unwrap();
         let address = udp.local_addr().unwrap();
-        let state_of_udp = Arc::clone(&state);
-        std::thread::spawn(move || serve_udp(&udp, &state_of_udp));
-        let state_of_tcp = Arc::clone(&state);
-        std::thread::spawn(move || serve_tcp(&tcp, &state_of_tcp));
+        let of_udp = Arc::clone(&state);
+        thread::spawn(move || serve_udp(&udp, &of_udp));
+        let of_tcp = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in tcp.incoming().flatten() {
+                let state = Arc::clone(&of_tcp);
+                thread::spawn(move || serve_tcp(stream, &state));
+            }
+        });
         Self { address, state }
     }
 
     /// Changes what a name resolves to, as whoever rebinds a name does.
     pub fn set(&self, name: &str, addresses: &[Ipv4Addr]) {
-        let mut names = self.state.names.lock();
-        names.insert(name.to_owned(), Known::lasting(addresses));
+        let mut table = self.state.table.lock();
+        table.insert(name.to_owned(), Known::lasting(addresses));
     }
 
     /// Answers the first question for a name otherwise than every question after it.
@@ -87,81 +140,112 @@ impl Nameserver {
             then: Some(vec![then]),
             ttl: 0,
         };
-        self.state.names.lock().insert(name.to_owned(), known);
+        self.state.table.lock().insert(name.to_owned(), known);
     }
 
     /// The names that were asked for, in lower case.
     pub fn asked(&self) -> Vec<String> {
-        self.state.asked.lock().clone()
+        let asked = self.state.asked.lock();
+        asked.iter().map(|(_, name)| name.to_lowercase()).collect()
+    }
+
+    /// The names that were asked for over UDP, letter by letter.
+    pub fn spelled_over_udp(&self) -> Vec<String> {
+        let asked = self.state.asked.lock();
+        let over_udp = asked.iter().filter(|(by, _)| *by == Transport::Udp);
+        over_udp.map(|(_, name)| name.clone()).collect()
+    }
+
+    pub fn questions(&self) -> usize {
+        self.state.asked.lock().len()
+    }
+
+    pub fn tcp_questions(&self) -> usize {
+        let asked = self.state.asked.lock();
+        asked.iter().filter(|(by, _)| *by == Transport::Tcp).count()
     }
 }
 
-fn serve_udp(socket: &UdpSocket, state: &State) {
+fn serve_udp(socket: &Arc<UdpSocket>, state: &State) {
     let mut buffer = [0; 4096];
     while let Ok((length, peer)) = socket.recv_from(&mut buffer) {
-        if let Some(answer) = state.answer(&buffer[..length], true) {
+        let Some((wait, answer)) = state.answer(&buffer[..length], Transport::Udp) else {
+            continue;
+        };
+        if wait.is_zero() {
             let _ = socket.send_to(&answer, peer);
+        } else {
+            let socket = Arc::clone(socket);
+            thread::spawn(move || {
+                thread::sleep(wait);
+                let _ = socket.send_to(&answer, peer);
+            });
         }
     }
 }
 
-fn serve_tcp(listener: &TcpListener, state: &State) {
-    for mut stream in listener.incoming().flatten() {
-        let mut length = [0; 2];
-        while stream.read_exact(&mut length).is_ok() {
-            let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
-            if stream.read_exact(&mut query).is_err() {
-                break;
-            }
-            let Some(answer) = state.answer(&query, false) else {
-                break;
-            };
+/// Answers the questions of one connection in their order.
+fn serve_tcp(mut stream: TcpStream, state: &State) {
+    while let Ok(question) = read_framed(&mut stream) {
+        if let Some((wait, answer)) = state.answer(&question, Transport::Tcp) {
+            thread::sleep(wait);
             let length = u16::try_from(answer.len()).unwrap().to_be_bytes();
             let _ = stream.write_all(&[&length, answer.as_slice()].concat());
         }
     }
 }
 
-impl State {
-    fn answer(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
-        let (name, end) = read_name(query)?;
-        let question = query.get(12..end + 4)?;
-        let record_type = u16::from_be_bytes([query[end], query[end + 1]]);
-        self.asked.lock().push(name.clone());
-        let truncated = udp && name.starts_with(TRUNCATED);
-        let mut names = self.names.lock();
-        let found = names.get_mut(&name);
-        let code = if found.is_some() { 0 } else { NO_SUCH_NAME };
-        let known = found.filter(|_| record_type == A && !truncated);
-        let (addresses, ttl) = known.map(Known::give).unwrap_or_default();
+fn read_framed(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 2];
+    stream.read_exact(&mut length)?;
+    let mut message = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut message)?;
+    Ok(message)
+}
 
-        let mut answer = query.get(..2)?.to_vec();
-        answer.extend([0x81 | if truncated { 2 } else { 0 }, 0x80 | code, 0, 1]);
-        answer.extend((addresses.len() as u16).to_be_bytes());
-        answer.extend([0; 4]);
-        answer.extend(question);
-        for address in addresses {
-            // The name as a pointer to the question, type A, class IN.
-            answer.extend([0xc0, 12, 0, 1, 0, 1]);
-            answer.extend(ttl.to_be_bytes());
-            answer.extend([0, 4]);
-            answer.extend(address.octets());
+impl State {
+    /// The answer to a question and how long to wait with it; `None` stays without an answer.
+    fn answer(&self, question: &[u8], transport: Transport) -> Option<(Duration, Vec<u8>)> {
+        let question = Message::from_vec(question).ok()?;
+        let query = question.queries.first()?.clone();
+        let spelled = query.name().to_ascii();
+        let spelled = spelled.trim_end_matches('.');
+        self.asked.lock().push((transport, spelled.to_owned()));
+        let name = spelled.to_lowercase();
+        let from_table = self
+            .table
+            .lock()
+            .get_mut(&name)
+            .map(|known| known.reply(&name, query.query_type(), transport));
+        let reply = from_table.unwrap_or_else(|| (self.zone)(&name, query.query_type()));
+
+        let mut message = question.into_response();
+        message.metadata.recursion_available = true;
+        let mut wait = Duration::ZERO;
+        match reply {
+            Reply::Records(records) => message.answers = records,
+            Reply::Code(code) => message.metadata.response_code = code,
+            Reply::OverTcp(_) if transport == Transport::Udp => message.metadata.truncation = true,
+            Reply::OverTcp(records) => message.answers = records,
+            Reply::After(time, records) => {
+                wait = time;
+                message.answers = records;
+            }
+            Reply::Silence => return None,
         }
-        Some(answer)
+        Some((wait, message.to_vec().unwrap()))
     }
 }
 
-/// The question's name in lower case, and where it ends.
-fn read_name(query: &[u8]) -> Option<(String, usize)> {
-    let (mut at, mut labels) = (12, Vec::new());
-    loop {
-        let length = usize::from(*query.get(at)?);
-        at += 1;
-        if length == 0 {
-            return Some((labels.join("."), at));
-        }
-        let label = query.get(at..at + length)?;
-        labels.push(String::from_utf8_lossy(label).to_ascii_lowercase());
-        at += length;
-    }
+pub fn address_record(owner: &str, address: &str) -> Record {
+    let address: IpAddr = address.parse().unwrap();
+    Record::from_rdata(name(owner), 3600, address.into())
+}
+
+pub fn cname_record(owner: &str, target: &str) -> Record {
+    Record::from_rdata(name(owner), 3600, RData::CNAME(CNAME(name(target))))
+}
+
+fn name(text: &str) -> Name {
+    Name::from_ascii(format!("{text}.")).unwrap()
 }

@@ -1,18 +1,14 @@
 //! The standard chain as a whole: a request goes through it, and quickly.
-#![allow(clippy::unwrap_used)]
-
-mod fixtures;
-mod whole_chain;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::fixtures::{OneContainer, container, flow, query, request};
+use crate::whole_chain::{Lines, SECRET, exchange, fields, now};
 use addons::contract::*;
-use fixtures::{OneContainer, container, flow, query, request};
-use whole_chain::{Lines, SECRET, exchange, fields, now};
 
 fn chain(lines: &Arc<Lines>) -> Chain {
-    whole_chain::chain(Arc::clone(lines) as _, OneContainer::new(container("web")))
+    crate::whole_chain::chain(Arc::clone(lines) as _, OneContainer::new(container("web")))
 }
 
 #[test]

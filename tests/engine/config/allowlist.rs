@@ -1,6 +1,6 @@
 //! What is wrong in `allowlist.yaml`, and what to write instead.
 
-use crate::errors::check_errors;
+use super::errors::check_errors;
 
 #[test]
 fn allowlist_entries_are_checked() {

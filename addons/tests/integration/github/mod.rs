@@ -1,8 +1,4 @@
 //! The GitHub guard as it stands in a chain: identity and policy before it, bodies judged whole.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
 
 mod graphql;
 mod hostile;
@@ -14,6 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fixtures::{
+    Nowhere, OneContainer, container, flow, processor_time, registration, request,
+};
 use addons::contract::*;
 use addons::github::{
     Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
@@ -21,7 +20,6 @@ use addons::github::{
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
-use fixtures::{Nowhere, OneContainer, container, flow, processor_time, registration, request};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 

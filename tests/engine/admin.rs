@@ -1,6 +1,4 @@
 //! The admin API over a real Unix socket: words, shapes and statuses of the contract.
-// The helpers are no `#[test]` functions, for which clippy.toml allows it.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::num::NonZeroU32;

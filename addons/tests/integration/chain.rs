@@ -1,15 +1,12 @@
 //! The promises of the chain, whatever addons stand in it.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
-
-mod fixtures;
 
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::fixtures::{container, flow, flow_of, request};
 use addons::contract::*;
-use fixtures::{container, flow, flow_of, request};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use proptest::prelude::*;

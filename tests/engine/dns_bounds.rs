@@ -1,23 +1,14 @@
 //! What the DNS server withstands: floods, hoarders, nonsense, and being shut down.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test's helpers fail by panicking"
-)]
-
-mod loopback;
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 use hickory_proto::op::{Edns, ResponseCode};
 use hickory_proto::rr::RecordType;
-use loopback::house::*;
-use loopback::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use tokio::net::TcpStream;
@@ -26,8 +17,8 @@ use unified_proxy::dns::DnsServer;
 
 #[tokio::test]
 async fn answers_to_unknown_sources_are_few() {
-    let house = House::open().await;
-    let socket = house.socket(STRANGER).await;
+    let fixture = DnsFixture::open().await;
+    let socket = fixture.socket(STRANGER).await;
     let question = question("www.example.com", RecordType::A).to_vec().unwrap();
     let mut answers = 0;
     for _ in 0..40 {
@@ -48,11 +39,11 @@ async fn answers_to_unknown_sources_are_few() {
 /// thread can; the other container asks meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
-    let house = House::open().await;
+    let fixture = DnsFixture::open().await;
     let flooding = Arc::new(AtomicBool::new(true));
     let sent = Arc::new(AtomicU32::new(0));
     let flood = std::thread::spawn({
-        let (flooding, sent, address) = (flooding.clone(), sent.clone(), house.address);
+        let (flooding, sent, address) = (flooding.clone(), sent.clone(), fixture.address);
         move || {
             let socket = std::net::UdpSocket::bind((ONE, 0)).unwrap();
             while flooding.load(Ordering::SeqCst) {
@@ -69,7 +60,7 @@ async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
     while sent.load(Ordering::SeqCst) < 4_000 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let socket = house.socket(OTHER).await;
+    let socket = fixture.socket(OTHER).await;
     for n in 0..50 {
         let name = format!("w{}.example.com", n % 10);
         let start = Instant::now();
@@ -87,8 +78,8 @@ async fn a_flood_from_one_container_leaves_the_answers_of_another_on_time() {
 
 #[tokio::test]
 async fn what_is_known_is_told_while_all_places_for_waiting_are_taken() {
-    let house = House::open().await;
-    let (flood, socket) = (house.socket(ONE).await, house.socket(ONE).await);
+    let fixture = DnsFixture::open().await;
+    let (flood, socket) = (fixture.socket(ONE).await, fixture.socket(ONE).await);
     let known = question("w1.example.com", RecordType::A);
     ask_message(&socket, &known).await;
     for n in 0..100 {
@@ -106,8 +97,8 @@ async fn what_is_known_is_told_while_all_places_for_waiting_are_taken() {
 
 #[tokio::test]
 async fn questions_over_tcp_are_answered_in_their_order() {
-    let house = House::open().await;
-    let mut stream = house.connect(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let mut stream = fixture.connect(ONE).await;
     let names = ["slow.example.com", "www.example.com", "www.example.org"];
     for name in names {
         send(
@@ -128,15 +119,15 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn one_container_cannot_take_all_connections() {
-    let house = House::open().await;
+    let fixture = DnsFixture::open().await;
     let mut kept = Vec::new();
     for _ in 0..32 {
-        kept.push(house.connect(ONE).await);
+        kept.push(fixture.connect(ONE).await);
     }
-    assert!(is_closed(&mut house.connect(ONE).await).await);
+    assert!(is_closed(&mut fixture.connect(ONE).await).await);
 
     let question = question("www.example.com", RecordType::A).to_vec().unwrap();
-    for mut stream in [house.connect(OTHER).await, kept.remove(0)] {
+    for mut stream in [fixture.connect(OTHER).await, kept.remove(0)] {
         send(&mut stream, &question).await;
         assert_eq!(receive(&mut stream).await.unwrap().answers.len(), 1);
     }
@@ -144,36 +135,36 @@ async fn one_container_cannot_take_all_connections() {
 
 #[tokio::test]
 async fn connections_end_with_the_lease() {
-    let house = House::open().await;
-    let mut stream = house.connect(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let mut stream = fixture.connect(ONE).await;
     send(
         &mut stream,
         &question("www.example.com", RecordType::A).to_vec().unwrap(),
     )
     .await;
     receive(&mut stream).await.unwrap();
-    house.containers.get(ONE).end();
+    fixture.containers.get(ONE).end();
     assert!(is_closed(&mut stream).await);
 }
 
 #[tokio::test]
 async fn shutdown_answers_what_is_under_way() {
-    let house = House::open().await;
+    let fixture = DnsFixture::open().await;
     let question = question("slow.example.com", RecordType::A)
         .to_vec()
         .unwrap();
-    let socket = house.socket(ONE).await;
+    let socket = fixture.socket(ONE).await;
     socket.send(&question).await.unwrap();
-    let mut stream = house.connect(OTHER).await;
+    let mut stream = fixture.connect(OTHER).await;
     send(&mut stream, &question).await;
-    let mut idle = house.connect(OTHER).await;
+    let mut idle = fixture.connect(OTHER).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
 
-    house.shutdown.cancel();
+    fixture.shutdown.cancel();
     assert!(hear(&socket, SOON).await.is_some());
     assert!(receive(&mut stream).await.is_ok());
     assert!(is_closed(&mut idle).await);
-    timeout(SOON, house.served).await.unwrap().unwrap();
+    timeout(SOON, fixture.served).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -207,10 +198,10 @@ fn packets() -> impl Strategy<Value = Vec<u8>> {
 #[test]
 fn no_packet_stops_the_server_and_none_is_amplified_for_a_stranger() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (house, known, stranger) = runtime.block_on(async {
-        let house = House::open().await;
-        let (known, stranger) = (house.socket(ONE).await, house.socket(STRANGER).await);
-        (house, known, stranger)
+    let (fixture, known, stranger) = runtime.block_on(async {
+        let fixture = DnsFixture::open().await;
+        let (known, stranger) = (fixture.socket(ONE).await, fixture.socket(STRANGER).await);
+        (fixture, known, stranger)
     });
     let cases = Cases {
         failure_persistence: None,
@@ -238,8 +229,8 @@ fn no_packet_stops_the_server_and_none_is_amplified_for_a_stranger() {
         while hear(&known, Duration::from_millis(50)).await.is_some() {}
         let answer = ask_message(&known, &question("www.example.com", RecordType::A)).await;
         assert_eq!(answer.answers.len(), 1, "still serving");
-        house.shutdown.cancel();
-        timeout(Duration::from_secs(6), house.served)
+        fixture.shutdown.cancel();
+        timeout(Duration::from_secs(6), fixture.served)
             .await
             .unwrap()
             .unwrap();

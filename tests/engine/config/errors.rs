@@ -1,6 +1,6 @@
 //! What is wrong in one file: YAML in, `line:column: key: message` out.
 
-use crate::load_one;
+use super::load_one;
 
 /// Each case is a file's text below `version: 1`, and the lines that are answered, without the
 /// file's name.

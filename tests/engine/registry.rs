@@ -1,6 +1,4 @@
 //! The registry: leases, what survives, and what happens when the file does not.
-// The helpers are no `#[test]` functions, for which clippy.toml allows it.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,14 +21,14 @@ use unified_proxy::registry::offline::{self, Present};
 use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
 
 /// A registry in a directory of its own, with its maintenance running.
-struct House {
+struct RegistryFixture {
     directory: TempDir,
     registry: Arc<Registry>,
     shutdown: CancellationToken,
     maintenance: JoinHandle<()>,
 }
 
-impl House {
+impl RegistryFixture {
     fn new() -> Self {
         Self::open(tempfile::tempdir().unwrap())
     }
@@ -115,13 +113,13 @@ const B: [u8; 4] = [10, 0, 0, 2];
 
 #[tokio::test]
 async fn an_identical_body_extends_the_lease_and_a_different_one_replaces_it() {
-    let house = House::new();
-    let first = house.register("c1", A).await;
+    let fixture = RegistryFixture::new();
+    let first = fixture.register("c1", A).await;
     let later = NewRegistration {
         expires_at: in_hours(5),
         ..new("c1", A)
     };
-    let again = house.registry.register(later).await.unwrap();
+    let again = fixture.registry.register(later).await.unwrap();
     assert!(again.extended);
     assert!(Arc::ptr_eq(&first, &again.container));
     assert!(first.expires_at() > in_hours(4));
@@ -130,25 +128,25 @@ async fn an_identical_body_extends_the_lease_and_a_different_one_replaces_it() {
         auth_mode: AuthMode::User,
         ..new("c1", A)
     };
-    let other = house.registry.register(other).await.unwrap();
+    let other = fixture.registry.register(other).await.unwrap();
     assert!(!other.extended);
     assert!(first.ended().is_cancelled());
     assert!(other.container.lease > first.lease);
-    assert!(Arc::ptr_eq(&house.at(A).unwrap(), &other.container));
+    assert!(Arc::ptr_eq(&fixture.at(A).unwrap(), &other.container));
 }
 
 #[tokio::test]
 async fn whoever_had_the_id_or_the_address_ends() {
-    let house = House::new();
-    let one = house.register("c1", A).await;
-    let two = house.register("c2", B).await;
+    let fixture = RegistryFixture::new();
+    let one = fixture.register("c1", A).await;
+    let two = fixture.register("c2", B).await;
     // Takes the id of one and the address of the other.
-    let three = house.register("c1", B).await;
+    let three = fixture.register("c1", B).await;
     assert!(one.ended().is_cancelled());
     assert!(two.ended().is_cancelled());
-    assert!(house.at(A).is_none());
-    assert!(Arc::ptr_eq(&house.at(B).unwrap(), &three));
-    let live: Vec<String> = house
+    assert!(fixture.at(A).is_none());
+    assert!(Arc::ptr_eq(&fixture.at(B).unwrap(), &three));
+    let live: Vec<String> = fixture
         .registry
         .list()
         .unwrap()
@@ -156,27 +154,27 @@ async fn whoever_had_the_id_or_the_address_ends() {
         .map(|c| c.id.to_string())
         .collect();
     assert_eq!(live, ["c1"]);
-    assert_eq!(house.restart().await.registry.count(), 1);
+    assert_eq!(fixture.restart().await.registry.count(), 1);
 }
 
 #[tokio::test]
 async fn a_restart_keeps_leases_and_no_number_is_given_twice() {
-    let house = House::new();
-    let before = house.register("c1", A).await;
+    let fixture = RegistryFixture::new();
+    let before = fixture.register("c1", A).await;
     before.raise_level(Level::Secret);
-    let gone = house.register("c2", B).await;
-    assert!(house.registry.unregister(id("c2")).await.unwrap());
+    let gone = fixture.register("c2", B).await;
+    assert!(fixture.registry.unregister(id("c2")).await.unwrap());
     assert!(gone.ended().is_cancelled());
     // Maintenance brings the level to disk.
     let read_level = || {
-        let conn = Connection::open(house.file()).unwrap();
+        let conn = Connection::open(fixture.file()).unwrap();
         let level = conn.query_row("SELECT level FROM containers", [], |row| row.get(0));
         level.unwrap_or_else(|_| String::new())
     };
     within(3, || read_level() == "Secret").await;
 
-    let house = house.restart().await;
-    let after = house.at(A).unwrap();
+    let fixture = fixture.restart().await;
+    let after = fixture.at(A).unwrap();
     assert_eq!(after.lease, before.lease);
     assert_eq!(after.created_at, before.created_at);
     assert_eq!(after.expires_at(), before.expires_at());
@@ -184,12 +182,12 @@ async fn a_restart_keeps_leases_and_no_number_is_given_twice() {
     assert_eq!(after.allowed_domains(), before.allowed_domains());
     assert_eq!(after.auth_mode, AuthMode::Bot);
     assert_eq!(after.level(), Level::Secret);
-    assert!(house.register("c3", B).await.lease > gone.lease);
+    assert!(fixture.register("c3", B).await.lease > gone.lease);
 
-    assert!(house.registry.reset(id("c1")).await.unwrap());
+    assert!(fixture.registry.reset(id("c1")).await.unwrap());
     assert_eq!(after.level(), Level::Public);
-    let house = house.restart().await;
-    assert_eq!(house.at(A).unwrap().level(), Level::Public);
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.at(A).unwrap().level(), Level::Public);
 }
 
 /// Tells this test program that it is the one to be killed, and where its registry is.
@@ -215,7 +213,7 @@ async fn what_was_answered_survives_a_kill_in_mid_write() {
         return register_until_killed(Path::new(&directory)).await;
     }
     let directory = tempfile::tempdir().unwrap();
-    let name = "what_was_answered_survives_a_kill_in_mid_write";
+    let name = "registry::what_was_answered_survives_a_kill_in_mid_write";
     let mut answered = HashMap::new();
     for round in 0..3 {
         let mut victim = Command::new(std::env::current_exe().unwrap())
@@ -251,12 +249,12 @@ async fn what_was_answered_survives_a_kill_in_mid_write() {
 
 #[tokio::test]
 async fn a_lease_ends_within_a_second_of_its_time_and_is_found_until_a_flow_was_told() {
-    let house = House::new();
+    let fixture = RegistryFixture::new();
     let short = NewRegistration {
         expires_at: OffsetDateTime::now_utc() + time::Duration::milliseconds(300),
         ..new("c1", A)
     };
-    let lease = house
+    let lease = fixture
         .registry
         .register(short.clone())
         .await
@@ -264,38 +262,38 @@ async fn a_lease_ends_within_a_second_of_its_time_and_is_found_until_a_flow_was_
         .container;
     let ended = tokio::time::timeout(Duration::from_secs(2), lease.ended().cancelled());
     ended.await.expect("ended");
-    assert!(house.registry.get(&id("c1")).unwrap().is_none());
-    assert!(house.registry.list().unwrap().is_empty());
-    let found = house.at(A).expect("found so that a flow can be told");
-    house.registry.expire(&found);
-    assert!(house.at(A).is_none());
+    assert!(fixture.registry.get(&id("c1")).unwrap().is_none());
+    assert!(fixture.registry.list().unwrap().is_empty());
+    let found = fixture.at(A).expect("found so that a flow can be told");
+    fixture.registry.expire(&found);
+    assert!(fixture.at(A).is_none());
     let rows = || {
-        let conn = Connection::open(house.file()).unwrap();
+        let conn = Connection::open(fixture.file()).unwrap();
         let rows = conn.query_row("SELECT count(*) FROM containers", [], |row| row.get(0));
         rows.unwrap_or(-1)
     };
     within(3, || rows() == 0).await;
     // What is over is not extended.
-    let anew = house.registry.register(new("c1", A)).await.unwrap();
+    let anew = fixture.registry.register(new("c1", A)).await.unwrap();
     assert!(!anew.extended);
     assert!(anew.container.is_live(OffsetDateTime::now_utc()));
 }
 
 #[tokio::test]
 async fn expired_entries_are_pruned_at_start() {
-    let house = House::new();
-    house.register("c1", A).await;
-    house.register("c2", B).await;
-    let conn = Connection::open(house.file()).unwrap();
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    fixture.register("c2", B).await;
+    let conn = Connection::open(fixture.file()).unwrap();
     conn.execute(
         "UPDATE containers SET expires_at = 1000 WHERE id = 'c1'",
         [],
     )
     .unwrap();
     drop(conn);
-    let house = house.restart().await;
-    assert!(house.at(A).is_none());
-    assert!(house.at(B).is_some());
+    let fixture = fixture.restart().await;
+    assert!(fixture.at(A).is_none());
+    assert!(fixture.at(B).is_some());
 }
 
 /// What is done to the file of a running registry.
@@ -317,61 +315,64 @@ async fn a_file_that_is_damaged_while_it_runs_is_noticed_left_alone_and_recovere
         }),
     ];
     for (harm, inflict) in harms {
-        let house = House::new();
-        let before = house.register("c1", A).await;
-        let intact = fs::read(house.file()).unwrap();
-        inflict(&house.file());
-        let harmed = fs::read(house.file()).ok();
+        let fixture = RegistryFixture::new();
+        let before = fixture.register("c1", A).await;
+        let intact = fs::read(fixture.file()).unwrap();
+        inflict(&fixture.file());
+        let harmed = fs::read(fixture.file()).ok();
 
-        house.becomes(false).await;
-        assert!(house.registry.problem().is_some(), "{harm}");
-        assert!(house.registry.find(&before.source).is_err(), "{harm}");
-        assert!(house.registry.list().is_err(), "{harm}");
+        fixture.becomes(false).await;
+        assert!(fixture.registry.problem().is_some(), "{harm}");
+        assert!(fixture.registry.find(&before.source).is_err(), "{harm}");
+        assert!(fixture.registry.list().is_err(), "{harm}");
         assert!(
-            house.registry.register(new("c2", B)).await.is_err(),
+            fixture.registry.register(new("c2", B)).await.is_err(),
             "{harm}"
         );
-        assert!(house.registry.unregister(id("c1")).await.is_err(), "{harm}");
+        assert!(
+            fixture.registry.unregister(id("c1")).await.is_err(),
+            "{harm}"
+        );
         tokio::time::sleep(Duration::from_millis(1200)).await;
-        assert_eq!(fs::read(house.file()).ok(), harmed, "{harm}: untouched");
+        assert_eq!(fs::read(fixture.file()).ok(), harmed, "{harm}: untouched");
 
-        fs::write(house.file(), &intact).unwrap();
-        house.becomes(true).await;
-        let after = house.at(A).unwrap();
+        fs::write(fixture.file(), &intact).unwrap();
+        fixture.becomes(true).await;
+        let after = fixture.at(A).unwrap();
         assert!(Arc::ptr_eq(&before, &after), "{harm}: the lease went on");
         assert!(!after.ended().is_cancelled());
-        house.register("c2", B).await;
+        fixture.register("c2", B).await;
     }
 }
 
 #[tokio::test]
 async fn a_write_right_after_the_damage_does_not_touch_the_file() {
-    let house = House::new();
-    house.register("c1", A).await;
-    fs::write(house.file(), GARBAGE).unwrap();
-    assert!(house.registry.register(new("c2", B)).await.is_err());
-    assert_eq!(fs::read(house.file()).unwrap(), GARBAGE);
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    fs::write(fixture.file(), GARBAGE).unwrap();
+    assert!(fixture.registry.register(new("c2", B)).await.is_err());
+    assert_eq!(fs::read(fixture.file()).unwrap(), GARBAGE);
 }
 
 #[tokio::test]
 async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_from() {
-    let house = House::new();
-    house.register("c1", A).await;
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
     let backups = tempfile::tempdir().unwrap();
     let backup = backups.path().join("backup.db");
-    offline::backup(&house.file(), &backup, Present::Keep).unwrap();
-    let directory = house.stop().await;
+    offline::backup(&fixture.file(), &backup, Present::Keep).unwrap();
+    let directory = fixture.stop().await;
     for entry in fs::read_dir(directory.path()).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     fs::write(directory.path().join(FILE_NAME), GARBAGE).unwrap();
-    let house = House::open(directory);
-    assert!(!house.registry.available());
+    let fixture = RegistryFixture::open(directory);
+    assert!(!fixture.registry.available());
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    assert_eq!(fs::read(house.file()).unwrap(), GARBAGE);
+    assert_eq!(fs::read(fixture.file()).unwrap(), GARBAGE);
     // A look at the file may have its helpers beside it for a moment.
     let names = || -> Vec<_> {
-        let entries = fs::read_dir(house.directory.path()).unwrap();
+        let entries = fs::read_dir(fixture.directory.path()).unwrap();
         entries.map(|entry| entry.unwrap().file_name()).collect()
     };
     for _ in 0..50 {
@@ -381,117 +382,120 @@ async fn a_file_that_is_damaged_before_the_start_is_left_alone_and_recovered_fro
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(names(), [FILE_NAME], "nothing was put beside it");
-    fs::copy(&backup, house.file()).unwrap();
-    house.becomes(true).await;
-    assert!(house.at(A).is_some());
+    fs::copy(&backup, fixture.file()).unwrap();
+    fixture.becomes(true).await;
+    assert!(fixture.at(A).is_some());
 }
 
 #[tokio::test]
 async fn a_file_of_a_newer_version_is_refused() {
-    let house = House::new();
-    house.register("c1", A).await;
-    let conn = Connection::open(house.file()).unwrap();
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let conn = Connection::open(fixture.file()).unwrap();
     conn.pragma_update(None, "user_version", 99).unwrap();
     drop(conn);
-    house.becomes(false).await;
-    let problem = house.registry.problem().unwrap();
+    fixture.becomes(false).await;
+    let problem = fixture.registry.problem().unwrap();
     assert!(problem.contains("schema version 99"), "{problem}");
 }
 
 #[tokio::test]
 async fn what_others_change_is_followed_and_what_is_the_same_keeps_its_lease() {
-    let house = House::new();
-    let one = house.register("c1", A).await;
-    let two = house.register("c2", B).await;
+    let fixture = RegistryFixture::new();
+    let one = fixture.register("c1", A).await;
+    let two = fixture.register("c2", B).await;
     let limiter = one.state_or_init(|| 7_u32);
-    let conn = Connection::open(house.file()).unwrap();
+    let conn = Connection::open(fixture.file()).unwrap();
     conn.execute("DELETE FROM containers WHERE id = 'c2'", [])
         .unwrap();
     within(3, || two.ended().is_cancelled()).await;
-    assert!(house.at(B).is_none());
-    let still = house.at(A).unwrap();
+    assert!(fixture.at(B).is_none());
+    let still = fixture.at(A).unwrap();
     assert!(Arc::ptr_eq(&one, &still));
     assert!(std::ptr::eq(limiter, still.state_or_init(|| 8_u32)));
 }
 
 #[tokio::test]
 async fn a_backup_restored_under_a_running_registry_is_followed() {
-    let house = House::new();
-    let kept = house.register("c1", A).await;
-    let backup = house.directory.path().join("backup.db");
+    let fixture = RegistryFixture::new();
+    let kept = fixture.register("c1", A).await;
+    let backup = fixture.directory.path().join("backup.db");
     assert_eq!(
-        offline::backup(&house.file(), &backup, Present::Keep).unwrap(),
+        offline::backup(&fixture.file(), &backup, Present::Keep).unwrap(),
         1
     );
-    let later = house.register("c2", B).await;
+    let later = fixture.register("c2", B).await;
 
-    let restored = offline::restore(&house.file(), &backup).unwrap();
+    let restored = offline::restore(&fixture.file(), &backup).unwrap();
     assert_eq!((restored.registrations, restored.moved_to), (1, None));
     within(3, || later.ended().is_cancelled()).await;
-    assert!(Arc::ptr_eq(&house.at(A).unwrap(), &kept));
-    assert!(house.register("c3", B).await.lease > later.lease);
+    assert!(Arc::ptr_eq(&fixture.at(A).unwrap(), &kept));
+    assert!(fixture.register("c3", B).await.lease > later.lease);
 }
 
 #[tokio::test]
 async fn a_restore_moves_a_damaged_file_aside() {
-    let house = House::new();
-    house.register("c1", A).await;
-    let backup = house.directory.path().join("backup.db");
-    offline::backup(&house.file(), &backup, Present::Keep).unwrap();
-    let later = house.register("c2", B).await;
-    fs::write(house.file(), GARBAGE).unwrap();
-    house.becomes(false).await;
-    assert!(offline::check(&house.file()).is_err());
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let backup = fixture.directory.path().join("backup.db");
+    offline::backup(&fixture.file(), &backup, Present::Keep).unwrap();
+    let later = fixture.register("c2", B).await;
+    fs::write(fixture.file(), GARBAGE).unwrap();
+    fixture.becomes(false).await;
+    assert!(offline::check(&fixture.file()).is_err());
 
-    let restored = offline::restore(&house.file(), &backup).unwrap();
+    let restored = offline::restore(&fixture.file(), &backup).unwrap();
     let aside = restored.moved_to.expect("moved aside");
     assert_eq!(fs::read(aside).unwrap(), GARBAGE);
-    house.becomes(true).await;
-    assert!(house.at(A).is_some());
-    assert!(house.at(B).is_none());
-    assert_eq!(offline::check(&house.file()).unwrap(), 1);
+    fixture.becomes(true).await;
+    assert!(fixture.at(A).is_some());
+    assert!(fixture.at(B).is_none());
+    assert_eq!(offline::check(&fixture.file()).unwrap(), 1);
     // The backup knows nothing of the second lease; its number is spent all the same.
-    assert!(house.register("c3", B).await.lease > later.lease);
+    assert!(fixture.register("c3", B).await.lease > later.lease);
 }
 
 #[tokio::test]
 async fn only_a_registry_is_restored_and_nothing_is_copied_onto_itself() {
-    let house = House::new();
-    house.register("c1", A).await;
-    let before = fs::read(house.file()).unwrap();
-    let other = house.directory.path().join("other.db");
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let before = fs::read(fixture.file()).unwrap();
+    let other = fixture.directory.path().join("other.db");
     fs::write(&other, GARBAGE).unwrap();
-    assert!(offline::restore(&house.file(), &other).is_err());
+    assert!(offline::restore(&fixture.file(), &other).is_err());
     fs::write(&other, b"").unwrap();
-    assert!(offline::restore(&house.file(), &other).is_err());
-    assert!(offline::backup(&house.file(), &house.file(), Present::Replace).is_err());
-    assert!(offline::restore(&house.file(), &house.file()).is_err());
-    assert_eq!(fs::read(house.file()).unwrap(), before);
-    let missing = house.directory.path().join("missing.db");
+    assert!(offline::restore(&fixture.file(), &other).is_err());
+    assert!(offline::backup(&fixture.file(), &fixture.file(), Present::Replace).is_err());
+    assert!(offline::restore(&fixture.file(), &fixture.file()).is_err());
+    assert_eq!(fs::read(fixture.file()).unwrap(), before);
+    let missing = fixture.directory.path().join("missing.db");
     assert!(offline::check(&missing).is_err());
     assert!(!missing.exists());
 }
 
 #[tokio::test]
 async fn a_listener_of_its_own_is_announced_until_its_lease_ends() {
-    let house = House::new();
-    let mut listeners = house.registry.subscribe_listeners();
+    let fixture = RegistryFixture::new();
+    let mut listeners = fixture.registry.subscribe_listeners();
     let own = NewRegistration {
         source: Source::Listener(id("c1")),
         ..new("c1", A)
     };
-    let registered = house.registry.register(own).await.unwrap();
+    let registered = fixture.registry.register(own).await.unwrap();
     let lease = registered.container.lease;
-    let socket = house.directory.path().join(format!("sandbox-{lease}.sock"));
+    let socket = fixture
+        .directory
+        .path()
+        .join(format!("sandbox-{lease}.sock"));
     assert_eq!(registered.listener.unwrap().socket, socket);
     let source = Source::Listener(id("c1"));
-    assert!(house.registry.find(&source).unwrap().is_some());
+    assert!(fixture.registry.find(&source).unwrap().is_some());
     assert_eq!(listeners.borrow_and_update()[&lease].socket, socket);
 
-    let house = house.restart().await;
-    let mut listeners = house.registry.subscribe_listeners();
+    let fixture = fixture.restart().await;
+    let mut listeners = fixture.registry.subscribe_listeners();
     assert!(listeners.borrow_and_update().contains_key(&lease));
-    house.registry.unregister(id("c1")).await.unwrap();
+    fixture.registry.unregister(id("c1")).await.unwrap();
     assert!(listeners.has_changed().unwrap());
     assert!(listeners.borrow().is_empty());
 }
@@ -499,8 +503,8 @@ async fn a_listener_of_its_own_is_announced_until_its_lease_ends() {
 #[tokio::test]
 async fn a_hundred_thousand_registrations_load_fast_and_are_found_at_once() {
     const COUNT: u32 = 100_000;
-    let house = House::new();
-    let mut conn = Connection::open(house.file()).unwrap();
+    let fixture = RegistryFixture::new();
+    let mut conn = Connection::open(fixture.file()).unwrap();
     let transaction = conn.transaction().unwrap();
     {
         let mut insert = transaction
@@ -522,7 +526,7 @@ async fn a_hundred_thousand_registrations_load_fast_and_are_found_at_once() {
     drop(conn);
 
     let started = Instant::now();
-    let registry = Registry::open(house.file(), house.directory.path());
+    let registry = Registry::open(fixture.file(), fixture.directory.path());
     let loaded = started.elapsed();
     assert_eq!(registry.count(), COUNT as usize);
     assert!(loaded < Duration::from_secs(10), "{loaded:?}");

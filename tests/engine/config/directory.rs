@@ -4,7 +4,7 @@ use std::fs;
 
 use unified_proxy::config::{Profile, load};
 
-use crate::{load_files, load_one};
+use super::{load_files, load_one};
 
 #[test]
 fn errors_of_all_files_are_reported_at_once_in_order() {

@@ -1,8 +1,6 @@
 //! The crate `addons` decides and does nothing else: no crate that opens a socket, speaks a
 //! protocol or keeps a database is among its dependencies, at any depth.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 

@@ -1,5 +1,4 @@
 //! The configuration as an operator meets it: files in, values or errors out.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests are tests.
 
 mod allowlist;
 mod credentials;

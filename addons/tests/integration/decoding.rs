@@ -1,19 +1,14 @@
 //! What decoding a body costs in memory and time, whatever the body is made of.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
-
-#[path = "decode/bodies.rs"]
-mod bodies;
-
 use std::io::Write;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial};
-use addons::decode::{Decoder, Side};
-use bodies::{
+use crate::bodies::{
     Block, ZSTD_MAGIC, padded_brotli, padded_deflate, zstd_bomb, zstd_header, zstd_overlong_block,
     zstd_overlong_literals,
 };
+use addons::contract::{Code, Denial};
+use addons::decode::{Decoder, Side};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};

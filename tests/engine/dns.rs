@@ -1,25 +1,16 @@
 //! What the DNS server answers, asked by `dig` and by hand.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test's helpers fail by panicking"
-)]
-
-mod loopback;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 use hickory_proto::op::{Edns, Message, MessageType, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
-use loopback::house::*;
-use loopback::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {
-    let house = House::open_with_types(&[RecordType::HTTPS, RecordType::SVCB]).await;
+    let fixture = DnsFixture::open_with_types(&[RecordType::HTTPS, RecordType::SVCB]).await;
     for (arguments, status, answers) in [
         ("www.example.com A", "NOERROR", &["192.0.2.1"][..]),
         ("www.example.com AAAA", "NOERROR", &[]),
@@ -67,19 +58,19 @@ async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {
     ] {
         for transport in ["+notcp", "+tcp"] {
             let arguments = format!("{transport} {arguments}");
-            let answer = house.dig(ONE, &arguments).await;
+            let answer = fixture.dig(ONE, &arguments).await;
             let answers: Vec<_> = answers.iter().map(|text| (*text).to_owned()).collect();
             assert_eq!(answer, (status.to_owned(), answers), "{arguments}");
         }
     }
-    let transfer = house.dig(ONE, "www.example.com AXFR").await;
+    let transfer = fixture.dig(ONE, "www.example.com AXFR").await;
     assert_eq!(transfer.0, "none", "a failed transfer");
 }
 
 #[tokio::test]
 async fn answers_echo_id_and_question_and_stay_fresh() {
-    let house = House::open().await;
-    let socket = house.socket(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let socket = fixture.socket(ONE).await;
     let mut question = question("wWw.ExamPLE.com", RecordType::A);
     let mut edns = Edns::new();
     edns.set_max_payload(4096);
@@ -99,8 +90,8 @@ async fn answers_echo_id_and_question_and_stay_fresh() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_a_datagram_is_truncated_and_whole_over_tcp() {
-    let house = House::open().await;
-    let socket = house.socket(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let socket = fixture.socket(ONE).await;
     let mut big = question("big.example.com", RecordType::A);
     for (payload, room) in [(None, 512), (Some(4096), 1232)] {
         if let Some(payload) = payload {
@@ -114,22 +105,22 @@ async fn what_does_not_fit_a_datagram_is_truncated_and_whole_over_tcp() {
         assert!(answer.truncation && answer.answers.is_empty());
         assert_eq!(answer.edns.is_some(), payload.is_some());
     }
-    let (status, answers) = house.dig(ONE, "big.example.com A").await;
+    let (status, answers) = fixture.dig(ONE, "big.example.com A").await;
     assert_eq!((status.as_str(), answers.len()), ("NOERROR", 200));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_sources_are_refused_unread() {
-    let house = House::open().await;
+    let fixture = DnsFixture::open().await;
     for transport in ["+notcp", "+tcp"] {
         let arguments = format!("{transport} www.example.com A");
-        assert_eq!(house.dig(STRANGER, &arguments).await.0, "REFUSED");
-        assert_eq!(house.dig(ONE, &arguments).await.0, "NOERROR");
-        house.containers.broken.store(true, Ordering::SeqCst);
-        assert_eq!(house.dig(ONE, &arguments).await.0, "SERVFAIL");
-        house.containers.broken.store(false, Ordering::SeqCst);
+        assert_eq!(fixture.dig(STRANGER, &arguments).await.0, "REFUSED");
+        assert_eq!(fixture.dig(ONE, &arguments).await.0, "NOERROR");
+        fixture.containers.broken.store(true, Ordering::SeqCst);
+        assert_eq!(fixture.dig(ONE, &arguments).await.0, "SERVFAIL");
+        fixture.containers.broken.store(false, Ordering::SeqCst);
     }
-    let ended = house.ended();
+    let ended = fixture.ended();
     let flows: Vec<_> = ended
         .iter()
         .map(|flow| (flow.host.as_str(), flow.status, flow.outcome))
@@ -143,16 +134,16 @@ async fn unknown_sources_are_refused_unread() {
 
     let mut nonsense = question("www.example.com", RecordType::A).to_vec().unwrap();
     nonsense.truncate(15);
-    let socket = house.socket(STRANGER).await;
+    let socket = fixture.socket(STRANGER).await;
     let answer = ask(&socket, &nonsense).await.unwrap();
     assert_eq!(answer[3] & 0x0f, 5, "refused before it could be malformed");
 }
 
 #[tokio::test]
 async fn responses_are_never_answered() {
-    let house = House::open().await;
+    let fixture = DnsFixture::open().await;
     for source in [ONE, STRANGER] {
-        let socket = house.socket(source).await;
+        let socket = fixture.socket(source).await;
         let mut message = question("www.example.com", RecordType::A);
         message.metadata.message_type = MessageType::Response;
         socket.send(&message.to_vec().unwrap()).await.unwrap();
@@ -162,8 +153,8 @@ async fn responses_are_never_answered() {
 
 #[tokio::test]
 async fn malformed_questions_are_form_errors() {
-    let house = House::open().await;
-    let socket = house.socket(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let socket = fixture.socket(ONE).await;
     let plain = question("www.example.com", RecordType::A).to_vec().unwrap();
     let mut two = question("www.example.com", RecordType::A);
     two.add_query(two.queries[0].clone());
@@ -189,13 +180,13 @@ async fn malformed_questions_are_form_errors() {
     other_class.queries[0].set_query_class(DNSClass::HS);
     let answer = ask_message(&socket, &other_class).await;
     assert_eq!(answer.response_code, ResponseCode::Refused);
-    assert_eq!(house.nameserver.questions(), 0);
+    assert_eq!(fixture.nameserver.questions(), 0);
 }
 
 #[tokio::test]
 async fn every_flow_ends_once_with_its_response_code() {
-    let house = House::open().await;
-    let socket = house.socket(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let socket = fixture.socket(ONE).await;
     let asked = [
         ("www.example.com", RecordType::A, 0, "ok"),
         ("www.example.com", RecordType::TXT, 0, "ok"),
@@ -214,13 +205,13 @@ async fn every_flow_ends_once_with_its_response_code() {
         status,
         outcome,
     });
-    assert_eq!(house.ended(), expected);
+    assert_eq!(fixture.ended(), expected);
 }
 
 #[tokio::test]
 async fn denied_names_are_never_asked_upstream() {
-    let house = House::open().await;
-    let socket = house.socket(ONE).await;
+    let fixture = DnsFixture::open().await;
+    let socket = fixture.socket(ONE).await;
     for name in [
         "secret.example.org",
         "limited.example.com",
@@ -229,5 +220,5 @@ async fn denied_names_are_never_asked_upstream() {
         ask_message(&socket, &question(name, RecordType::A)).await;
     }
     ask_message(&socket, &question("www.example.com", RecordType::TXT)).await;
-    assert_eq!(house.nameserver.questions(), 0);
+    assert_eq!(fixture.nameserver.questions(), 0);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use saphyr_parser::{Event, Parser};
 use unified_proxy::config::{Config, Profile, load_with};
 
-use crate::{env, load_files, load_one};
+use super::{env, load_files, load_one};
 
 pub fn samples() -> Vec<(&'static str, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");

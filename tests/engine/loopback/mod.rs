@@ -1,129 +1,25 @@
-//! A world on loopback: a nameserver that says what a test wants, a chain of tiny addons, and a
-//! configuration.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+//! The parts of an engine on loopback: a nameserver, a chain of small addons, a configuration.
 
-pub mod house;
+pub mod dns_fixture;
+#[path = "../../support/nameserver.rs"]
+mod nameserver;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::*;
-use hickory_proto::op::{Message, ResponseCode};
-use hickory_proto::rr::{Name, RData, Record, RecordType};
+use hickory_proto::op::Message;
+use hickory_proto::rr::RecordType;
+pub use nameserver::*;
 use parking_lot::Mutex;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::TcpStream;
 use unified_proxy::config::*;
-
-/// What the nameserver says to a question.
-pub enum Reply {
-    Records(Vec<Record>),
-    Code(ResponseCode),
-    /// Truncated over UDP, whole over TCP.
-    OverTcp(Vec<Record>),
-    After(Duration, Vec<Record>),
-    Silence,
-}
-
-type Zone = dyn Fn(&str, RecordType) -> Reply + Send + Sync;
-
-/// A nameserver on a loopback address; counts the questions that reach it.
-pub struct Nameserver {
-    pub address: SocketAddr,
-    /// The names asked for over UDP, letter by letter.
-    pub names: Arc<Mutex<Vec<String>>>,
-    pub udp_questions: Arc<AtomicUsize>,
-    pub tcp_questions: Arc<AtomicUsize>,
-}
-
-impl Nameserver {
-    pub async fn start(zone: impl Fn(&str, RecordType) -> Reply + Send + Sync + 'static) -> Self {
-        let zone: Arc<Zone> = Arc::new(zone);
-        let (udp, tcp) = loop {
-            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-            if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {
-                break (Arc::new(udp), tcp);
-            }
-        };
-        let server = Self {
-            address: udp.local_addr().unwrap(),
-            names: Arc::default(),
-            udp_questions: Arc::default(),
-            tcp_questions: Arc::default(),
-        };
-        tokio::spawn(serve_udp(
-            udp,
-            Arc::clone(&zone),
-            Arc::clone(&server.udp_questions),
-            Arc::clone(&server.names),
-        ));
-        tokio::spawn(serve_tcp(tcp, zone, Arc::clone(&server.tcp_questions)));
-        server
-    }
-
-    pub fn questions(&self) -> usize {
-        self.udp_questions.load(Ordering::SeqCst) + self.tcp_questions.load(Ordering::SeqCst)
-    }
-}
-
-async fn serve_udp(
-    socket: Arc<UdpSocket>,
-    zone: Arc<Zone>,
-    count: Arc<AtomicUsize>,
-    names: Arc<Mutex<Vec<String>>>,
-) {
-    let mut buffer = [0; 4096];
-    while let Ok((length, peer)) = socket.recv_from(&mut buffer).await {
-        count.fetch_add(1, Ordering::SeqCst);
-        let question = Message::from_vec(&buffer[..length]).unwrap();
-        names.lock().push(question.queries[0].name().to_ascii());
-        let (socket, zone) = (Arc::clone(&socket), Arc::clone(&zone));
-        tokio::spawn(async move {
-            if let Some(answer) = answer(&*zone, question, true).await {
-                socket.send_to(&answer, peer).await.unwrap();
-            }
-        });
-    }
-}
-
-async fn serve_tcp(listener: TcpListener, zone: Arc<Zone>, count: Arc<AtomicUsize>) {
-    while let Ok((mut stream, _)) = listener.accept().await {
-        let (zone, count) = (Arc::clone(&zone), Arc::clone(&count));
-        tokio::spawn(async move {
-            while let Ok(question) = receive(&mut stream).await {
-                count.fetch_add(1, Ordering::SeqCst);
-                if let Some(answer) = answer(&*zone, question, false).await {
-                    send(&mut stream, &answer).await;
-                }
-            }
-        });
-    }
-}
-
-async fn answer(zone: &Zone, question: Message, udp: bool) -> Option<Vec<u8>> {
-    let query = question.queries[0].clone();
-    let name = query.name().to_ascii().to_lowercase();
-    let reply = zone(name.trim_end_matches('.'), query.query_type());
-    let mut message = question.into_response();
-    message.metadata.recursion_available = true;
-    match reply {
-        Reply::Records(records) => message.answers = records,
-        Reply::Code(code) => message.metadata.response_code = code,
-        Reply::OverTcp(_) if udp => message.metadata.truncation = true,
-        Reply::OverTcp(records) => message.answers = records,
-        Reply::After(wait, records) => {
-            tokio::time::sleep(wait).await;
-            message.answers = records;
-        }
-        Reply::Silence => return None,
-    }
-    Some(message.to_vec().unwrap())
-}
 
 /// Reads one framed message.
 pub async fn receive(stream: &mut TcpStream) -> std::io::Result<Message> {
@@ -138,21 +34,6 @@ pub async fn send(stream: &mut TcpStream, message: &[u8]) {
     let mut framed = (message.len() as u16).to_be_bytes().to_vec();
     framed.extend_from_slice(message);
     stream.write_all(&framed).await.unwrap();
-}
-
-pub fn address_record(owner: &str, address: &str) -> Record {
-    let address: IpAddr = address.parse().unwrap();
-    Record::from_rdata(
-        Name::from_ascii(format!("{owner}.")).unwrap(),
-        3600,
-        address.into(),
-    )
-}
-
-pub fn cname_record(owner: &str, target: &str) -> Record {
-    let name = |text: &str| Name::from_ascii(format!("{text}.")).unwrap();
-    let target = hickory_proto::rr::rdata::CNAME(name(target));
-    Record::from_rdata(name(owner), 3600, RData::CNAME(target))
 }
 
 /// Containers by address, as a test wants them.

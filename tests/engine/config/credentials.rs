@@ -2,8 +2,8 @@
 
 use unified_proxy::config::{CredentialKind, SecretConfig};
 
-use crate::errors::check_errors;
-use crate::{env, load_files, load_one};
+use super::errors::check_errors;
+use super::{env, load_files, load_one};
 
 #[test]
 fn credentials_are_checked() {

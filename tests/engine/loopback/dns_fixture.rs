@@ -1,4 +1,4 @@
-//! A DNS server on loopback with two containers, and how tests ask it.
+//! Our DNS server on loopback with two containers, and how tests ask it.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -24,8 +24,8 @@ pub const STRANGER: &str = "127.0.0.4";
 
 pub const SOON: Duration = Duration::from_secs(2);
 
-/// A server with two containers, and what it runs on.
-pub struct House {
+/// A DNS server with two containers, and what it runs on.
+pub struct DnsFixture {
     pub address: SocketAddr,
     pub nameserver: Nameserver,
     pub containers: Arc<FakeContainers>,
@@ -34,13 +34,13 @@ pub struct House {
     pub served: tokio::task::JoinHandle<()>,
 }
 
-impl House {
+impl DnsFixture {
     pub async fn open() -> Self {
         Self::open_with_types(&[]).await
     }
 
     pub async fn open_with_types(types: &[RecordType]) -> Self {
-        let nameserver = Nameserver::start(zone).await;
+        let nameserver = Nameserver::with_zone(zone);
         let containers = Arc::new(FakeContainers::at(&[ONE, OTHER]));
         let log = Log::default();
         let hosts = [("fixed.example.com", "198.51.100.1", None)];

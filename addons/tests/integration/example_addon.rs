@@ -2,13 +2,12 @@
 
 #[path = "example/freeze.rs"]
 mod example;
-mod fixtures;
 
 use std::sync::Arc;
 
+use crate::fixtures::{code, container, flow_of, request};
 use addons::contract::{Code, Kind};
 use example::{Freeze, Freezes};
-use fixtures::{code, container, flow_of, request};
 use http::Method;
 
 struct Frozen(&'static str);
@@ -40,7 +39,7 @@ fn a_write_to_a_frozen_upstream_is_denied() {
 
 #[test]
 fn the_document_shows_the_addon_that_is_tested() {
-    let document = include_str!("../../docs/writing-an-addon.md");
+    let document = include_str!("../../../docs/writing-an-addon.md");
     let code = include_str!("example/freeze.rs");
     assert!(document.contains(&format!("```rust\n{code}```")));
     assert!(code.lines().count() < 40);

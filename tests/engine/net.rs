@@ -1,30 +1,20 @@
 //! Resolving and dialling, against a nameserver and listeners on loopback.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test's helpers fail by panicking"
-)]
-
-mod loopback;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::loopback::*;
 use addons::contract::*;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
-use loopback::*;
 use tokio::net::TcpListener;
 use unified_proxy::upstream::{Resolver, SocketBudget, UpstreamSocket, connect};
 
 const CONTAINER: &str = "127.0.0.2";
 
-async fn zone() -> Nameserver {
-    Nameserver::start(|name, kind| match (name, kind) {
+fn zone() -> Nameserver {
+    Nameserver::with_zone(|name, kind| match (name, kind) {
         ("both.example.com", RecordType::A) => {
             Reply::Records(vec![address_record(name, "192.0.2.1")])
         }
@@ -52,7 +42,6 @@ async fn zone() -> Nameserver {
         ("gone.example.com", _) => Reply::Code(ResponseCode::NXDomain),
         _ => Reply::Records(Vec::new()),
     })
-    .await
 }
 
 /// A flow that passed its first phase, with the proof of it.
@@ -103,7 +92,7 @@ async fn lookup(resolver: &Resolver, host: &str) -> Result<Vec<String>, Denial> 
 
 #[tokio::test]
 async fn hosts_resolve_to_the_addresses_to_dial() {
-    let nameserver = zone().await;
+    let nameserver = zone();
     let hosts = [
         ("fixed.example.com", "198.51.100.1", None),
         ("moved.example.com", "198.51.100.2", Some(8443)),
@@ -123,15 +112,12 @@ async fn hosts_resolve_to_the_addresses_to_dial() {
     ] {
         assert_eq!(lookup(&resolver, host).await.unwrap(), expected, "{host}");
     }
-    assert!(
-        nameserver.tcp_questions.load(Ordering::SeqCst) > 0,
-        "TCP on truncation"
-    );
+    assert!(nameserver.tcp_questions() > 0, "TCP on truncation");
 }
 
 #[tokio::test]
 async fn a_family_that_never_answers_does_not_hold_up_the_other() {
-    let nameserver = zone().await;
+    let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     let start = Instant::now();
     let found = lookup(&resolver, "half.example.com").await.unwrap();
@@ -145,7 +131,7 @@ async fn a_family_that_never_answers_does_not_hold_up_the_other() {
 
 #[tokio::test]
 async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
-    let nameserver = zone().await;
+    let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     for (host, code, why) in [
         (
@@ -179,7 +165,7 @@ async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
 
 #[tokio::test]
 async fn equal_questions_are_asked_once_and_then_remembered() {
-    let nameserver = zone().await;
+    let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     let (flow, cleared) = cleared(&test_chain(), "slow.example.com").await;
     let ask = || resolver.records(&cleared, &flow.host, RecordType::A);
@@ -196,13 +182,13 @@ async fn equal_questions_are_asked_once_and_then_remembered() {
 
 #[tokio::test]
 async fn nameservers_are_asked_in_random_case() {
-    let nameserver = zone().await;
+    let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
     for _ in 0..3 {
         lookup(&resolver, "both.example.com").await.unwrap();
         lookup(&resolver, "alias.example.com").await.unwrap();
     }
-    let names = nameserver.names.lock().clone();
+    let names = nameserver.spelled_over_udp();
     assert!(
         names.iter().any(|name| *name != name.to_lowercase()),
         "{names:?}"
@@ -211,7 +197,7 @@ async fn nameservers_are_asked_in_random_case() {
 
 #[tokio::test]
 async fn names_that_do_not_exist_are_told_from_names_without_the_record() {
-    let nameserver = zone().await;
+    let nameserver = zone();
     let hosts = [("fixed.example.com", "198.51.100.1", None)];
     let resolver = Resolver::new(&upstream(nameserver.address, &hosts)).unwrap();
     for (host, kind, code, records) in [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use addons::contract::{Host, Level};
 use unified_proxy::config::{Profile, load_with};
 
-use crate::{load_files, load_one};
+use super::{load_files, load_one};
 
 #[test]
 fn absent_files_mean_secure_defaults() {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use unified_proxy::config::FILES;
 
-use crate::samples::samples;
-use crate::{load_files, load_one};
+use super::samples::samples;
+use super::{load_files, load_one};
 
 #[test]
 fn bombs_are_refused_quickly() {

@@ -1,0 +1,17 @@
+//! The parts of the engine, each by itself: what needs no process of the proxy around it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test's helpers fail by panicking"
+)]
+
+mod loopback;
+
+mod admin;
+mod config;
+mod dns;
+mod dns_bounds;
+mod net;
+mod registry;
