@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use crate::contract::{
     Addon, Code, Container, Containers, Denial, DnsQuery, Flow, Order, Principal, Request, Step,
-    Verdict,
+    Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
 
@@ -65,12 +65,12 @@ impl Identity {
 
 impl Addon for Identity {
     fn name(&self) -> &'static str {
-        "identity"
+        names::IDENTITY
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["rate_limit", "policy", "credentials"],
+            before: &[names::RATE_LIMIT, names::POLICY, names::CREDENTIALS],
             ..Order::default()
         }
     }

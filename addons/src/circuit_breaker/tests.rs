@@ -4,7 +4,7 @@ use http::{HeaderMap, StatusCode};
 use prometheus::{Registry, TextEncoder};
 
 use super::*;
-use crate::contract::{Container, HostPattern, Principal, System};
+use crate::contract::{Container, HostPattern, Principal, Stage, System};
 use crate::fixtures::{container, entry, flow_of, request, verdict};
 
 const RECOVERY: u64 = 30;
@@ -48,7 +48,7 @@ fn breaker(failures: u32) -> Breaker {
 /// How an exchange ends.
 enum End {
     Status(u16),
-    Denied(Code, &'static str),
+    Denied(Code, Option<Stage>),
     Aborted,
 }
 
@@ -75,7 +75,10 @@ impl Breaker {
                 verdict(self.addon.response(&mut flow, &mut response)).unwrap();
                 None
             }
-            End::Denied(code, step) => Some(Denial::new(code, "no").with("step", step)),
+            End::Denied(code, step) => {
+                let denial = Denial::new(code, "no");
+                Some(step.map_or(denial.clone(), |step| denial.at(step)))
+            }
             End::Aborted => None,
         };
         let outcome = Outcome {
@@ -107,7 +110,7 @@ impl Breaker {
 }
 
 fn unreachable() -> End {
-    End::Denied(Code::UpstreamUnreachable, "connect")
+    End::Denied(Code::UpstreamUnreachable, Some(Stage::Connect))
 }
 
 #[test]
@@ -130,24 +133,24 @@ fn an_open_circuit_answers_at_once_and_says_when_to_come_back() {
 fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
     use Code::*;
     for (code, step, own, others) in [
-        (UpstreamUnreachable, "connect", true, true),
-        (UpstreamTimeout, "connect", true, true),
-        (UpstreamTls, "tls", true, true),
-        (UpstreamTimeout, "tls", true, true),
-        (UpstreamTimeout, "response", true, false),
-        (UpstreamUnreachable, "response", true, false),
-        (UpstreamUnreachable, "resolve", false, false),
+        (UpstreamUnreachable, Some(Stage::Connect), true, true),
+        (UpstreamTimeout, Some(Stage::Connect), true, true),
+        (UpstreamTls, Some(Stage::Tls), true, true),
+        (UpstreamTimeout, Some(Stage::Tls), true, true),
+        (UpstreamTimeout, Some(Stage::Response), true, false),
+        (UpstreamUnreachable, Some(Stage::Response), true, false),
+        (UpstreamUnreachable, Some(Stage::Resolve), false, false),
         // A WebSocket to a host that speaks HTTP/2 alone.
-        (UpstreamTls, "", false, false),
-        (DomainNotAllowed, "", false, false),
-        (InternalError, "connect", false, false),
+        (UpstreamTls, None, false, false),
+        (DomainNotAllowed, None, false, false),
+        (InternalError, Some(Stage::Connect), false, false),
     ] {
         let (breaker, web, db) = (breaker(3), container("web"), container("db"));
         for _ in 0..3 {
             breaker.exchange(&web, 0, End::Denied(code, step)).unwrap();
         }
         let found = (breaker.is_open(&web), breaker.is_open(&db));
-        assert_eq!(found, (own, others), "{code:?} {step}");
+        assert_eq!(found, (own, others), "{code:?} {step:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::hot_counters::EntryCounters;
 use super::rejected::Rejected;
 use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
-use crate::contract::{Addon, Code, Flow, GitOperation, Kind, Order, Outcome};
+use crate::contract::{Addon, Code, Flow, GitOperation, Kind, Order, Outcome, names};
 
 const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
@@ -158,12 +158,12 @@ impl Metrics {
 
 impl Addon for Metrics {
     fn name(&self) -> &'static str {
-        "metrics"
+        names::METRICS
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["identity"],
+            before: &[names::IDENTITY],
             ..Order::default()
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::line::AuditLine;
-use crate::contract::{Addon, Flow, Order, Outcome, Request, Step};
+use crate::contract::{Addon, Flow, Order, Outcome, Request, Step, names};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const SAMPLED: u8 = 1;
@@ -53,12 +53,12 @@ impl Trace {
 
 impl Addon for Trace {
     fn name(&self) -> &'static str {
-        "trace"
+        names::TRACE
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["identity"],
+            before: &[names::IDENTITY],
             ..Order::default()
         }
     }
