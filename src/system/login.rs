@@ -210,6 +210,8 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn held(secret: &str, expires: Option<OffsetDateTime>) -> Held {
@@ -274,15 +276,18 @@ mod tests {
     #[test]
     fn a_token_that_lives_is_lent_while_it_is_refreshed_and_one_that_ran_out_is_not() {
         let now = OffsetDateTime::now_utc();
-        for (left, lent, due) in [
-            (AHEAD * 2, true, false),
-            (AHEAD / 2, true, true),
-            (Duration::ZERO, false, true),
-        ] {
-            let mut known = Knowledge::default();
-            known.begin(held("token", Some(now + left)));
-            let found = (known.to_send().is_some(), known.is_due());
-            assert_eq!(found, (lent, due), "{left:?}");
-        }
+        each_row(
+            [
+                (AHEAD * 2, true, false),
+                (AHEAD / 2, true, true),
+                (Duration::ZERO, false, true),
+            ],
+            |(left, lent, due)| {
+                let mut known = Knowledge::default();
+                known.begin(held("token", Some(now + left)));
+                let found = (known.to_send().is_some(), known.is_due());
+                assert_eq!(found, (lent, due), "{left:?}");
+            },
+        );
     }
 }

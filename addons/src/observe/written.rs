@@ -176,6 +176,7 @@ mod tests {
 
     use proptest::prelude::*;
     use serde_json::{Value, json};
+    use testkit::each_row;
     use time::OffsetDateTime;
     use time::format_description::BorrowedFormatItem;
     use time::macros::format_description;
@@ -286,17 +287,20 @@ mod tests {
             ..Cost::default()
         };
         let credential = Some("anthropic");
-        for line in [
-            line(),
-            AuditLine { cost, ..line() },
-            AuditLine {
-                credential,
-                ..line()
+        each_row(
+            [
+                line(),
+                AuditLine { cost, ..line() },
+                AuditLine {
+                    credential,
+                    ..line()
+                },
+            ],
+            |line| {
+                let again = line.written().apart().together(line.cost, 1);
+                assert_eq!(String::from_utf8(again).unwrap(), json(&line));
             },
-        ] {
-            let again = line.written().apart().together(line.cost, 1);
-            assert_eq!(String::from_utf8(again).unwrap(), json(&line));
-        }
+        );
     }
 
     #[test]
@@ -350,11 +354,11 @@ mod tests {
 
     #[test]
     fn where_a_text_is_cut_is_shown_inside_its_string() {
-        for text in ["/long", "/\"long\\", ""] {
+        each_row(["/long", "/\"long\\", ""], |text| {
             let path = Some(Excerpt { text, is_cut: true });
             let line = AuditLine { path, ..line() };
             assert_eq!(read(&line)["path"], format!("{text}…"));
-        }
+        });
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::fixtures::{OneContainer, container, flow, query, request};
 use crate::whole_chain::{Lines, SECRET, exchange, fields, now};
 use addons::contract::*;
+use testkit::each_row;
 
 fn chain(lines: &Arc<Lines>) -> Chain {
     crate::whole_chain::chain(Arc::clone(lines) as _, OneContainer::new(container("web")))
@@ -49,14 +50,17 @@ fn a_request_leaves_with_the_secret_and_its_response_comes_back_without() {
 #[test]
 fn a_public_read_gets_no_credential_and_one_of_the_containers_own_repositories_does() {
     let chain = chain(&Arc::default());
-    for (target, lent) in [("/acme/web", true), ("/acme/other", false)] {
-        let mut flow = flow(Kind::Http, "github.com");
-        let mut sent = request(target, &[]);
-        sent.headers = fields();
-        now(chain.tunnel(&mut flow)).unwrap();
-        now(chain.request(&mut flow, &mut sent)).unwrap();
-        assert_eq!(sent.headers.contains_key("authorization"), lent, "{target}");
-    }
+    each_row(
+        [("/acme/web", true), ("/acme/other", false)],
+        |(target, lent)| {
+            let mut flow = flow(Kind::Http, "github.com");
+            let mut sent = request(target, &[]);
+            sent.headers = fields();
+            now(chain.tunnel(&mut flow)).unwrap();
+            now(chain.request(&mut flow, &mut sent)).unwrap();
+            assert_eq!(sent.headers.contains_key("authorization"), lent, "{target}");
+        },
+    );
 }
 
 #[test]

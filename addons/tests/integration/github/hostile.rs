@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
+use testkit::each_row;
 
 /// As long as the text of a query may be.
 const LONGEST: usize = 256 * 1024;
@@ -127,36 +128,39 @@ fn no_graphql_takes_long_or_fills_the_stack() {
 fn no_variables_take_long() {
     let guard = Guard::new(settings());
     let many = "{a:node(id:$v){id}}".repeat(1000);
-    for (what, query, value) in [
-        (
-            "a long list",
-            "query q($v:A){nodes(ids:$v){id}}".to_owned(),
-            json!(vec!["W"; 100_000]),
-        ),
-        (
-            "many ids",
-            "query q($v:A){nodes(ids:$v){id}}".to_owned(),
-            json!((0..50_000).map(|n| format!("W{n}")).collect::<Vec<_>>()),
-        ),
-        (
-            "one used often",
-            format!("query q($v:A){many}"),
-            json!("W".repeat(LARGEST / 2)),
-        ),
-        (
-            "a long body",
-            "mutation m($v:A){addComment(input:{subjectId:\"W1\",body:$v}){id}}".to_owned(),
-            json!("@dependabot ".repeat(80_000)),
-        ),
-        (
-            "many lines",
-            "mutation m($v:A){addComment(input:{subjectId:\"W1\",body:$v}){id}}".to_owned(),
-            json!("\n".repeat(LARGEST / 3)),
-        ),
-    ] {
-        let body = json!({ "query": query, "variables": { "v": value } }).to_string();
-        assert_quick(&guard, what, body.as_bytes());
-    }
+    each_row(
+        [
+            (
+                "a long list",
+                "query q($v:A){nodes(ids:$v){id}}".to_owned(),
+                json!(vec!["W"; 100_000]),
+            ),
+            (
+                "many ids",
+                "query q($v:A){nodes(ids:$v){id}}".to_owned(),
+                json!((0..50_000).map(|n| format!("W{n}")).collect::<Vec<_>>()),
+            ),
+            (
+                "one used often",
+                format!("query q($v:A){many}"),
+                json!("W".repeat(LARGEST / 2)),
+            ),
+            (
+                "a long body",
+                "mutation m($v:A){addComment(input:{subjectId:\"W1\",body:$v}){id}}".to_owned(),
+                json!("@dependabot ".repeat(80_000)),
+            ),
+            (
+                "many lines",
+                "mutation m($v:A){addComment(input:{subjectId:\"W1\",body:$v}){id}}".to_owned(),
+                json!("\n".repeat(LARGEST / 3)),
+            ),
+        ],
+        |(what, query, value)| {
+            let body = json!({ "query": query, "variables": { "v": value } }).to_string();
+            assert_quick(&guard, what, body.as_bytes());
+        },
+    );
     let deep = format!(
         "{{\"query\":\"{{a}}\",\"variables\":{}",
         "[".repeat(LARGEST - 64)
