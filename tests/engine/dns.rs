@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::loopback::dns_fixture::*;
-use crate::loopback::*;
 use hickory_proto::op::{Edns, Message, MessageType, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
 use testkit::each_row_async;
+
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::loopback::*;
 use addons::contract::*;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use testkit::each_row_async;
 use tokio::net::TcpListener;
 use unified_proxy::net::{Places, Resolver, UpstreamSocket, connect};
+
+use crate::loopback::*;
 
 const CONTAINER: &str = "127.0.0.2";
 

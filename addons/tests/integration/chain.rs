@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::fixtures::{container, flow, flow_of, request};
 use addons::contract::*;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use testkit::each_row;
+
+use crate::fixtures::{container, flow, flow_of, request};
 
 /// What a hook of a test's addon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

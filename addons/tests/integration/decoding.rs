@@ -3,10 +3,6 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::bodies::{
-    Block, ZSTD_MAGIC, padded_brotli, padded_deflate, zstd_bomb, zstd_header, zstd_overlong_block,
-    zstd_overlong_literals,
-};
 use addons::contract::{Code, Denial};
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
@@ -14,6 +10,11 @@ use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
 use http::{HeaderMap, HeaderValue};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::bodies::{
+    Block, ZSTD_MAGIC, padded_brotli, padded_deflate, zstd_bomb, zstd_header, zstd_overlong_block,
+    zstd_overlong_literals,
+};
 
 /// What the caller of these tests has room for.
 const LIMIT: usize = 1 << 20;

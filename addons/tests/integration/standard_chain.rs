@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fixtures::{OneContainer, container, flow, query, request};
-use crate::whole_chain::{Lines, SECRET, exchange, fields, now};
 use addons::contract::*;
 use testkit::each_row;
+
+use crate::fixtures::{OneContainer, container, flow, query, request};
+use crate::whole_chain::{Lines, SECRET, exchange, fields, now};
 
 fn chain(lines: &Arc<Lines>) -> Chain {
     crate::whole_chain::chain(Arc::clone(lines) as _, OneContainer::new(container("web")))
