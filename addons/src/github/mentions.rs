@@ -181,6 +181,7 @@ mod tests {
     use testkit::each_row;
 
     use super::*;
+    use crate::fixtures::cpu_time;
 
     fn mentions(names: &[&str]) -> Mentions {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -323,7 +324,7 @@ mod tests {
     #[test]
     fn no_text_takes_long_to_search() {
         let shipped = mentions(&["@copilot"]);
-        let begun = std::time::Instant::now();
+        let begun = cpu_time();
         each_row(
             [
                 "<a",
@@ -342,6 +343,9 @@ mod tests {
                 assert_eq!(shipped.find(&text), None, "{part}");
             },
         );
-        assert!(begun.elapsed().as_secs() < 5);
+        // Ten mebibytes take 3 s without optimization; what is quadratic takes hours.
+        let most = if cfg!(debug_assertions) { 20 } else { 5 };
+        let took = cpu_time() - begun;
+        assert!(took.as_secs() < most, "{took:?}");
     }
 }
