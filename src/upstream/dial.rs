@@ -97,22 +97,27 @@ fn timed_out(host: &Host) -> Denial {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn running_out_of_sockets_is_not_held_against_the_far_side() {
         let host = Host::parse("far.example").unwrap();
-        for errno in [24, 23, 105, 12] {
+        each_row([24, 23, 105, 12], |errno| {
             let denial = failed(&host, &io::Error::from_raw_os_error(errno));
             assert_eq!(denial.code(), Code::InternalError, "errno {errno}");
-        }
-        for (errno, code) in [
-            (111, Code::UpstreamUnreachable),
-            (101, Code::UpstreamUnreachable),
-            (110, Code::UpstreamTimeout),
-        ] {
-            let denial = failed(&host, &io::Error::from_raw_os_error(errno));
-            assert_eq!(denial.code(), code, "errno {errno}");
-        }
+        });
+        each_row(
+            [
+                (111, Code::UpstreamUnreachable),
+                (101, Code::UpstreamUnreachable),
+                (110, Code::UpstreamTimeout),
+            ],
+            |(errno, code)| {
+                let denial = failed(&host, &io::Error::from_raw_os_error(errno));
+                assert_eq!(denial.code(), code, "errno {errno}");
+            },
+        );
     }
 }
