@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use addons::contract::{
-    AuthMode, Chain, Client, ContainerId, Containers, Entry, EntryMap, Flow, Host, HostPattern,
-    Kind, Request, Response, Scheme, Source,
+    AuthMode, Chain, Client, ContainerId, Containers, Endpoint, Entry, EntryMap, FlowStart, Host,
+    HostPattern, Kind, Request, Response, Scheme, Source, Subject,
 };
 use addons::observe::{AuditSink, Destination};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -31,7 +31,7 @@ impl AuditSink for Gone {
 
 /// A chain over so many containers, and an allowlist of so many patterns.
 struct Setting {
-    chain: Chain,
+    chain: Arc<Chain>,
     allowlist: EntryMap<Arc<Entry>>,
     client: Client,
     _directory: tempfile::TempDir,
@@ -68,9 +68,13 @@ impl Setting {
         let host = Host::parse("api.example.com").unwrap();
         let entry = self.allowlist.find(&host).cloned();
         let client = self.client.clone();
-        let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, entry);
-        flow.claimed_id = None;
-        exchange_of(&self.chain, flow, messages)
+        let subject = Subject::Upstream(Endpoint {
+            scheme: Scheme::Https,
+            host,
+            port: 443,
+        });
+        let start = FlowStart::new(Kind::Http, client, subject, entry);
+        exchange_of(&self.chain, start, messages)
     }
 }
 

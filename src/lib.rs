@@ -10,7 +10,7 @@ pub mod config;
 pub mod dns;
 pub mod http;
 pub mod ingress;
-mod live;
+
 pub mod outbound;
 pub mod registry;
 mod runtime;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
-use contract::{Addon, Chain, Containers, OrderError};
+use contract::{Chain, Containers, Link, OrderError};
 use credentials::{Credential, Credentials};
 use git::{Git, GitSettings};
 use github::{Github, GithubSettings};
@@ -68,29 +68,29 @@ pub struct Parts {
 pub fn standard_chain(parts: Parts) -> Result<Chain, Vec<OrderError>> {
     let trace = parts
         .spans
-        .map(|sink| Arc::new(Trace::new(sink)) as Arc<dyn Addon>);
+        .map(|sink| Link::from(Arc::new(Trace::new(sink))));
     // Observers stand in front, so that they are told of a flow whoever denies it. Nothing behind
     // them depends on them.
-    let observers = [parts.metrics as Arc<dyn Addon>, parts.audit];
-    let deciders: [Arc<dyn Addon>; 7] = [
+    let observers = [Link::from(parts.metrics), Link::from(parts.audit)];
+    let deciders = [
         // Everything behind it asks who the flow is for.
-        Arc::new(Identity::new(parts.containers)),
+        Link::Identity(Arc::new(Identity::new(parts.containers))),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Arc::new(RateLimit::new(parts.rate_limits)),
+        Arc::new(RateLimit::new(parts.rate_limits)).into(),
         // Before anybody is asked or anything is looked up in vain.
-        Arc::new(CircuitBreaker::new(parts.circuit_breakers)),
+        Arc::new(CircuitBreaker::new(parts.circuit_breakers)).into(),
         // Says no before a secret is touched. Its cleaning of fields must be done when secrets
         // are added, lest it remove one.
-        Arc::new(Policy::new(parts.policy)),
+        Arc::new(Policy::new(parts.policy)).into(),
         // Behind policy, whose normal form of paths it judges.
-        Arc::new(Github::new(parts.github)),
+        Arc::new(Github::new(parts.github)).into(),
         // Behind policy, for what may not be reached at all needs no reading of packets. It says
         // which requests must stay without a credential.
-        Arc::new(Git::new(parts.git)),
+        Arc::new(Git::new(parts.git)).into(),
         // Last: a secret is added only after every other addon passed. Responses run backwards,
         // so it is also the first to see one, and no other addon sees an echo.
-        Arc::new(Credentials::new(parts.credentials)),
+        Arc::new(Credentials::new(parts.credentials)).into(),
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);
     Chain::new(addons.collect(), parts.deadline)

@@ -169,7 +169,11 @@ impl App {
             Arc::clone(&config),
             None,
         )?));
-        client.follow(&snapshots);
+        let current = Arc::downgrade(&snapshots);
+        client.follow(Box::new(move || {
+            let snapshots = current.upgrade()?;
+            Some(Arc::clone(&snapshots.current().network))
+        }));
         let (authority, of_engine) = (Arc::new(authority), Arc::clone(&snapshots));
         let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
         let engine = engine.map_err(ours)?;
@@ -212,7 +216,7 @@ impl App {
             .serve(
                 Arc::new(move || snapshots.current()),
                 self.dns,
-                self.engine.stopping.clone(),
+                self.engine.service.stopping.clone(),
             );
         tasks.spawn(async move {
             dns.await;

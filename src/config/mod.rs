@@ -129,7 +129,7 @@ pub fn load_with(
     let (proxy, credentials) = (proxy.config, credentials.active);
     Ok(Config {
         proxy,
-        allowlist,
+        allowlist: Arc::new(allowlist),
         policy,
         credentials,
         files,

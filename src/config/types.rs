@@ -21,7 +21,7 @@ pub struct Config {
     /// `proxy.yaml`
     pub proxy: ProxyConfig,
     /// `allowlist.yaml`, for HTTP and DNS alike.
-    pub allowlist: EntryMap<Arc<Entry>>,
+    pub allowlist: Arc<EntryMap<Arc<Entry>>>,
     /// `policy.yaml`
     pub policy: PolicyConfig,
     /// The active entries of `credentials.yaml`.

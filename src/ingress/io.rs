@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::http::idle::IdleTracker;
+use crate::http::IdleTracker;
 
 /// A socket of a sandbox.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use addons::contract::{Addon, Client, Containers, Flow, Host, Kind, Outcome, Scheme};
+use addons::contract::{
+    Addon, Client, Containers, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
+};
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -47,14 +49,13 @@ impl Server {
         };
         let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
         let host = Host::parse(host).unwrap();
-        let flow = Flow::new(
-            Kind::Http,
-            Client::default(),
-            Scheme::Https,
+        let endpoint = Endpoint {
+            scheme: Scheme::Https,
             host,
-            443,
-            None,
-        );
+            port: 443,
+        };
+        let subject = Subject::Upstream(endpoint);
+        let flow = FlowStart::new(Kind::Http, Client::default(), subject, None).begin();
         let outcome = Outcome {
             status: 200,
             denial: None,

@@ -16,7 +16,7 @@ impl Freeze {
         if request.method.is_safe() || !self.0.is_frozen(flow.upstream()) {
             return Ok(());
         }
-        let sentence = format!("Write not allowed: {} is frozen", flow.host);
+        let sentence = format!("Write not allowed: {} is frozen", flow.host());
         Err(Denial::new(Code::WriteNotAllowed, sentence).rule("freeze"))
     }
 }

@@ -134,13 +134,13 @@ impl Guard {
                 .collect(),
             rules: Vec::new(),
         };
-        let addons: Vec<Arc<dyn Addon>> = vec![
-            Arc::new(Identity::new(OneContainer::new(container))),
-            Arc::new(Policy::new(policy)),
-            Arc::new(Github::new(settings)),
+        let links = vec![
+            Link::Identity(Arc::new(Identity::new(OneContainer::new(container)))),
+            Arc::new(Policy::new(policy)).into(),
+            Arc::new(Github::new(settings)).into(),
         ];
         Self {
-            chain: Chain::new(addons, Duration::from_secs(10)).unwrap(),
+            chain: Chain::new(links, Duration::from_secs(10)).unwrap(),
             runtime: Builder::new_current_thread().enable_time().build().unwrap(),
         }
     }
