@@ -58,9 +58,11 @@ pub async fn judge_request(
     let live = &mut exchange.live;
     let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
     let before = given.bytes().len();
-    let _waiting = exchange.session.idle.wait();
     let judging = live.chain.judge(&mut live.flow, head, judges, given);
-    let bytes = judging
+    let bytes = exchange
+        .session
+        .idle
+        .held(judging)
         .await
         .inspect_err(|denial| inspection.count(denial))?;
     head.headers.remove(CONTENT_ENCODING);
@@ -210,7 +212,10 @@ pub async fn judge_response(
     let live = &mut exchange.live;
     let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
     let judging = live.chain.judge(&mut live.flow, head, judges, given);
-    let bytes = judging
+    let bytes = exchange
+        .session
+        .idle
+        .held(judging)
         .await
         .inspect_err(|denial| inspection.count(denial))?;
     head.headers.insert(CONTENT_LENGTH, bytes.len().into());

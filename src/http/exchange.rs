@@ -178,10 +178,10 @@ impl PendingRequest {
         let body = self.body_of(exchange).await?;
         let opening = self.opening(&body)?;
         let (response, upstream) = self.send(exchange, &permit, body).await?;
-        let live = &mut exchange.live;
-        let mut response = UpstreamResponse::read(response, upstream, opening, live.flow.host())?;
-        let chain = &live.chain;
-        chain.response(&mut live.flow, &mut response.head).await?;
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
+        let mut response = UpstreamResponse::read(response, upstream, opening, live.host())?;
+        let judging = live.chain.response(&mut live.flow, &mut response.head);
+        idle.held(judging).await?;
         if let Some(judges) = response.head.take_judges() {
             Box::pin(response.judge(exchange, judges)).await?;
         }
@@ -189,11 +189,12 @@ impl PendingRequest {
     }
 
     async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
-        let live = &mut exchange.live;
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.goes_anywhere {
-            live.chain.tunnel(&mut live.flow).await?;
+            idle.held(live.chain.tunnel(&mut live.flow)).await?;
         }
-        let permit = live.chain.request(&mut live.flow, &mut self.head).await?;
+        let request = live.chain.request(&mut live.flow, &mut self.head);
+        let permit = idle.held(request).await?;
         exchange.session.is_bound(&live.flow)?;
         let path = self.head.path.normal();
         if live.record().path.as_deref() != Some(path) {
@@ -343,7 +344,8 @@ async fn acquire(
     }
     let pool = LeasePool::of(live.container()?, network);
     // Room for a handshake: kilobytes.
-    let upstream = Box::pin(pool.acquire(live, network, permit, want)).await?;
+    let acquiring = Box::pin(pool.acquire(live, network, permit, want));
+    let upstream = exchange.session.idle.held(acquiring).await?;
     live.record().upstream = Some(upstream.address());
     Ok(upstream)
 }

@@ -100,7 +100,10 @@ async fn answer<S: Socket>(
         Ok(_) if has_body(request.headers()) => {
             Err(Denial::malformed("a CONNECT has no body").by(names::PROXY))
         }
-        Ok(_) => permit(&connection, &snapshot, &mut live, request.headers()).await,
+        Ok(_) => {
+            let permitting = permit(&connection, &snapshot, &mut live, request.headers());
+            connection.idle.held(permitting).await
+        }
         Err(denial) => Err(denial.by(names::PROXY)),
     };
     connection.idle.end(Instant::now());
