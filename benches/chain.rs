@@ -19,7 +19,8 @@ use addons::observe::{AuditSink, Destination};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use fixtures::entry;
 use time::{Duration, OffsetDateTime};
-use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
+use unified_proxy::registry::sqlite::FILE_NAME;
+use unified_proxy::registry::{NewRegistration, Registry};
 use whole_chain::{exchange_of, messages};
 
 /// Takes the line and lets it go: writing is another thread's work.

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use super::DEV_STATE;
 use super::exit::{Failure, code, print};
 use crate::config::{self, Profile};
-use crate::registry::offline::{self, Present};
-use crate::registry::{FILE_NAME, StoreError};
+use crate::registry::sqlite::offline::{self, Present};
+use crate::registry::sqlite::{FILE_NAME, StoreError};
 
 /// Where the appliance has its state.
 const DATA_DIR: &str = "/var/lib/unified-proxy";

@@ -7,7 +7,8 @@ use super::*;
 use crate::admin::{
     AdminState, Check, ExplainStep, Explanation, Health, SandboxSettings, StepVerdict,
 };
-use crate::registry::{FILE_NAME, Registry};
+use crate::registry::Registry;
+use crate::registry::sqlite::FILE_NAME;
 use crate::telemetry::FlowLog;
 
 fn read(line: &str) -> Result<Command, clap::Error> {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Registry;
-use super::store::{Store, StoreError};
+use super::sqlite::{Store, StoreError};
 
 /// How often the file is probed and leases are ended.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);

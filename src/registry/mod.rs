@@ -2,10 +2,8 @@
 
 mod index;
 mod maintenance;
-pub mod offline;
 mod problem;
-mod row;
-mod store;
+pub mod sqlite;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -19,17 +17,13 @@ use thiserror::Error;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-pub use row::RepoEntry;
-pub use store::StoreError;
+pub use sqlite::RepoEntry;
 pub use view::{OwnListener, OwnListeners};
 
 use maintenance::Held;
 use problem::Problem;
-use store::Store;
+use sqlite::{Store, StoreError};
 use view::View;
-
-/// The file's name in the data directory.
-pub const FILE_NAME: &str = "registry.db";
 
 /// What a container is registered with.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,7 +23,8 @@ use unified_proxy::admin::{
     self, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
 };
 use unified_proxy::config::AuditConfig;
-use unified_proxy::registry::{FILE_NAME, Registry};
+use unified_proxy::registry::Registry;
+use unified_proxy::registry::sqlite::FILE_NAME;
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
 
 /// A server on a socket in a directory of its own.

@@ -17,8 +17,9 @@ use tempfile::TempDir;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::registry::offline::{self, Present};
-use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
+use unified_proxy::registry::sqlite::FILE_NAME;
+use unified_proxy::registry::sqlite::offline::{self, Present};
+use unified_proxy::registry::{NewRegistration, Registry};
 
 /// A registry in a directory of its own, with its maintenance running.
 struct RegistryFixture {

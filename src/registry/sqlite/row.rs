@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::NewRegistration;
-use super::store::StoreError;
+use super::StoreError;
+use crate::registry::NewRegistration;
 
 /// A repository as it is written: its name, or its name with a push limit of its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]

@@ -12,8 +12,7 @@ use tempfile::TempPath;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::row;
-use super::store::{StoreError, beside, migrate, open, open_to_read, open_to_write, verify};
+use super::{StoreError, beside, migrate, open, open_to_read, open_to_write, row, verify};
 
 /// How often, and how long apart, a copy is tried while another process writes.
 const COPY_ATTEMPTS: u32 = 100;

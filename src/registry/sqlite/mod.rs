@@ -6,6 +6,9 @@
 //! holds everything. Changes go by a rollback journal, so that reading writes nothing, not even
 //! the index of a WAL: a full disk stops changes alone.
 
+pub mod offline;
+mod row;
+
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -19,7 +22,12 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use super::NewRegistration;
-use super::row::{self, to_millis};
+use row::to_millis;
+
+pub use row::RepoEntry;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "registry.db";
 
 /// How long another process (`registry restore`) may hold the file before we give up.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
