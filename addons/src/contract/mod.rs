@@ -15,6 +15,7 @@ mod flow;
 mod git;
 mod host;
 mod judge;
+mod lease_id;
 mod message;
 mod outside;
 mod path;
@@ -36,6 +37,7 @@ pub use flow::{
 pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
+pub use lease_id::LeaseId;
 pub use message::{Request, Response};
 pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
 pub use path::{Ambiguity, Path};
