@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use addons::contract::{
-    Addon, AuthMode, Client, Code, Container, ContainerId, Flow, Host, HostSet, Kind, Level, Path,
+    Addon, AuthMode, Client, Code, Container, ContainerId, Flow, Host, HostSet, Kind, LeaseId, Level, Path,
     Registration, Repo, Request, Scheme, Source,
 };
 use addons::git::{Git, GitSettings, PushWatch};
@@ -40,7 +40,7 @@ fn pushed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let now = OffsetDateTime::now_utc();
     let container = Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         repos: vec![Repo {
             name: "acme/web".into(),

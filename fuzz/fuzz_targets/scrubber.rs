@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Addon, AuthMode, BodyOut, Client, Container, ContainerId, Flow, Host, Kind, Level, Path,
+    Addon, AuthMode, BodyOut, Client, Container, ContainerId, Flow, Host, Kind, LeaseId, Level, Path,
     Registration, Request, Response, Scheme, SecretSource, Source,
 };
 use addons::credentials::{Credential, CredentialKind, Credentials};
@@ -64,7 +64,7 @@ fn flow(host: Host) -> Option<Flow> {
     let source = Source::Listener(id.clone());
     let container = Container::new(Registration {
         id,
-        lease: 1,
+        lease: LeaseId::generate(),
         source: source.clone(),
         repos: Vec::new(),
         auth_mode: AuthMode::User,

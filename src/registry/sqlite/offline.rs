@@ -1,18 +1,21 @@
 //! The registry's file without a running server, or beside one: check, backup, restore.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use addons::contract::{LeaseId, Registration};
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, TransactionBehavior};
 use tempfile::TempPath;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::{StoreError, beside, migrate, open, open_to_read, open_to_write, row, verify};
+use super::schema::{expect_current, migrate, verify};
+use super::{SqliteError, beside, open, open_to_read, open_to_write, row};
 
 /// How often, and how long apart, a copy is tried while another process writes.
 const COPY_ATTEMPTS: u32 = 100;
@@ -28,7 +31,7 @@ pub struct Restored {
 }
 
 /// Reads the whole file; answers how many registrations it holds.
-pub fn check(path: &Path) -> Result<usize, StoreError> {
+pub fn check(path: &Path) -> Result<usize, SqliteError> {
     let conn = open_to_read(path)?;
     verify(&conn, "integrity_check")?;
     row::load(&conn, drop)
@@ -45,7 +48,7 @@ pub enum Present {
 
 /// Copies the registry as it is at one moment, also while a server runs, into a file that is
 /// complete by itself.
-pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, StoreError> {
+pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteError> {
     let conn = open_to_read(path)?;
     refuse_itself(path, to)?;
     let (registrations, copy) = copy_beside(&conn, to)?;
@@ -58,72 +61,101 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, StoreEr
     Ok(registrations)
 }
 
-/// Puts the content of a backup in place. A running server notices. A damaged registry is moved
-/// aside, never overwritten.
-pub fn restore(path: &Path, from: &Path) -> Result<Restored, StoreError> {
-    check(from)?;
-    let backup = open_to_read(from)?;
+/// Puts the leases of a backup in place, also of a backup that an older version made. A running
+/// server notices. A damaged registry is moved aside, never overwritten.
+///
+/// A lease that is live in the present registry goes on. Every other one has ended, or may have,
+/// and begins again under a new id.
+pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
+    refuse_itself(path, from)?;
+    let leases = leases_of(from)?;
     match check(path) {
-        Ok(_) => restore_into(path, &backup, from),
-        Err(error) if error.is_damage() || matches!(error, StoreError::Missing(_)) => {
+        Ok(_) => {
+            let mut present = open_to_write(path)?;
+            Ok(Restored {
+                registrations: replace_leases(&mut present, leases)?,
+                moved_to: None,
+            })
+        }
+        Err(error) if error.is_damage() || matches!(error, SqliteError::Missing(_)) => {
             let moved_to = move_aside(path)?;
-            restore_anew(path, &backup, moved_to)
+            Ok(Restored {
+                registrations: create_with(path, leases)?,
+                moved_to,
+            })
         }
         Err(error) => Err(error),
     }
 }
 
-fn refuse_itself(path: &Path, other: &Path) -> Result<(), StoreError> {
-    let canonical = fs::canonicalize(path).map_err(failed(path))?;
-    if fs::canonicalize(other).is_ok_and(|other| other == canonical) {
+fn refuse_itself(path: &Path, other: &Path) -> Result<(), SqliteError> {
+    let same = match (fs::canonicalize(path), fs::canonicalize(other)) {
+        (Ok(path), Ok(other)) => path == other,
+        _ => false,
+    };
+    if same {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "this is the registry itself");
         return Err(failed(other)(error));
     }
     Ok(())
 }
 
-/// Into the living file, which keeps its kind of journal.
-fn restore_into(path: &Path, backup: &Connection, from: &Path) -> Result<Restored, StoreError> {
-    refuse_itself(path, from)?;
-    let mut live = open_to_write(path)?;
-    let before = last_lease(&live)?;
-    copy(backup, &mut live)?;
-    // A lease that was given out since the backup must not be given out again.
-    let highest = last_lease(&live)?.max(before);
-    live.execute_batch(&format!(
-        "PRAGMA journal_mode = DELETE;
-         BEGIN IMMEDIATE;
-         DELETE FROM sqlite_sequence;
-         INSERT INTO sqlite_sequence (name, seq) VALUES ('containers', {highest});
-         COMMIT;"
-    ))?;
-    Ok(Restored {
-        registrations: row::load(&live, drop)?,
-        moved_to: None,
-    })
+/// Reads a backup of this version or an older one, migrating a copy in memory.
+fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
+    let file = open(backup)?;
+    match expect_current(&file) {
+        Ok(()) | Err(SqliteError::Outdated { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let mut memory = Connection::open_in_memory()?;
+    copy(&file, &mut memory)?;
+    verify(&memory, "integrity_check")?;
+    migrate(&memory)?;
+    let mut leases = Vec::new();
+    row::load(&memory, |lease| leases.push(lease))?;
+    Ok(leases)
 }
 
-fn restore_anew(
-    path: &Path,
-    backup: &Connection,
-    moved_to: Option<PathBuf>,
-) -> Result<Restored, StoreError> {
-    let (registrations, copy) = copy_beside(backup, path)?;
+/// Replaces all leases in one transaction; returns how many there are now.
+fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<usize, SqliteError> {
+    let change = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let now = OffsetDateTime::now_utc();
+    let mut live = HashSet::new();
+    row::load(&change, |lease| {
+        if lease.expires_at > now {
+            live.insert(lease.lease);
+        }
+    })?;
+    change.execute("DELETE FROM containers", [])?;
+    let count = leases.len();
+    for mut lease in leases {
+        if !live.contains(&lease.lease) {
+            lease.lease = LeaseId::generate();
+        }
+        row::insert(&change, &lease)?;
+    }
+    change.commit()?;
+    Ok(count)
+}
+
+/// Makes a registry in the place of a missing one; it appears complete or not at all.
+fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteError> {
+    let (mut conn, file) = temporary(path)?;
+    migrate(&conn)?;
+    let registrations = replace_leases(&mut conn, leases)?;
+    conn.close().map_err(|(_, error)| error)?;
     // Whoever owns the directory runs the server; we may be root.
     let directory = fs::metadata(parent(path)).map_err(failed(path))?;
-    chown(&copy, Some(directory.uid()), Some(directory.gid())).map_err(failed(&copy))?;
-    copy.persist(path)
+    chown(&file, Some(directory.uid()), Some(directory.gid())).map_err(failed(&file))?;
+    file.persist(path)
         .map_err(|error| failed(path)(error.error))?;
     sync_directory(path)?;
-    Ok(Restored {
-        registrations,
-        moved_to,
-    })
+    Ok(registrations)
 }
 
 /// Moves a damaged file away, with its journal: SQLite would play that into the new file. Older
 /// versions left a WAL.
-fn move_aside(path: &Path) -> Result<Option<PathBuf>, StoreError> {
+fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
     let now = now
@@ -141,7 +173,7 @@ fn move_aside(path: &Path) -> Result<Option<PathBuf>, StoreError> {
 }
 
 /// Whether the file was there; any other failure is one.
-fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, StoreError> {
+fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, SqliteError> {
     match done {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -150,21 +182,25 @@ fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, StoreError> {
 }
 
 /// A complete copy in a temporary file in the directory of `target`.
-fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), StoreError> {
-    let file = tempfile::NamedTempFile::new_in(parent(target)).map_err(failed(target))?;
-    let path = file.into_temp_path();
-    let mut conn = open(&path)?;
+fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), SqliteError> {
+    let (mut conn, file) = temporary(target)?;
     copy(from, &mut conn)?;
     // One file, without a WAL beside it, whatever the original has.
     conn.execute_batch("PRAGMA journal_mode = DELETE")?;
-    migrate(&conn)?;
     verify(&conn, "integrity_check")?;
     let registrations = row::load(&conn, drop)?;
     conn.close().map_err(|(_, error)| error)?;
-    Ok((registrations, path))
+    Ok((registrations, file))
 }
 
-fn copy(from: &Connection, to: &mut Connection) -> Result<(), StoreError> {
+/// An empty database in a temporary file in the directory of `target`.
+fn temporary(target: &Path) -> Result<(Connection, TempPath), SqliteError> {
+    let file = tempfile::NamedTempFile::new_in(parent(target)).map_err(failed(target))?;
+    let file = file.into_temp_path();
+    Ok((open(&file)?, file))
+}
+
+fn copy(from: &Connection, to: &mut Connection) -> Result<(), SqliteError> {
     let backup = Backup::new(from, to)?;
     for _ in 0..COPY_ATTEMPTS {
         if backup.step(-1)? == StepResult::Done {
@@ -172,16 +208,7 @@ fn copy(from: &Connection, to: &mut Connection) -> Result<(), StoreError> {
         }
         std::thread::sleep(COPY_PAUSE);
     }
-    Err(StoreError::Busy)
-}
-
-fn last_lease(conn: &Connection) -> Result<i64, StoreError> {
-    let highest = conn.query_row(
-        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'containers'",
-        [],
-        |row| row.get(0),
-    )?;
-    Ok(highest)
+    Err(SqliteError::Busy)
 }
 
 fn parent(path: &Path) -> &Path {
@@ -192,14 +219,14 @@ fn parent(path: &Path) -> &Path {
 }
 
 /// A rename is on disk once its directory is.
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+fn sync_directory(path: &Path) -> Result<(), SqliteError> {
     let directory = File::open(parent(path)).and_then(|directory| directory.sync_all());
     directory.map_err(failed(path))
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + use<> {
+fn failed(path: &Path) -> impl Fn(io::Error) -> SqliteError + use<> {
     let path = path.to_owned();
-    move |source| StoreError::Io {
+    move |source| SqliteError::Io {
         path: path.clone(),
         source,
     }

@@ -1,62 +1,20 @@
 //! One registration as a row: what goes into the file comes back the same.
 
-use addons::contract::{AuthMode, ContainerId, HostPattern, Level, Registration, Repo, Source};
+use addons::contract::{
+    AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source,
+};
 use rusqlite::{Connection, Row, params};
-use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
-use utoipa::ToSchema;
 
-use super::StoreError;
-use crate::registry::NewRegistration;
-
-/// A repository as it is written: its name, or its name with a push limit of its own.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum RepoEntry {
-    /// `owner/name`
-    Name(String),
-    /// The name, and how much one push to it may send.
-    WithLimit {
-        name: String,
-        max_receive_pack_bytes: u64,
-    },
-}
-
-impl From<&Repo> for RepoEntry {
-    fn from(repo: &Repo) -> Self {
-        let name = repo.name.to_string();
-        match repo.max_receive_pack_bytes {
-            None => Self::Name(name),
-            Some(max_receive_pack_bytes) => Self::WithLimit {
-                name,
-                max_receive_pack_bytes,
-            },
-        }
-    }
-}
-
-impl From<RepoEntry> for Repo {
-    fn from(entry: RepoEntry) -> Self {
-        let (name, max_receive_pack_bytes) = match entry {
-            RepoEntry::Name(name) => (name, None),
-            RepoEntry::WithLimit {
-                name,
-                max_receive_pack_bytes,
-            } => (name, Some(max_receive_pack_bytes)),
-        };
-        Self {
-            name: name.into(),
-            max_receive_pack_bytes,
-        }
-    }
-}
+use super::SqliteError;
+use crate::registry::RepoEntry;
 
 /// Reads row after row and answers how many there are; one that cannot be understood fails the
 /// whole, as any other damage does.
 pub(super) fn load(
     conn: &Connection,
     mut take: impl FnMut(Registration),
-) -> Result<usize, StoreError> {
+) -> Result<usize, SqliteError> {
     let mut statement = conn.prepare(
         "SELECT lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level
          FROM containers",
@@ -70,9 +28,9 @@ pub(super) fn load(
     Ok(count)
 }
 
-fn decode(row: &Row<'_>) -> Result<Registration, StoreError> {
-    let lease: i64 = row.get(0)?;
-    let bad = || StoreError::Row(lease);
+fn decode(row: &Row<'_>) -> Result<Registration, SqliteError> {
+    let lease: String = row.get(0)?;
+    let bad = || SqliteError::Row(lease.clone());
     let text = |index| row.get::<usize, String>(index);
     let optional = |index| row.get::<usize, Option<String>>(index);
 
@@ -85,7 +43,7 @@ fn decode(row: &Row<'_>) -> Result<Registration, StoreError> {
     let allowed_domains = optional(5)?.map(|json| decode_domains(&json).ok_or_else(bad));
     Ok(Registration {
         id,
-        lease: u64::try_from(lease).map_err(|_| bad())?,
+        lease: LeaseId::parse(&lease).ok_or_else(bad)?,
         source,
         repos: repos.into_iter().map(Repo::from).collect(),
         auth_mode: AuthMode::parse(&text(4)?).ok_or_else(bad)?,
@@ -102,59 +60,36 @@ fn decode_domains(json: &str) -> Option<Vec<HostPattern>> {
     patterns.collect()
 }
 
-/// Begins a lease with a number above every other and above the given one: whoever had the id or
-/// the address before is gone.
-pub(super) fn insert(
-    conn: &Connection,
-    new: &NewRegistration,
-    above: i64,
-    now: OffsetDateTime,
-) -> Result<Registration, StoreError> {
-    let address = match &new.source {
+/// Writes a lease in the place of every lease that has its id or its address.
+pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), SqliteError> {
+    let address = match &lease.source {
         Source::Address(address) => Some(address.to_string()),
         Source::Listener(_) => None,
     };
-    let repos: Vec<RepoEntry> = new.repos.iter().map(RepoEntry::from).collect();
-    let repos = serde_json::to_string(&repos)?;
-    let domains = new.allowed_domains.as_ref().map(|patterns| {
+    let repos: Vec<RepoEntry> = lease.repos.iter().map(RepoEntry::from).collect();
+    let domains = lease.allowed_domains.as_ref().map(|patterns| {
         let texts: Vec<String> = patterns.iter().map(HostPattern::to_string).collect();
         serde_json::to_string(&texts)
     });
-    let (created_at, expires_at) = (to_millis(now), to_millis(new.expires_at));
-    conn.execute(
-        "DELETE FROM containers WHERE id = ?1 OR address = ?2",
-        params![new.id.as_str(), address],
-    )?;
-    conn.execute(
+    conn.prepare_cached("DELETE FROM containers WHERE id = ?1 OR address = ?2")?
+        .execute(params![lease.id.as_str(), address])?;
+    conn.prepare_cached(
         "INSERT INTO containers
          (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
-         SELECT 1 + max(?9, coalesce(max(seq), 0)), ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
-         FROM sqlite_sequence WHERE name = 'containers'",
-        params![
-            new.id.as_str(),
-            address,
-            repos,
-            new.auth_mode.as_str(),
-            domains.transpose()?,
-            created_at,
-            expires_at,
-            Level::Public.as_str(),
-            above,
-        ],
-    )?;
-    let lease = conn.last_insert_rowid();
-    let bad = || StoreError::Row(lease);
-    Ok(Registration {
-        id: new.id.clone(),
-        lease: u64::try_from(lease).map_err(|_| bad())?,
-        source: new.source.clone(),
-        repos: new.repos.clone(),
-        auth_mode: new.auth_mode,
-        created_at: from_millis(created_at).ok_or_else(bad)?,
-        expires_at: from_millis(expires_at).ok_or_else(bad)?,
-        allowed_domains: new.allowed_domains.clone(),
-        level: Level::Public,
-    })
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    )?
+    .execute(params![
+        lease.lease.to_string(),
+        lease.id.as_str(),
+        address,
+        serde_json::to_string(&repos)?,
+        lease.auth_mode.as_str(),
+        domains.transpose()?,
+        to_millis(lease.created_at),
+        to_millis(lease.expires_at),
+        lease.level.as_str(),
+    ])?;
+    Ok(())
 }
 
 /// Milliseconds are what the file keeps, so that a lease is the same after a restart.
