@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::contract::{
-    Addon, Code, Denial, EntryMap, Flow, Kind, Lookup, Order, Outcome, Request, Response, Step,
-    Verdict,
+    Addon, Code, Denial, EntryMap, Flow, Kind, Lookup, Order, Outcome, Request, Response, Stage,
+    Step, Verdict, names,
 };
 use circuits::{Circuits, Probe, Way};
 
@@ -131,13 +131,13 @@ impl CircuitBreaker {
 
 impl Addon for CircuitBreaker {
     fn name(&self) -> &'static str {
-        "circuit_breaker"
+        names::CIRCUIT_BREAKER
     }
 
     fn order(&self) -> Order {
         Order {
-            after: &["identity"],
-            before: &["credentials"],
+            after: &[names::IDENTITY],
+            before: &[names::CREDENTIALS],
             ..Order::default()
         }
     }
@@ -182,11 +182,11 @@ impl Addon for CircuitBreaker {
 /// insists on and the host does not have.
 fn about(denial: &Denial) -> Option<About> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
-    match (denial.code(), denial.detail("step")?) {
-        (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, "connect" | "tls") => {
+    match (denial.code(), denial.stage()?) {
+        (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, Stage::Connect | Stage::Tls) => {
             Some(About::Host)
         }
-        (UpstreamUnreachable | UpstreamTimeout, "response") => Some(About::Answers),
+        (UpstreamUnreachable | UpstreamTimeout, Stage::Response) => Some(About::Answers),
         _ => None,
     }
 }
