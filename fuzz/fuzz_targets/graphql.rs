@@ -76,7 +76,7 @@ fn container() -> Container {
     let now = OffsetDateTime::now_utc();
     Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         repos: vec![Repo {
             name: "acme/web".into(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
-    Kind, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
+    Kind, LeaseId, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
 };
 use addons::git::{Git, GitSettings, PushWatch};
 use fixtures::send_body;
@@ -40,7 +40,7 @@ fn pushed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let now = OffsetDateTime::now_utc();
     let container = Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         repos: vec![Repo {
             name: "acme/web".into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     Addon, AuthMode, BodyOut, Client, Container, ContainerId, Endpoint, FlowStart, Host, Kind,
-    Level, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
+    LeaseId, Level, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
 };
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use bytes::Bytes;
@@ -64,7 +64,7 @@ fn flow(host: Host) -> Option<Flow> {
     let source = Source::Listener(id.clone());
     let container = Container::new(Registration {
         id,
-        lease: 1,
+        lease: LeaseId::generate(),
         source: source.clone(),
         repos: Vec::new(),
         auth_mode: AuthMode::User,

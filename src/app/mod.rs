@@ -32,7 +32,8 @@ use crate::config::{self, AuditConfig, Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
 use crate::outbound::{ForgeClient, TokenSources, Traces};
-use crate::registry::{FILE_NAME, Registry};
+use crate::registry::Registry;
+use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
@@ -125,7 +126,7 @@ impl App {
             Arc::clone(&provider),
         )?;
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
-        let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
+        let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
         let client = Arc::new(OutboundClient::default());

@@ -101,11 +101,16 @@ impl Session {
     /// Holds a flow to the lease that this connection is bound to, so that it ends with the
     /// lease. A container that was registered after its connection was made must make another.
     pub fn is_bound(&self, flow: &Flow) -> Verdict {
-        let bound = self.container.as_ref().map(|container| container.lease);
-        if flow.known_container().map(|container| container.lease) == bound {
-            return Ok(());
+        let is_bound = match (&self.container, flow.known_container()) {
+            (Some(bound), Some(found)) => Arc::ptr_eq(bound, found),
+            (None, None) => true,
+            _ => false,
+        };
+        if is_bound {
+            Ok(())
+        } else {
+            Err(unknown_source())
         }
-        Err(unknown_source())
     }
 
     /// Whether the lease still holds: what broke off with it is nobody's fault.

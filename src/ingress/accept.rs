@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Client, Container, Source, fold_address};
+use addons::contract::{Client, Container, LeaseId, Source, fold_address};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Engine;
@@ -61,7 +61,7 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
 
 /// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
 /// not become its successor.
-fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<u64>) {
+fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<LeaseId>) {
     let snapshot = engine.service.snapshot();
     let Some((connection, runtime)) = Connection::admit(Arc::clone(engine), &snapshot, client)
     else {

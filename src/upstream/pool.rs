@@ -284,7 +284,9 @@ pub async fn ready(connection: &mut Http1) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use addons::contract::{AuthMode, ContainerId, Host, Level, Registration, Scheme, Source};
+    use addons::contract::{
+        AuthMode, ContainerId, Host, LeaseId, Level, Registration, Scheme, Source,
+    };
     use time::OffsetDateTime;
 
     use super::*;
@@ -294,7 +296,7 @@ mod tests {
         let now = OffsetDateTime::now_utc();
         Container::new(Registration {
             id: ContainerId::parse("web").unwrap(),
-            lease: 1,
+            lease: LeaseId::generate(),
             source: Source::Address(Ipv4Addr::LOCALHOST.into()),
             repos: Vec::new(),
             auth_mode: AuthMode::User,

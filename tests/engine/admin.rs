@@ -26,7 +26,8 @@ use unified_proxy::admin::{
     self, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
 };
 use unified_proxy::config::AuditConfig;
-use unified_proxy::registry::{FILE_NAME, Registry};
+use unified_proxy::registry::Registry;
+use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
 
 /// A server on a socket in a directory of its own.
@@ -91,7 +92,10 @@ struct Answer {
 impl Server {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let registry = Registry::open(directory.path().join(FILE_NAME), directory.path());
+        let registry = Registry::open(
+            SqliteStore::new(directory.path().join(FILE_NAME)),
+            directory.path(),
+        );
         let dns = Arc::new(AtomicBool::new(true));
         let metrics = prometheus::Registry::new();
         let audit = AuditConfig {

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use addons::contract::{AuthMode, ContainerId, Level, Registration, Source};
+use addons::contract::{AuthMode, ContainerId, LeaseId, Level, Registration, Source};
 use addons::credentials::oauth::{Provider, TokenUrl};
 use prometheus::Opts;
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ fn container() -> Arc<Container> {
     let now = OffsetDateTime::now_utc();
     Arc::new(Container::new(Registration {
         id: ContainerId::parse("web").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(Ipv4Addr::LOCALHOST.into()),
         repos: Vec::new(),
         auth_mode: AuthMode::Bot,

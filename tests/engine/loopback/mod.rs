@@ -50,7 +50,7 @@ impl FakeContainers {
             let now = OffsetDateTime::now_utc();
             let container = Container::new(Registration {
                 id: ContainerId::parse(text).unwrap(),
-                lease: 1,
+                lease: LeaseId::generate(),
                 source: Source::Address(address),
                 repos: Vec::new(),
                 auth_mode: AuthMode::User,
