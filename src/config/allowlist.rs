@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
+use addons::contract::settings::{At, Document};
 use addons::contract::{Entry, EntryMap, HostPattern, Level, TypeMap};
-
-use super::decode::At;
-use super::document::Document;
 
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 

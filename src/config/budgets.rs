@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use addons::contract::settings::{At, Fields};
 use addons::contract::{EntryMap, HostPattern};
 
-use super::decode::{At, Fields};
 use super::{CircuitBreaker, CircuitBreakers, RateLimit, RateLimits};
 
 /// Zero would be a switch in disguise, and more than a million is no limit.

@@ -6,13 +6,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use addons::contract::settings::{At, Document, Fields, Scalar, Variable};
 use addons::contract::{Authority, ContainerId, Host};
 use http::HeaderName;
 
-use super::decode::{At, Fields};
-use super::document::Document;
 use super::tokens;
-use super::tree::{Scalar, Variable};
 use super::{CredentialConfig, CredentialKind, GitHost, SecretConfig};
 
 const HTTPS_PORT: u16 = 443;

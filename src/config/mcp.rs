@@ -1,6 +1,6 @@
 //! `mcp.yaml`, which a later version reads: here only its outline is checked.
 
-use super::document::{Document, check_version};
+use addons::contract::settings::{Document, check_version};
 
 /// The keys of `mcp.yaml` itself.
 const KEYS: [&str; 8] = [

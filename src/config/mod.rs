@@ -1,37 +1,30 @@
 //! The configuration: one file of code for each YAML file, parsed whole into one immutable value.
 //!
-//! A file becomes a tree that knows its places (`tree`), variables are expanded in its scalars
-//! (`expand`), and small readers make values of it (`decode`), gathering every error on the way.
+//! The reader with places, variables and the report is `addons::contract::settings`.
 
 mod allowlist;
 mod budgets;
 mod collector;
 mod credentials;
-mod decode;
-mod document;
-mod expand;
+mod files;
 mod mcp;
 mod policy;
 mod proxy;
-mod report;
 mod tokens;
-mod tree;
 mod types;
-mod units;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use addons::contract::settings::Report;
+pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::{Entry, EntryMap, Host, HostPattern};
 
 pub use collector::Collector;
 use credentials::Credentials;
-use document::Document;
 use proxy::Proxy;
-use report::Report;
-pub use report::{ConfigError, ConfigErrors};
 pub use types::*;
 
 /// The files of a configuration directory.
@@ -104,7 +97,7 @@ pub fn load_with(
 ) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
-    let open = |name| Document::open(dir, name, Some(env), &report);
+    let open = |name| files::open(dir, name, Some(env), &report);
     let [proxy, allowlist, policy, credentials] = [
         "proxy.yaml",
         "allowlist.yaml",
@@ -113,7 +106,7 @@ pub fn load_with(
     ]
     .map(open);
     // Not expanded: its variables belong to a part that does not run.
-    let mcp = Document::open(dir, "mcp.yaml", None, &report);
+    let mcp = files::open(dir, "mcp.yaml", None, &report);
     mcp::check(&mcp);
     let documents = [&proxy, &allowlist, &policy, &credentials, &mcp];
     let files = FILES.into_iter().zip(documents);
@@ -143,7 +136,7 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
     check_directory(dir, &report)?;
-    let document = Document::open(dir, "proxy.yaml", Some(&env), &report);
+    let document = files::open(dir, "proxy.yaml", Some(&env), &report);
     let proxy = proxy::read(&document, profile, &env);
     let socket = proxy.config.listen.admin;
     report.finish()?;

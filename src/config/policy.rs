@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use addons::contract::settings::{At, Document, Fields};
 use addons::contract::{EntryMap, Host, HostPattern};
 use http::Method;
 use regex::RegexBuilder;
 
 use super::budgets;
-use super::decode::{At, Fields};
-use super::document::Document;
 use super::{ApiPolicy, Effect, GitConfig, GitHost, PolicyConfig, RuleConfig};
 
 /// The memory that one compiled pattern may take; sensible ones take a hundredth.

@@ -6,13 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use addons::contract::settings::{At, Document, Env, Fields};
 use addons::contract::{EntryMap, Host, HostPattern, fold_address};
 use ipnet::IpNet;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-use super::decode::{At, Fields};
-use super::document::Document;
-use super::expand::Env;
 use super::{
     AuditConfig, Collector, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig,
     StaticAddress, TlsConfig, UpstreamConfig,

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use addons::contract::Host;
+use addons::contract::settings::{At, Fields};
 use addons::credentials::github_app::Installation;
 use addons::credentials::oauth::{Login, Provider, TokenUrl};
 
-use super::decode::{At, Fields};
 use super::{GitHost, GithubAppConfig, OauthConfig, SecretConfig};
 
 const PROVIDERS: [(&str, Provider); 5] = [

@@ -19,6 +19,7 @@ mod message;
 mod outside;
 mod path;
 mod permit;
+pub mod settings;
 mod slots;
 mod type_map;
 

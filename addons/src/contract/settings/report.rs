@@ -67,6 +67,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// Adds an error.
     pub fn error(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
         let same_file = errors.iter().filter(|e| e.file == error.file).count();
@@ -83,6 +84,7 @@ impl Report {
         }
     }
 
+    /// Adds a warning.
     pub fn warn(&self, warning: String) {
         self.warnings.borrow_mut().push(warning);
     }
@@ -101,7 +103,9 @@ impl Report {
 /// The report, as one file speaks to it.
 #[derive(Clone, Copy)]
 pub struct FileReport<'a> {
+    /// The file's name.
     pub file: &'a Arc<str>,
+    /// Takes the errors of all files.
     pub report: &'a Report,
 }
 

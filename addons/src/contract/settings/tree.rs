@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use addons::contract::HostPattern;
+use crate::contract::HostPattern;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use zeroize::Zeroizing;
 
@@ -21,7 +21,9 @@ const MAX_KEY_LENGTH: usize = 256;
 /// A line and a column, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The line.
     pub line: usize,
+    /// The column, in characters.
     pub column: usize,
 }
 
@@ -49,13 +51,18 @@ pub enum Value {
     Refused,
 }
 
+/// A key of a mapping.
 pub struct Key {
+    /// Its text.
     pub name: String,
+    /// Where it begins.
     pub place: Place,
 }
 
+/// A value that is neither a list nor a mapping.
 #[derive(Default)]
 pub struct Scalar {
+    /// Its text, expanded.
     pub text: Zeroizing<String>,
     /// In quotes or a block: text, whatever it looks like.
     pub quoted: bool,
@@ -65,6 +72,7 @@ pub struct Scalar {
 
 /// A variable that a scalar names.
 pub struct Variable {
+    /// Its name.
     pub name: String,
     /// Whether it added nothing.
     pub empty: bool,

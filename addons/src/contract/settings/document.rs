@@ -1,20 +1,14 @@
-//! One file of the directory, read, parsed and expanded.
+//! One configuration file, parsed and expanded.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::Path;
+use std::fmt::Display;
 use std::sync::Arc;
 
-use addons::contract::Origin;
-use zeroize::Zeroizing;
+use crate::contract::Origin;
 
 use super::decode::{At, Fields};
 use super::expand::{Env, expand};
 use super::report::{FileReport, Report};
 use super::tree::{self, Node, Place, Value};
-
-/// The largest file that is read; the largest sensible one is a tenth of it.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A configuration file, or what stands for one that is absent.
 pub struct Document<'a> {
@@ -31,26 +25,40 @@ enum Content {
 }
 
 impl<'a> Document<'a> {
-    /// Reads a file of the directory. With `env`, variables are expanded.
-    pub fn open(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Self {
+    /// Parses a file's bytes. With `env`, variables are expanded.
+    pub fn parse(name: &str, bytes: &[u8], env: Option<Env<'_>>, report: &'a Report) -> Self {
         let name: Arc<str> = name.into();
         let file = FileReport {
             file: &name,
             report,
         };
-        let content = match read(&dir.join(&*name)) {
-            Ok(None) => Content::Absent,
-            Ok(Some(bytes)) => parse(&bytes, env, file),
-            Err(error) => {
-                file.refuse_file(format!("cannot be read: {error}"));
-                Content::Broken
-            }
-        };
+        let content = parse(bytes, env, file);
         Self {
             name,
             report,
             content,
         }
+    }
+
+    /// Stands for a file that does not exist: each key has its default.
+    pub fn absent(name: &str, report: &'a Report) -> Self {
+        Self {
+            name: name.into(),
+            report,
+            content: Content::Absent,
+        }
+    }
+
+    /// Stands for a file that exists and cannot be read, and reports that.
+    pub fn unreadable(name: &str, error: &dyn Display, report: &'a Report) -> Self {
+        let document = Self {
+            name: name.into(),
+            report,
+            content: Content::Broken,
+        };
+        let message = format!("cannot be read: {error}");
+        document.report().refuse_file(message);
+        document
     }
 
     /// Whether there is no such file.
@@ -132,27 +140,6 @@ fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content 
         expand(&mut root, "", env, report);
     }
     Content::Read(root)
-}
-
-/// `None` where there is no such file; a link that leads nowhere is an error.
-fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-        Ok(_) => {}
-    }
-    // Asked before it is opened: opening a pipe waits for a writer.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Zeroizing::new(Vec::new());
-    File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other("it is larger than 1 MB"));
-    }
-    Ok(Some(bytes))
 }
 
 /// The place behind a valid text.
