@@ -3,12 +3,11 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use crate::contract::Origin;
-
-use super::decode::{At, Fields};
 use super::expand::{Env, expand};
+use super::fields::{self, Fields};
 use super::report::{FileReport, Report};
-use super::tree::{self, Node, Place, Value};
+use super::setting::Setting;
+use super::tree::{self, Mapping, Node, Place, Value};
 
 /// A configuration file, or what stands for one that is absent.
 pub struct Document<'a> {
@@ -66,7 +65,7 @@ impl<'a> Document<'a> {
         matches!(self.content, Content::Absent)
     }
 
-    /// Where to complain about it.
+    /// Takes what is wrong with the file.
     pub fn report(&self) -> FileReport<'_> {
         FileReport {
             file: &self.name,
@@ -74,45 +73,39 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The same as an origin.
-    pub fn origin(&self, place: Place) -> Origin {
-        Origin {
-            file: self.name.clone(),
-            line: place.line,
-        }
-    }
-
-    /// Decodes the keys below `version`; every key is absent where the file is, or is broken.
-    pub fn decode<'d, T>(&'d self, read: impl FnOnce(&mut Fields<'d>) -> T) -> T {
-        let absent = || Fields::absent(self.report(), String::new());
-        match &self.content {
-            Content::Read(node) => {
-                let fields = At::root(node, self.report()).fields();
-                let known = fields.is_some();
-                fields.unwrap_or_else(absent).read(|fields| {
-                    match fields.find("version") {
-                        Some(version) => check_version(&version),
-                        None if known => fields.refuse("version", "is missing: write version: 1"),
-                        None => {}
-                    }
-                    read(fields)
-                })
+    /// The keys of the file, and `version` checked. Every key is absent where the file is absent
+    /// or broken.
+    pub fn fields(&self) -> Fields<'_> {
+        let fields = self.root().and_then(|root| root.fields());
+        let fields = fields.unwrap_or_else(|| Fields::absent(self.report(), String::new()));
+        match fields.find("version") {
+            Some(version) => check_version(&version),
+            None if fields.is_present() => {
+                fields.refuse("version", "is missing: write version: 1");
             }
-            Content::Absent | Content::Broken => absent().read(read),
+            None => {}
         }
+        fields
     }
 
     /// The root, where the file was read.
-    pub fn root(&self) -> Option<At<'_>> {
+    pub fn root(&self) -> Option<Setting<'_>> {
         match &self.content {
-            Content::Read(node) => Some(At::root(node, self.report())),
+            Content::Read(node) => Some(Setting::root(node, self.report())),
             Content::Absent | Content::Broken => None,
+        }
+    }
+
+    /// Reports the keys that no reader claimed. To be called after all of them.
+    pub fn refuse_unknown_keys(&self) {
+        if let Content::Read(node) = &self.content {
+            fields::refuse_unknown_keys(node, "", self.report());
         }
     }
 }
 
-/// There is one version so far.
-pub fn check_version(version: &At<'_>) {
+/// Refuses any version but 1.
+pub fn check_version(version: &Setting<'_>) {
     const WRONG: &str = "must be 1, the only version there is";
     if version.plain(WRONG).is_some_and(|text| text != "1") {
         version.refuse(WRONG);
@@ -131,10 +124,10 @@ fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content 
     let Ok(root) = tree::parse(text, report) else {
         return Content::Broken;
     };
-    // An empty document is one without keys: it lacks its version and is told so.
+    // An empty document is one without keys: its version is missing, which is an error.
     let mut root = root.unwrap_or(Node {
         place: Place { line: 1, column: 1 },
-        value: Value::Mapping(Vec::new()),
+        value: Value::Mapping(Mapping::default()),
     });
     if let Some(env) = env {
         expand(&mut root, "", env, report);

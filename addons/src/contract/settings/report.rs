@@ -67,9 +67,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds an error.
+    /// Adds an error, once if several readers report the same.
     pub fn error(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
+        if errors.contains(&error) {
+            return;
+        }
         let same_file = errors.iter().filter(|e| e.file == error.file).count();
         match same_file.cmp(&MAX_ERRORS_PER_FILE) {
             Ordering::Less => errors.push(error),
