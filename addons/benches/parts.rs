@@ -53,7 +53,7 @@ impl PushWatch for Silent {
 }
 
 fn git() -> Git {
-    Git::new(GitSettings {
+    let settings = GitSettings {
         hosts: Host::parse("github.com").into_iter().collect(),
         bot_branch_prefixes: Vec::new(),
         allow_branch_deletion: false,
@@ -61,9 +61,8 @@ fn git() -> Git {
         report_push_denials: true,
         warning_bytes: 50 << 20,
         hard_limit_bytes: 100 << 20,
-        reachable: Arc::new(|_, _, _| true),
-        watch: Arc::new(Silent),
-    })
+    };
+    Git::new(settings, Arc::new(|_, _, _| true), Arc::new(Silent))
 }
 
 /// Commands of a push as pkt-lines, and the beginning of a pack.

@@ -6,7 +6,6 @@ mod descriptors;
 mod dev;
 mod explain;
 mod failure;
-mod github;
 mod health;
 mod listeners;
 mod reload;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
-use addons::observe::{Audit, AuditSettings, Metrics};
+use addons::observe::{Audit, Metrics};
 use addons::rate_limit::RateBuckets;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +27,7 @@ pub use dev::DevOptions;
 pub use failure::Failure;
 
 use crate::admin::{self, AdminState};
-use crate::config::{self, AuditConfig, Config, Profile};
+use crate::config::{self, Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
 use crate::outbound::{ForgeClient, TokenSources, Traces};
@@ -146,7 +145,8 @@ impl App {
         metrics.register(Box::new(collector)).map_err(ours)?;
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let audit = audit(&proxy.audit, &log, &metrics).map_err(ours)?;
+        let audit = Audit::new(config.addons.audit, log.flow_log(), &metrics).map_err(ours)?;
+        let audit = Arc::new(audit);
         let workers = Workers::start().map_err(ours)?;
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
@@ -317,20 +317,6 @@ impl Running {
         self.app.audit.flush();
         self.app.log.finish();
     }
-}
-
-/// What tells the audit log, and those who follow flows as they end.
-fn audit(
-    config: &AuditConfig,
-    log: &AuditLog,
-    metrics: &prometheus::Registry,
-) -> prometheus::Result<Arc<Audit>> {
-    let settings = AuditSettings {
-        sink: log.flow_log(),
-        lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
-        bytes_per_minute_per_container: build::at_least_one(config.bytes_per_minute_per_container),
-    };
-    Audit::new(settings, metrics).map(Arc::new)
 }
 
 /// Writes folded audit lines when their time has come.

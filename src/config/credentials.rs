@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use addons::contract::settings::{Document, Fields, Scalar, Setting, Variable};
 use addons::contract::{Authority, ContainerId, Host};
+use addons::forges::ForgeHosts;
 use http::HeaderName;
 
 use super::tokens;
-use super::{CredentialConfig, CredentialKind, GitHost, SecretConfig};
+use super::{CredentialConfig, CredentialKind, SecretConfig};
 
 const HTTPS_PORT: u16 = 443;
 
@@ -40,7 +41,7 @@ pub struct Credentials {
 }
 
 /// Decodes the file; without one nothing is injected. An App asks the API of one of `git`.
-pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
+pub fn read(document: &Document<'_>, git: &[ForgeHosts]) -> Credentials {
     let mut credentials = Credentials {
         active: Vec::new(),
         hosts: Vec::new(),
@@ -155,7 +156,7 @@ impl Secret<'_> {
     }
 }
 
-fn entry<'a>(fields: &Fields<'a>, at: &Setting<'a>, git: &[GitHost]) -> Option<Entry<'a>> {
+fn entry<'a>(fields: &Fields<'a>, at: &Setting<'a>, git: &[ForgeHosts]) -> Option<Entry<'a>> {
     let name = fields.need("name").and_then(|at| at.parse(name));
     let hosts = fields
         .need("hosts")
@@ -198,7 +199,7 @@ fn limit<T>(
 fn kind<'a>(
     fields: &Fields<'a>,
     at: &Setting<'a>,
-    (hosts, git): (&[(Host, u16)], &[GitHost]),
+    (hosts, git): (&[(Host, u16)], &[ForgeHosts]),
     secrets: &mut Vec<Secret<'a>>,
 ) -> Option<CredentialKind> {
     let secrets = RefCell::new(secrets);

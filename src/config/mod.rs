@@ -2,13 +2,10 @@
 //!
 //! The reader with places, variables and the report is `addons::contract::settings`.
 
-mod allowlist;
-mod budgets;
 mod collector;
 mod credentials;
 mod files;
 mod mcp;
-mod policy;
 mod proxy;
 mod tokens;
 mod types;
@@ -16,15 +13,15 @@ mod types;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
-use addons::contract::settings::{Env, Files, Report};
-use addons::contract::{Entry, EntryMap, Host, HostPattern};
+use addons::contract::settings::{Document, Env, Files, Passthrough, Report};
+use addons::contract::{Allowlist, Host};
+use addons::forges::ForgeHosts;
 
 pub use collector::Collector;
 use credentials::Credentials;
-use proxy::Proxy;
 pub use types::*;
 
 /// The files of a configuration directory.
@@ -107,19 +104,19 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     let names = FILES.into_iter().zip(documents);
     let names = names.filter(|(_, document)| !document.is_absent());
     let names = names.map(|(name, _)| name).collect();
-    let proxy = proxy::read(&files.proxy, profile, env);
-    let allowlist = allowlist::read(&files.allowlist);
-    let policy = policy::read(&files.policy);
-    let credentials = credentials::read(&files.credentials, &policy.git.hosts);
+    let proxy = proxy::read(&files, profile, env);
+    let addons = Settings::read(&files);
+    addons.check(&files);
+    let forges = &addons.github.hosts;
+    let credentials = credentials::read(&files.credentials, forges);
+    check_passthrough(&files, &credentials);
+    let credentials = credentials.active;
+    warn_of_personal_tokens(forges, &credentials, &report);
+    warn_of_unlisted_hosts(&addons.allowlist, &credentials, &report);
     files.refuse_unknown_keys();
-    check_passthrough(&proxy, &policy, &credentials);
-    warn_of_personal_tokens(&policy, &credentials.active, &report);
-    warn_of_unlisted_hosts(&allowlist, &credentials.active, &report);
-    let (proxy, credentials) = (proxy.config, credentials.active);
     Ok(Config {
         proxy,
-        allowlist,
-        policy,
+        addons,
         credentials,
         files: names,
         warnings: report.finish()?,
@@ -142,12 +139,20 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
     check_directory(dir, &report)?;
-    let document = files::open(dir, "proxy.yaml", Some(&env), &report);
-    let proxy = proxy::read(&document, profile, &env);
-    document.refuse_unknown_keys();
-    let socket = proxy.config.listen.admin;
+    let absent = |name| Document::absent(name, &report);
+    let files = Files {
+        proxy: files::open(dir, "proxy.yaml", Some(&env), &report),
+        allowlist: absent("allowlist.yaml"),
+        policy: absent("policy.yaml"),
+        credentials: absent("credentials.yaml"),
+    };
+    let proxy = proxy::read(&files, profile, &env);
+    // So that their keys are known.
+    Settings::read(&files);
+    files.refuse_unknown_keys();
+    drop(files);
     report.finish()?;
-    Ok(socket)
+    Ok(proxy.listen.admin)
 }
 
 /// The directory must be one; a YAML file in it that nobody reads may be a misspelt one.
@@ -176,13 +181,10 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
 }
 
 /// A token that is the same for all containers reaches what its owner reaches.
-fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], report: &Report) {
+fn warn_of_personal_tokens(forges: &[ForgeHosts], active: &[CredentialConfig], report: &Report) {
     let is_git = |host: &Host| {
-        policy
-            .git
-            .hosts
-            .iter()
-            .any(|git| git.all_hosts().any(|h| h == host))
+        let mut hosts = forges.iter().flat_map(ForgeHosts::all_hosts);
+        hosts.any(|of_forge| of_forge == host)
     };
     for entry in active {
         let is_token = matches!(
@@ -199,11 +201,7 @@ fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], r
 }
 
 /// No request gets as far as a credential for a host that the allowlist denies.
-fn warn_of_unlisted_hosts(
-    allowlist: &EntryMap<Arc<Entry>>,
-    active: &[CredentialConfig],
-    report: &Report,
-) {
+fn warn_of_unlisted_hosts(allowlist: &Allowlist, active: &[CredentialConfig], report: &Report) {
     for credential in active {
         let (name, origin) = (&credential.name, &credential.origin);
         for (host, port) in &credential.hosts {
@@ -221,54 +219,10 @@ fn warn_of_unlisted_hosts(
     }
 }
 
-/// What is tunnelled unread can neither be held to git rules nor be given a credential.
-fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &Credentials) {
-    let git = policy.git.hosts.iter().flat_map(GitHost::all_hosts);
-    let guarded: Vec<(&Host, String)> = git
-        .map(|host| (host, "has git rules".to_owned()))
-        .chain(
-            credentials
-                .hosts
-                .iter()
-                .map(|(host, name)| (host, format!("has the credential {name}"))),
-        )
-        .collect();
-    for (pattern, at) in &proxy.passthrough {
-        let mut map = EntryMap::default();
-        map.insert(pattern.clone(), ());
-        for (host, reason) in &guarded {
-            if map.find(host).is_some() {
-                at.refuse(format!("{host} {reason}: it cannot be tunnelled unread"));
-            }
-        }
-        let unread = policy.rules.iter().filter(|rule| {
-            let looks_inside = !rule.methods.is_empty() || !rule.paths.is_empty();
-            let mut hosts = rule.hosts.iter();
-            looks_inside
-                && rule.effect != Effect::Allow
-                && (rule.hosts.is_empty() || hosts.any(|(host, _)| overlap(&host, pattern)))
-        });
-        for rule in unread {
-            let (name, origin) = (&rule.name, &rule.origin);
-            at.refuse(format!(
-                "rule {name} at {origin} judges requests there: they cannot be tunnelled unread"
-            ));
-        }
-    }
-}
-
-/// Whether a host can match both.
-fn overlap(one: &HostPattern, other: &HostPattern) -> bool {
-    use HostPattern::{Below, Exactly};
-    let is_below = |name: &str, base: &str| {
-        let rest = name.strip_suffix(base);
-        rest.is_some_and(|rest| rest.ends_with('.'))
-    };
-    match (one, other) {
-        (Exactly(one), Exactly(other)) => one == other,
-        (Exactly(host), Below(base)) | (Below(base), Exactly(host)) => {
-            host.name().is_some_and(|name| is_below(name, base))
-        }
-        (Below(one), Below(other)) => one == other || is_below(one, other) || is_below(other, one),
+/// A request that is tunnelled unread cannot be given a credential.
+fn check_passthrough(files: &Files<'_>, credentials: &Credentials) {
+    let passthrough = Passthrough::read(files);
+    for (host, name) in &credentials.hosts {
+        passthrough.refuse_host(host, &format!("has the credential {name}"));
     }
 }

@@ -7,8 +7,9 @@ use addons::contract::Host;
 use addons::contract::settings::{Fields, Setting};
 use addons::credentials::github_app::Installation;
 use addons::credentials::oauth::{Login, Provider, TokenUrl};
+use addons::forges::ForgeHosts;
 
-use super::{GitHost, GithubAppConfig, OauthConfig, SecretConfig};
+use super::{GithubAppConfig, OauthConfig, SecretConfig};
 
 const PROVIDERS: [(&str, Provider); 5] = [
     ("codex", Provider::Codex),
@@ -78,7 +79,7 @@ fn known_or_given<'a, T>(
 pub fn github_app<'a>(
     at: &Setting<'a>,
     hosts: &[(Host, u16)],
-    git: &[GitHost],
+    git: &[ForgeHosts],
     keep: &mut impl FnMut(Setting<'a>) -> Option<SecretConfig>,
 ) -> Option<GithubAppConfig> {
     let host = git_host_of(hosts, git);
@@ -134,13 +135,13 @@ fn id(text: &str) -> Result<String, &'static str> {
 }
 
 /// The git host that some of the hosts belong to.
-fn git_host_of<'g>(hosts: &[(Host, u16)], git: &'g [GitHost]) -> Option<&'g GitHost> {
+fn git_host_of<'g>(hosts: &[(Host, u16)], git: &'g [ForgeHosts]) -> Option<&'g ForgeHosts> {
     let is_named = |host: &Host| hosts.iter().any(|(named, _)| named == host);
     git.iter().find(|git| git.all_hosts().any(is_named))
 }
 
 /// An Enterprise server has its API under a path of its own host.
-fn api_of(git: &GitHost) -> (Host, &'static str) {
+fn api_of(git: &ForgeHosts) -> (Host, &'static str) {
     match &git.api {
         Some(api) if *api != git.host => (api.clone(), ""),
         _ => (git.host.clone(), "/api/v3"),

@@ -29,7 +29,7 @@ pub use chain::{Chain, OrderError, ResolvePermit};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
-pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
+pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use flow::{
     Client, Counters, Flow, FlowId, Kind, LeaseHandle, Note, Outcome, Principal, Record, Scheme,
     System,
