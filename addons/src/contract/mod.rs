@@ -16,6 +16,7 @@ mod git;
 mod host;
 mod judge;
 mod message;
+pub mod names;
 mod outside;
 mod path;
 mod permit;
@@ -27,7 +28,7 @@ pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
 pub use chain::{Chain, OrderError, ResolvePermit};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
-pub use denial::{Answer, Code, Denial, Fault, Verdict};
+pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use flow::{

@@ -5,10 +5,11 @@ mod example;
 
 use std::sync::Arc;
 
-use crate::fixtures::{code, container, flow_of, request};
 use addons::contract::{Code, Kind};
 use example::{Freeze, Freezes};
 use http::Method;
+
+use crate::fixtures::{code, container, flow_of, request};
 
 struct Frozen(&'static str);
 
