@@ -1,7 +1,7 @@
 //! `${NAME}` and `${NAME:-default}` inside scalars.
 //!
-//! It happens after parsing and to each scalar alone, so what a variable holds can never become
-//! YAML.
+//! Variables are expanded after parsing, in each scalar by itself, so that their values can never
+//! become YAML.
 
 use zeroize::Zeroizing;
 
