@@ -14,7 +14,7 @@ mod live;
 pub mod outbound;
 pub mod registry;
 mod runtime;
-mod secrets;
+mod secret_files;
 pub mod snapshot;
 pub mod telemetry;
 pub mod tls;

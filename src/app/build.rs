@@ -22,7 +22,7 @@ use super::github;
 use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
 use crate::outbound::{TokenSources, Traces};
 use crate::registry::Registry;
-use crate::secrets;
+use crate::secret_files;
 use crate::snapshot::Snapshot;
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
@@ -283,14 +283,16 @@ fn fixed_kind(config: &config::CredentialKind) -> Option<CredentialKind> {
         config::CredentialKind::SetHeaders(headers) => {
             let headers = headers
                 .iter()
-                .map(|(name, secret)| (name.clone(), secrets::source(secret)));
+                .map(|(name, secret)| (name.clone(), secret_files::source(secret)));
             CredentialKind::SetHeaders(headers.collect())
         }
         config::CredentialKind::Basic { username, password } => CredentialKind::Basic {
             username: username.clone(),
-            password: secrets::source(password),
+            password: secret_files::source(password),
         },
-        config::CredentialKind::Bearer(secret) => CredentialKind::Bearer(secrets::source(secret)),
+        config::CredentialKind::Bearer(secret) => {
+            CredentialKind::Bearer(secret_files::source(secret))
+        }
         config::CredentialKind::GithubApp(_) | config::CredentialKind::Oauth(_) => return None,
     })
 }

@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 use super::wipe;
 use crate::config::GithubAppConfig;
-use crate::secrets;
+use crate::secret_files;
 use crate::upstream::OutboundClient;
 
 /// How long before its end a token is minted anew: GitHub's last an hour.
@@ -79,7 +79,7 @@ impl AppTokens {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             name: name.into(),
             config: config.clone(),
-            key: secrets::source(&config.private_key),
+            key: secret_files::source(&config.private_key),
             client,
             principal: Arc::new(principal),
             owner: OnceLock::new(),

@@ -8,7 +8,7 @@ use addons::credentials::{Fetched, Token};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use super::token_file::Version;
+use crate::secret_files::replacement::Version;
 
 /// How long before its end a token is refreshed: requests under way outlive it.
 const AHEAD: Duration = Duration::from_secs(300);

@@ -1,11 +1,9 @@
 //! What the appliance asks for on its own behalf, and the tokens that it gets that way.
 
-mod file_lock;
 mod forge;
 mod github_app;
 mod login;
 mod oauth;
-mod token_file;
 mod token_sources;
 mod traces;
 

@@ -18,12 +18,12 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::{JoinHandle, spawn_blocking};
 use zeroize::Zeroizing;
 
-use super::file_lock::FileLock;
 use super::login::{Held, LoginState, Seen};
-use super::token_file::{self, Replacement, Version};
 use super::wipe;
 use crate::config::OauthConfig;
-use crate::secrets;
+use crate::secret_files;
+use crate::secret_files::lock::FileLock;
+use crate::secret_files::replacement::{self as token_file, Replacement, Version};
 use crate::upstream::OutboundClient;
 
 /// One login and its token file. Lives over reloads, so that no two ever refresh it at once.
@@ -75,7 +75,7 @@ impl OauthTokens {
             name: name.into(),
             config: config.clone(),
             file,
-            client_secret: config.client_secret.as_ref().map(secrets::source),
+            client_secret: config.client_secret.as_ref().map(secret_files::source),
             client,
             principal: Arc::new(principal),
             refreshes,
