@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind, Credentials};
-use addons::git::{Git, GitSettings, PushWatch};
+use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fixtures::{container, entry, flow_of, request, send_body};
@@ -63,6 +63,7 @@ fn git() -> Git {
         hard_limit_bytes: 100 << 20,
         reachable: Arc::new(|_, _, _| true),
         watch: Arc::new(Silent),
+        metrics: Arc::new(GitMetrics::new(&prometheus::Registry::new()).unwrap()),
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::{Chain, Container, Containers, EntryMap, Host, HostSet, OwnAddresses};
 use addons::credentials::{Credential, CredentialKind, TokenForm};
-use addons::git::GitSettings;
+use addons::git::{GitMetrics, GitSettings};
 use addons::github::Forge;
 use addons::observe::{Audit, Metrics};
 use addons::policy::{Effect, PolicySettings, Rule};
@@ -34,6 +34,7 @@ const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 /// Counts, budgets and tokens that go on over reloads.
 pub struct LongLived {
     pub metrics: Arc<Metrics>,
+    pub git_metrics: Arc<GitMetrics>,
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
     pub breakers: Breakers,
@@ -166,7 +167,7 @@ impl Builder {
             circuit_breakers: self.circuit_breakers(config),
             policy,
             github: github::settings(&config.policy, Arc::clone(&self.long_lived.forge))?,
-            git: git(config),
+            git: git(config, Arc::clone(&self.long_lived.git_metrics)),
             credentials: config
                 .credentials
                 .iter()
@@ -258,7 +259,7 @@ fn guarded_hosts(config: &Config) -> HostSet {
     git.flat_map(GitHost::all_hosts).cloned().collect()
 }
 
-fn git(config: &Arc<Config>) -> GitSettings {
+fn git(config: &Arc<Config>, metrics: Arc<GitMetrics>) -> GitSettings {
     let git = &config.policy.git;
     let listed = Arc::clone(config);
     let reachable = move |container: &Container, host: &Host, port: u16| {
@@ -275,6 +276,7 @@ fn git(config: &Arc<Config>) -> GitSettings {
         hard_limit_bytes: git.hard_limit_bytes,
         reachable: Arc::new(reachable),
         watch: Arc::new(PushLog),
+        metrics,
     }
 }
 

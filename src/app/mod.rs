@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
+use addons::git::GitMetrics;
 use addons::observe::{Audit, AuditSettings, Metrics};
 use addons::rate_limit::RateBuckets;
 use rustls::crypto::CryptoProvider;
@@ -151,6 +152,7 @@ impl App {
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
+            git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),

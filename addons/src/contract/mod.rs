@@ -11,8 +11,8 @@ mod container;
 mod denial;
 mod dns;
 mod entry;
+mod facts;
 mod flow;
-mod git;
 mod host;
 mod judge;
 mod message;
@@ -29,11 +29,11 @@ pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo,
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
+pub use facts::{Anonymous, ApiCall, Lookup};
 pub use flow::{
     Client, Counters, Flow, FlowId, Kind, LeaseHandle, Note, Outcome, Principal, Record, Scheme,
     System,
 };
-pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use message::{Request, Response};

@@ -3,6 +3,8 @@
 mod commands;
 mod discovery;
 mod lfs;
+mod metrics;
+mod operation;
 mod paths;
 mod pkt_line;
 mod push;
@@ -17,13 +19,15 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, GitOperation, HostSet,
-    Order, Outcome, Request, Response, Slot, Step, Verdict,
+    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, HostSet, Order, Outcome,
+    Request, Response, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
 use lfs::BatchRules;
 pub use lfs::Reachable;
+pub use metrics::GitMetrics;
+use operation::Operation;
 use paths::{Call, Named};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 
@@ -53,6 +57,8 @@ pub struct GitSettings {
     pub reachable: Arc<Reachable>,
     /// Told of large pushes.
     pub watch: Arc<dyn PushWatch>,
+    /// Counts across reloads, so it is made once and handed in.
+    pub metrics: Arc<GitMetrics>,
 }
 
 /// The rules of the git hosts.
@@ -101,7 +107,7 @@ impl Git {
         }
         let limit = self.limit(&container, &named.repo);
         match wanted? {
-            Call::Git(GitOperation::Push) => self.push(flow, request, &container, named, limit),
+            Call::Git(Operation::Push) => self.push(flow, request, &container, named, limit),
             Call::Git(_) => Ok(()),
             Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
             Call::LfsUpload => upload(request, limit),
@@ -229,7 +235,7 @@ impl Addon for Git {
 
     fn order(&self) -> Order {
         Order {
-            provides: vec![Slot::of::<GitOperation>(), Slot::of::<Anonymous>()],
+            provides: vec![Slot::of::<Anonymous>()],
             after: &["identity", "policy"],
             before: &["credentials"],
             ..Order::default()
@@ -256,6 +262,11 @@ impl Addon for Git {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        if let Some(operation) = flow.slots.find::<Operation>()
+            && !flow.is_dry_run()
+        {
+            self.settings.metrics.count(*operation, outcome);
+        }
         let (Some(Pushing(repo)), None) = (flow.slots.find(), &outcome.denial) else {
             return;
         };

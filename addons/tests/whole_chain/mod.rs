@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind};
-use addons::git::{GitSettings, PushWatch};
+use addons::git::{GitMetrics, GitSettings, PushWatch};
 use addons::github::{Forge, GithubSettings, Mentions, Mutations, Node, Patterns, Requester};
 use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
 use addons::policy::PolicySettings;
@@ -150,6 +150,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
             hard_limit_bytes: 1,
             reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
             watch: Arc::new(Silent),
+            metrics: Arc::new(GitMetrics::new(&registry).unwrap()),
         },
         github: GithubSettings {
             hosts: Vec::new(),

@@ -4,6 +4,7 @@ mod rules;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use prometheus::Registry;
 
 use super::*;
 use crate::contract::Host;
@@ -32,6 +33,7 @@ pub(super) fn settings() -> GitSettings {
         hard_limit_bytes: 1000,
         reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
         watch: Arc::new(Watched::default()),
+        metrics: Arc::new(GitMetrics::new(&Registry::new()).unwrap()),
     }
 }
 
