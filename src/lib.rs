@@ -11,7 +11,6 @@ pub mod dns;
 pub mod http;
 pub mod ingress;
 mod live;
-pub mod outbound;
 pub mod registry;
 mod runtime;
 mod secret_files;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
 use addons::contract::{Chain, Container, Containers, EntryMap, Host, HostSet, OwnAddresses};
-use addons::credentials::{Credential, CredentialKind, TokenForm};
+use addons::credentials::TokenSources;
 use addons::git::{GitMetrics, GitSettings};
 use addons::github::Forge;
-use addons::observe::{Audit, Metrics};
+use addons::observe::{Audit, Metrics, Traces};
 use addons::policy::{Effect, PolicySettings, Rule};
 use addons::rate_limit::{
     DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits, TunnelBudget,
@@ -19,10 +19,8 @@ use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
 use super::github;
-use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
-use crate::outbound::{TokenSources, Traces};
+use crate::config::{self, Config, GitHost, RuleConfig};
 use crate::registry::Registry;
-use crate::secret_files;
 use crate::snapshot::Snapshot;
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
@@ -115,36 +113,6 @@ impl Builder {
         })
     }
 
-    /// What an entry injects: the same everywhere, but for an App's token, which git hosts take
-    /// as a password and their APIs as a bearer's.
-    fn credentials(&self, entry: &CredentialConfig, git: &[GitHost]) -> Vec<Credential> {
-        let token_sources = &self.long_lived.token_sources;
-        match &entry.kind {
-            config::CredentialKind::GithubApp(app) => {
-                let is_git = |(host, _): &(Host, u16)| git.iter().any(|git| git.host == *host);
-                let (git, apis) = entry.hosts.iter().cloned().partition(is_git);
-                let forms = [(TokenForm::Basic, git), (TokenForm::Bearer, apis)];
-                let of_form = |(form, hosts)| {
-                    credential(
-                        entry,
-                        token_sources.github_app(&entry.name, app, form),
-                        hosts,
-                    )
-                };
-                forms.map(of_form).into()
-            }
-            config::CredentialKind::Oauth(oauth) => {
-                let kind = token_sources.oauth(&entry.name, oauth);
-                vec![credential(entry, kind, entry.hosts.clone())]
-            }
-            fixed => {
-                let kind = fixed_kind(fixed).into_iter();
-                kind.map(|kind| credential(entry, kind, entry.hosts.clone()))
-                    .collect()
-            }
-        }
-    }
-
     fn chain(&self, config: &Arc<Config>) -> Result<Chain, Failure> {
         let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
         let policy = PolicySettings {
@@ -168,11 +136,12 @@ impl Builder {
             policy,
             github: github::settings(&config.policy, Arc::clone(&self.long_lived.forge))?,
             git: git(config, Arc::clone(&self.long_lived.git_metrics)),
-            credentials: config
-                .credentials
-                .iter()
-                .flat_map(|entry| self.credentials(entry, &config.policy.git.hosts))
-                .collect(),
+            credentials: self
+                .long_lived
+                .token_sources
+                .credentials(&config.credentials, &|host| {
+                    config.policy.git.hosts.iter().any(|git| git.host == *host)
+                }),
             deadline: PHASE_DEADLINE,
         });
         chain.map_err(|errors| {
@@ -277,41 +246,5 @@ fn git(config: &Arc<Config>, metrics: Arc<GitMetrics>) -> GitSettings {
         reachable: Arc::new(reachable),
         watch: Arc::new(PushLog),
         metrics,
-    }
-}
-
-fn fixed_kind(config: &config::CredentialKind) -> Option<CredentialKind> {
-    Some(match config {
-        config::CredentialKind::SetHeaders(headers) => {
-            let headers = headers
-                .iter()
-                .map(|(name, secret)| (name.clone(), secret_files::source(secret)));
-            CredentialKind::SetHeaders(headers.collect())
-        }
-        config::CredentialKind::Basic { username, password } => CredentialKind::Basic {
-            username: username.clone(),
-            password: secret_files::source(password),
-        },
-        config::CredentialKind::Bearer(secret) => {
-            CredentialKind::Bearer(secret_files::source(secret))
-        }
-        config::CredentialKind::GithubApp(_) | config::CredentialKind::Oauth(_) => return None,
-    })
-}
-
-fn credential(
-    config: &CredentialConfig,
-    kind: CredentialKind,
-    hosts: Vec<(Host, u16)>,
-) -> Credential {
-    Credential {
-        name: config.name.as_str().into(),
-        hosts,
-        kind,
-        remove_headers: config.remove_headers.clone(),
-        remove_query: config.remove_query.clone(),
-        remove_cookies: config.remove_cookies.clone(),
-        containers: config.containers.clone(),
-        repos: config.repos.clone(),
     }
 }

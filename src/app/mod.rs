@@ -17,8 +17,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
+use addons::contract::Ports;
+use addons::credentials::TokenSources;
 use addons::git::GitMetrics;
-use addons::observe::{Audit, AuditSettings, Metrics};
+use addons::github::ForgeClient;
+use addons::observe::{Audit, AuditSettings, Metrics, Traces};
 use addons::rate_limit::RateBuckets;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,8 +35,9 @@ use crate::admin::{self, AdminState};
 use crate::config::{self, AuditConfig, Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
-use crate::outbound::{ForgeClient, TokenSources, Traces};
 use crate::registry::{FILE_NAME, Registry};
+use crate::runtime::TokioTasks;
+use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
@@ -130,7 +134,12 @@ impl App {
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
         let client = Arc::new(OutboundClient::default());
-        let token_sources = TokenSources::new(Arc::clone(&client), &metrics).map_err(ours)?;
+        let ports = Ports {
+            outbound: Arc::clone(&client) as _,
+            files: Arc::new(FilesOnDisk),
+            tasks: Arc::new(TokioTasks),
+        };
+        let token_sources = TokenSources::new(ports.clone(), &metrics).map_err(ours)?;
         let token_sources = Arc::new(token_sources);
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
         let checks = Checks {
@@ -157,10 +166,10 @@ impl App {
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
             token_sources,
-            forge: Arc::new(ForgeClient::new(Arc::clone(&client))),
+            forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
-            traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
+            traces: Traces::new(ports, &metrics).map_err(ours)?,
             nameservers,
         };
         let buckets = long_lived.buckets.clone();

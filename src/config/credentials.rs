@@ -2,18 +2,18 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use addons::contract::{Authority, ContainerId, Host};
+use addons::contract::{Authority, ContainerId, Host, SecretFiles};
+use addons::credentials::{CredentialSettings, KindSettings, SecretSetting};
 use http::HeaderName;
 
+use super::GitHost;
 use super::decode::{At, Fields};
 use super::document::Document;
 use super::tokens;
 use super::tree::{Scalar, Variable};
-use super::{CredentialConfig, CredentialKind, GitHost, SecretConfig};
+use crate::secret_files::FilesOnDisk;
 
 const HTTPS_PORT: u16 = 443;
 
@@ -36,7 +36,7 @@ const KINDS: &str = "set_headers, basic, bearer, github_app, oauth";
 /// `credentials.yaml`, and what the other files are checked against.
 pub struct Credentials {
     /// Those that are active.
-    pub active: Vec<CredentialConfig>,
+    pub active: Vec<CredentialSettings>,
     /// The hosts of all, with the credential's name.
     pub hosts: Vec<(Host, String)>,
 }
@@ -57,8 +57,8 @@ pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
             if let Some(before) = names.insert(entry.config.name.clone(), line) {
                 at.refuse(format!("its name is taken already, in line {before}"));
             }
-            if let CredentialKind::Oauth(oauth) = &entry.config.kind
-                && let Some(before) = token_files.insert(oauth.real_file(), line)
+            if let KindSettings::Oauth(oauth) = &entry.config.kind
+                && let Some(before) = token_files.insert(FilesOnDisk.real_path(&oauth.token_file), line)
             {
                 // Two would refresh it, and most refresh tokens work once.
                 at.refuse(format!("its token_file is that of the entry in line {before}: name all hosts in one entry"));
@@ -107,7 +107,7 @@ fn warn_of_inactive(document: &Document<'_>, inactive: &[(String, String)]) {
 }
 
 struct Entry<'a> {
-    config: CredentialConfig,
+    config: CredentialSettings,
     secrets: Vec<Secret<'a>>,
 }
 
@@ -124,8 +124,8 @@ impl Entry<'_> {
     /// An entry whose file cannot be read stays: the file may come later.
     fn warn_of_files(&self, at: &At<'_>) {
         for secret in &self.secrets {
-            if let SecretConfig::File(path) = &secret.config
-                && let Err(error) = readable(path)
+            if let SecretSetting::File(path) = &secret.config
+                && let Err(error) = FilesOnDisk.check(path)
             {
                 let (name, path) = (&self.config.name, path.display());
                 let message = format!("{name}: {path} cannot be read: {error}");
@@ -137,7 +137,7 @@ impl Entry<'_> {
 
 /// A secret, and the variables that it was made from.
 struct Secret<'a> {
-    config: SecretConfig,
+    config: SecretSetting,
     variables: &'a [Variable],
 }
 
@@ -145,8 +145,8 @@ impl Secret<'_> {
     /// Whether it is missing, wholly or in a part that a variable was to give.
     fn is_empty(&self) -> bool {
         let nothing = match &self.config {
-            SecretConfig::Value(value) => value.trim().is_empty(),
-            SecretConfig::File(path) => path.as_os_str().is_empty(),
+            SecretSetting::Value(value) => value.trim().is_empty(),
+            SecretSetting::File(path) => path.as_os_str().is_empty(),
         };
         nothing || self.unset().next().is_some()
     }
@@ -176,7 +176,7 @@ fn entry<'a>(
     let containers = limit(fields, "containers", container);
     let repos = limit(fields, "repos", repository);
     Some(Entry {
-        config: CredentialConfig {
+        config: CredentialSettings {
             name: name?,
             hosts: hosts?,
             kind: kind?,
@@ -207,7 +207,7 @@ fn kind<'a>(
     at: &At<'a>,
     (hosts, git): (&[(Host, u16)], &[GitHost]),
     secrets: &mut Vec<Secret<'a>>,
-) -> Option<CredentialKind> {
+) -> Option<KindSettings> {
     let secrets = RefCell::new(secrets);
     let mut keep = |at: At<'a>| {
         let found = secret(&at)?;
@@ -236,18 +236,18 @@ fn kind<'a>(
     let basic = basic.and_then(|at| at.mapping(|fields| basic_pair(fields, &mut keep))?);
     let bearer = bearer.and_then(|at| header_secret(at, &mut keep));
     set_headers
-        .map(CredentialKind::SetHeaders)
+        .map(KindSettings::SetHeaders)
         .or(basic)
-        .or(bearer.map(CredentialKind::Bearer))
-        .or(github_app.map(CredentialKind::GithubApp))
-        .or(oauth.map(CredentialKind::Oauth))
+        .or(bearer.map(KindSettings::Bearer))
+        .or(github_app.map(KindSettings::GithubApp))
+        .or(oauth.map(KindSettings::Oauth))
 }
 
 fn headers<'a>(
     at: &At<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
-) -> Option<Vec<(HeaderName, SecretConfig)>> {
-    let mut headers: Vec<(HeaderName, SecretConfig)> = Vec::new();
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+) -> Option<Vec<(HeaderName, SecretSetting)>> {
+    let mut headers: Vec<(HeaderName, SecretSetting)> = Vec::new();
     let mut seen = HashSet::new();
     for (key, value) in at.entries()? {
         match header_name(&key.name) {
@@ -274,8 +274,8 @@ fn headers<'a>(
 
 fn basic_pair<'a>(
     fields: &mut Fields<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
-) -> Option<CredentialKind> {
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+) -> Option<KindSettings> {
     let username = fields.need("username").and_then(|at| {
         at.parse(|text| match text {
             "" => Err("must be a user's name"),
@@ -284,7 +284,7 @@ fn basic_pair<'a>(
         })
     });
     let password = fields.need("password").and_then(keep);
-    Some(CredentialKind::Basic {
+    Some(KindSettings::Basic {
         username: username?,
         password: password?,
     })
@@ -293,10 +293,10 @@ fn basic_pair<'a>(
 /// A secret that stands in a header as it is.
 fn header_secret<'a>(
     at: At<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
-) -> Option<SecretConfig> {
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+) -> Option<SecretSetting> {
     let secret = keep(at.clone())?;
-    if let SecretConfig::Value(value) = &secret
+    if let SecretSetting::Value(value) = &secret
         && !value
             .bytes()
             .all(|byte| byte == b' ' || byte.is_ascii_graphic())
@@ -313,7 +313,7 @@ fn secret<'a>(at: &At<'a>) -> Option<Secret<'a>> {
     }
     let scalar = at.scalar()?;
     Some(Secret {
-        config: SecretConfig::Value(scalar.text.clone()),
+        config: SecretSetting::Value(scalar.text.clone()),
         variables: &scalar.variables,
     })
 }
@@ -322,7 +322,7 @@ fn secret<'a>(at: &At<'a>) -> Option<Secret<'a>> {
 fn file(scalar: &Scalar) -> (Secret<'_>, PathBuf) {
     let path = PathBuf::from(scalar.text.as_str());
     let secret = Secret {
-        config: SecretConfig::File(path.clone()),
+        config: SecretSetting::File(path.clone()),
         variables: &scalar.variables,
     };
     (secret, path)
@@ -366,12 +366,4 @@ fn repository(text: &str) -> Result<String, &'static str> {
     let part = |part: &str| !part.is_empty() && part.bytes().all(fits);
     let valid = text.split('/').count() == 2 && text.split('/').all(part);
     valid.then(|| text.to_owned()).ok_or("must be owner/name")
-}
-
-fn readable(path: &Path) -> io::Result<()> {
-    // Asked before it is opened: opening a pipe waits for a writer.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    File::open(path).map(drop)
 }

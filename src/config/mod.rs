@@ -5,7 +5,6 @@
 
 mod allowlist;
 mod budgets;
-mod collector;
 mod credentials;
 mod decode;
 mod document;
@@ -25,8 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addons::contract::{Entry, EntryMap, Host, HostPattern};
+use addons::credentials::{CredentialSettings, KindSettings};
 
-pub use collector::Collector;
 use credentials::Credentials;
 use document::Document;
 use proxy::Proxy;
@@ -176,7 +175,7 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
 }
 
 /// A token that is the same for all containers reaches what its owner reaches.
-fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], report: &Report) {
+fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialSettings], report: &Report) {
     let is_git = |host: &Host| {
         policy
             .git
@@ -187,7 +186,7 @@ fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], r
     for entry in active {
         let is_token = matches!(
             entry.kind,
-            CredentialKind::Basic { .. } | CredentialKind::Bearer(_)
+            KindSettings::Basic { .. } | KindSettings::Bearer(_)
         );
         if is_token && entry.hosts.iter().any(|(host, _)| is_git(host)) {
             report.warn(format!(
@@ -201,7 +200,7 @@ fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], r
 /// No request gets as far as a credential for a host that the allowlist denies.
 fn warn_of_unlisted_hosts(
     allowlist: &EntryMap<Arc<Entry>>,
-    active: &[CredentialConfig],
+    active: &[CredentialSettings],
     report: &Report,
 ) {
     for credential in active {

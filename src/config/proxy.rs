@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use addons::contract::{EntryMap, Host, HostPattern, fold_address};
+use addons::observe::Collector;
 use ipnet::IpNet;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
@@ -14,8 +15,8 @@ use super::decode::{At, Fields};
 use super::document::Document;
 use super::expand::Env;
 use super::{
-    AuditConfig, Collector, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig,
-    StaticAddress, TlsConfig, UpstreamConfig,
+    AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
+    TlsConfig, UpstreamConfig,
 };
 
 const KB: u64 = 1 << 10;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use addons::contract::Host;
-use addons::credentials::github_app::Installation;
-use addons::credentials::oauth::{Login, Provider, TokenUrl};
+use addons::credentials::SecretSetting;
+use addons::credentials::github_app::{AppSettings, Installation};
+use addons::credentials::oauth::{Login, OauthSettings, Provider, TokenUrl};
 
+use super::GitHost;
 use super::decode::{At, Fields};
-use super::{GitHost, GithubAppConfig, OauthConfig, SecretConfig};
 
 const PROVIDERS: [(&str, Provider); 5] = [
     ("codex", Provider::Codex),
@@ -26,9 +27,9 @@ const OPENCODE_ENTRY: &str = "openai";
 /// Reads an `oauth`.
 pub fn oauth<'a>(
     at: &At<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
     keep_file: &mut impl FnMut(At<'a>) -> Option<PathBuf>,
-) -> Option<OauthConfig> {
+) -> Option<OauthSettings> {
     at.mapping(|fields| {
         let token_file = fields.need("token_file").and_then(keep_file);
         let provider = fields.need("provider").and_then(|at| at.one_of(&PROVIDERS));
@@ -47,7 +48,7 @@ pub fn oauth<'a>(
         let token_url = known_or_given(fields, "token_url", known_url, url);
         let known_id = provider.client_id().map(str::to_owned);
         let client_id = known_or_given(fields, "client_id", known_id, text);
-        Some(OauthConfig {
+        Some(OauthSettings {
             login: Login {
                 provider,
                 token_url: token_url?,
@@ -79,8 +80,8 @@ pub fn github_app<'a>(
     at: &At<'a>,
     hosts: &[(Host, u16)],
     git: &[GitHost],
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretConfig>,
-) -> Option<GithubAppConfig> {
+    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+) -> Option<AppSettings> {
     let host = git_host_of(hosts, git);
     let is_elsewhere = |(named, _): &&(Host, u16)| {
         host.is_none_or(|host| host.all_hosts().all(|known| known != named))
@@ -99,7 +100,7 @@ pub fn github_app<'a>(
         let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
         let permissions = fields.or("permissions", reading, |at| permissions(&at));
         let (api, prefix) = api_of(host?);
-        Some(GithubAppConfig {
+        Some(AppSettings {
             installation: Installation {
                 app_id: app_id?,
                 installation_id: installation_id?,

@@ -6,14 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{ContainerId, Entry, EntryMap, Host, Origin};
-use addons::credentials::github_app::Installation;
-use addons::credentials::oauth::Login;
-use http::HeaderName;
+use addons::contract::{Entry, EntryMap, Host, Origin};
+use addons::credentials::CredentialSettings;
+use addons::observe::Collector;
 use ipnet::IpNet;
-use zeroize::Zeroizing;
-
-use super::collector::Collector;
 
 /// Everything the files say, validated. A reload builds another one or changes nothing.
 #[derive(Debug)]
@@ -25,7 +21,7 @@ pub struct Config {
     /// `policy.yaml`
     pub policy: PolicyConfig,
     /// The active entries of `credentials.yaml`.
-    pub credentials: Vec<CredentialConfig>,
+    pub credentials: Vec<CredentialSettings>,
     /// The files that were there.
     pub files: Vec<&'static str>,
     /// What is in order but deserves a word at start and in `check`: inactive credentials and
@@ -230,75 +226,4 @@ pub struct RateLimits {
 pub struct RateLimit {
     pub requests_per_second: u32,
     pub burst_size: u32,
-}
-
-/// An entry of `credentials.yaml`.
-#[derive(Clone, Debug)]
-pub struct CredentialConfig {
-    pub name: String,
-    /// Hosts and ports that it is for.
-    pub hosts: Vec<(Host, u16)>,
-    pub kind: CredentialKind,
-    pub remove_headers: Vec<HeaderName>,
-    pub remove_query: Vec<String>,
-    pub remove_cookies: Vec<String>,
-    /// `None`: every container.
-    pub containers: Option<Vec<ContainerId>>,
-    /// `None`: whatever repositories a container has.
-    pub repos: Option<Vec<String>>,
-    pub origin: Origin,
-}
-
-/// How the secret is put into a request.
-#[derive(Clone, Debug)]
-pub enum CredentialKind {
-    SetHeaders(Vec<(HeaderName, SecretConfig)>),
-    Basic {
-        username: String,
-        password: SecretConfig,
-    },
-    Bearer(SecretConfig),
-    GithubApp(GithubAppConfig),
-    Oauth(OauthConfig),
-}
-
-/// A GitHub App installation that mints a token for each lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GithubAppConfig {
-    pub installation: Installation,
-    pub private_key: SecretConfig,
-}
-
-/// A login that is kept in a token file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OauthConfig {
-    pub login: Login,
-    pub token_file: PathBuf,
-    pub client_secret: Option<SecretConfig>,
-}
-
-impl OauthConfig {
-    /// The token file without links, where it exists: the same for all names of one file.
-    pub fn real_file(&self) -> PathBuf {
-        let real = std::fs::canonicalize(&self.token_file);
-        real.unwrap_or_else(|_| self.token_file.clone())
-    }
-}
-
-/// Where a secret comes from.
-#[derive(Clone, PartialEq, Eq)]
-pub enum SecretConfig {
-    /// Given in the file, or by a variable.
-    Value(Zeroizing<String>),
-    /// Read from a file, again when it changes.
-    File(PathBuf),
-}
-
-impl std::fmt::Debug for SecretConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Value(_) => f.write_str("Value(…)"),
-            Self::File(path) => write!(f, "File({})", path.display()),
-        }
-    }
 }

@@ -16,9 +16,9 @@ mod flow;
 mod host;
 mod judge;
 mod message;
-mod outside;
 mod path;
 mod permit;
+mod ports;
 mod slots;
 mod type_map;
 
@@ -37,8 +37,11 @@ pub use flow::{
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use message::{Request, Response};
-pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit};
+pub use ports::{
+    Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Ports, Replacement,
+    SecretFiles, SecretSource, SecretText, Tasks, Unavailable,
+};
 pub use slots::{Slot, Slots};
 pub use type_map::TypeMap;

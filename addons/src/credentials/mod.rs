@@ -9,7 +9,9 @@ pub mod oauth;
 mod placeholder;
 mod scrub;
 mod secret;
+mod settings;
 mod token;
+mod token_sources;
 
 use std::sync::Arc;
 
@@ -25,7 +27,9 @@ use inject::HostCredentials;
 use scrub::{ScrubBody, ScrubTrailers, Scrubber};
 
 pub use placeholder::{is_placeholder, placeholder};
+pub use settings::{CredentialSettings, KindSettings, SecretSetting};
 pub use token::{Fetched, Token, TokenForm, TokenSource};
+pub use token_sources::TokenSources;
 
 /// One secret, and where it belongs. It has no `Debug` on purpose.
 pub struct Credential {

@@ -16,4 +16,4 @@ mod window;
 pub use audit::{Audit, AuditSettings, AuditSink, CHAIN_BYTES, Destination};
 pub use json::{hex, rfc_3339};
 pub use metrics::Metrics;
-pub use trace::{Span, SpanSink, Trace};
+pub use trace::{Collector, Span, SpanSink, Trace, Traces};

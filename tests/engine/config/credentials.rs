@@ -1,6 +1,6 @@
 //! Credentials, and the variables that their secrets come from.
 
-use unified_proxy::config::{CredentialKind, SecretConfig};
+use addons::credentials::{KindSettings, SecretSetting};
 
 use super::errors::check_errors;
 use super::{env, load_files, load_one};
@@ -169,7 +169,7 @@ credentials:
         .credentials
         .iter()
         .filter_map(|entry| match &entry.kind {
-            CredentialKind::GithubApp(app) => {
+            KindSettings::GithubApp(app) => {
                 let app = &app.installation;
                 Some(format!("{}{} {:?}", app.api, app.prefix, app.permissions))
             }
@@ -182,7 +182,7 @@ credentials:
             r#"ghe.example.com/api/v3 {"contents": "read"}"#,
         ]
     );
-    let Some(CredentialKind::Oauth(oauth)) = config.credentials.last().map(|c| &c.kind) else {
+    let Some(KindSettings::Oauth(oauth)) = config.credentials.last().map(|c| &c.kind) else {
         panic!("oauth");
     };
     assert_eq!(oauth.login.entry, "other");
@@ -322,10 +322,10 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
 
     let yaml = "version: 1\ncredentials:\n- name: a\n  hosts: [a.example]\n  basic:\n    username: u\n    password: ${YAML}\n";
     let config = load_one("credentials.yaml", yaml).unwrap();
-    let CredentialKind::Basic { password, .. } = &config.credentials[0].kind else {
+    let KindSettings::Basic { password, .. } = &config.credentials[0].kind else {
         panic!("basic");
     };
-    let SecretConfig::Value(value) = password else {
+    let SecretSetting::Value(value) = password else {
         panic!("a value");
     };
     assert_eq!(Some(value.to_string()), env("YAML"));

@@ -1,9 +1,10 @@
-//! Where traces go.
+//! The collector that `tracing.otlp_endpoint` of `proxy.yaml` names.
 
 use std::fmt;
 
-use addons::contract::{Authority, Host};
 use http::Uri;
+
+use crate::contract::{Authority, Host};
 
 /// An OTLP collector that takes HTTP: its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
