@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
+use addons::contract::settings::{Document, Setting};
 use addons::contract::{Entry, EntryMap, HostPattern, Level, TypeMap};
-
-use super::decode::At;
-use super::document::Document;
 
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
@@ -18,8 +16,8 @@ const LEVELS: [(&str, Level); 3] = [
 /// Decodes the file; without one everything is denied.
 pub fn read(document: &Document<'_>) -> EntryMap<Arc<Entry>> {
     let mut allowlist = EntryMap::default();
-    let entries =
-        document.decode(|fields| fields.list("domains", |at| Some((entry(&at, document)?, at))));
+    let fields = document.fields();
+    let entries = fields.list("domains", |at| Some((entry(&at)?, at)));
     for (entry, at) in entries {
         let entry = Arc::new(entry);
         let before = allowlist.insert(entry.pattern.clone(), entry.clone());
@@ -39,14 +37,14 @@ pub fn read(document: &Document<'_>) -> EntryMap<Arc<Entry>> {
     allowlist
 }
 
-fn entry(at: &At<'_>, document: &Document<'_>) -> Option<Entry> {
+fn entry(at: &Setting<'_>) -> Option<Entry> {
     let entry = |pattern: HostPattern| Entry {
         label: pattern.to_string().into(),
         pattern,
         ports: DEFAULT_PORTS.to_vec(),
         websocket: true,
         max_level: Level::Secret,
-        origin: document.origin(at.place()),
+        origin: at.origin(),
         state: TypeMap::default(),
     };
     if !at.is_mapping() {

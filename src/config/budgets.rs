@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use addons::contract::settings::{Fields, Setting};
 use addons::contract::{EntryMap, HostPattern};
 
-use super::decode::{At, Fields};
 use super::{CircuitBreaker, CircuitBreakers, RateLimit, RateLimits};
 
 /// Zero would be a switch in disguise, and more than a million is no limit.
@@ -21,13 +21,13 @@ const SLOWER_UPSTREAMS: [(&str, u32); 3] = [
 ];
 
 /// `circuit_breakers`: what an upstream leaves out, the defaults say.
-pub fn circuit_breakers(fields: &mut Fields<'_>) -> CircuitBreakers {
+pub fn circuit_breakers(fields: &Fields<'_>) -> CircuitBreakers {
     let shipped = CircuitBreaker {
         failure_threshold: 5,
         recovery_timeout: Duration::from_secs(30),
         success_threshold: 2,
     };
-    let defaults = fields.section("defaults", |fields| breaker(fields, shipped));
+    let defaults = breaker(&fields.section("defaults"), shipped);
     let patient = CircuitBreaker {
         failure_threshold: 3,
         recovery_timeout: Duration::from_secs(60),
@@ -42,7 +42,7 @@ pub fn circuit_breakers(fields: &mut Fields<'_>) -> CircuitBreakers {
     }
 }
 
-fn breaker(fields: &mut Fields<'_>, otherwise: CircuitBreaker) -> CircuitBreaker {
+fn breaker(fields: &Fields<'_>, otherwise: CircuitBreaker) -> CircuitBreaker {
     CircuitBreaker {
         failure_threshold: fields.or("failure_threshold", otherwise.failure_threshold, |at| {
             at.number(COUNT)
@@ -57,12 +57,12 @@ fn breaker(fields: &mut Fields<'_>, otherwise: CircuitBreaker) -> CircuitBreaker
 }
 
 /// `rate_limits`: what an upstream leaves out, the defaults say.
-pub fn rate_limits(fields: &mut Fields<'_>) -> RateLimits {
+pub fn rate_limits(fields: &Fields<'_>) -> RateLimits {
     let shipped = RateLimit {
         requests_per_second: 100,
         burst_size: 200,
     };
-    let defaults = fields.section("defaults", |fields| limit(fields, shipped));
+    let defaults = limit(&fields.section("defaults"), shipped);
     let slower = SLOWER_UPSTREAMS.map(|(name, requests_per_second)| {
         let limit = RateLimit {
             requests_per_second,
@@ -79,7 +79,7 @@ pub fn rate_limits(fields: &mut Fields<'_>) -> RateLimits {
     }
 }
 
-fn limit(fields: &mut Fields<'_>, otherwise: RateLimit) -> RateLimit {
+fn limit(fields: &Fields<'_>, otherwise: RateLimit) -> RateLimit {
     RateLimit {
         requests_per_second: fields.or(
             "requests_per_second",
@@ -100,7 +100,7 @@ fn by_host<T: Copy>(values: &[(&str, T)]) -> EntryMap<T> {
     map
 }
 
-fn per_host<'a, T>(at: &At<'a>, read: impl Fn(&mut Fields<'a>) -> T) -> Option<EntryMap<T>> {
+fn per_host<'a, T>(at: &Setting<'a>, read: impl Fn(&Fields<'a>) -> T) -> Option<EntryMap<T>> {
     let mut map = EntryMap::default();
     for (key, value) in at.entries()? {
         let read = value.mapping(&read);

@@ -4,15 +4,13 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
+use addons::contract::settings::{Document, Fields, Scalar, Setting, Variable};
 use addons::contract::{Authority, ContainerId, Host, SecretFiles};
 use addons::credentials::{CredentialSettings, KindSettings, SecretSetting};
 use http::HeaderName;
 
 use super::GitHost;
-use super::decode::{At, Fields};
-use super::document::Document;
 use super::tokens;
-use super::tree::{Scalar, Variable};
 use crate::secret_files::FilesOnDisk;
 
 const HTTPS_PORT: u16 = 443;
@@ -50,32 +48,32 @@ pub fn read(document: &Document<'_>, git: &[GitHost]) -> Credentials {
     let mut inactive = Vec::new();
     let mut names = HashMap::new();
     let mut token_files = HashMap::new();
-    document.decode(|fields| {
-        fields.list("credentials", |at| {
-            let entry = at.mapping(|fields| entry(fields, &at, document, git))??;
-            let line = at.place().line;
-            if let Some(before) = names.insert(entry.config.name.clone(), line) {
-                at.refuse(format!("its name is taken already, in line {before}"));
+    document.fields().list("credentials", |at| {
+        let entry = entry(&at.fields()?, &at, git)?;
+        let line = at.place().line;
+        if let Some(before) = names.insert(entry.config.name.clone(), line) {
+            at.refuse(format!("its name is taken already, in line {before}"));
+        }
+        if let KindSettings::Oauth(oauth) = &entry.config.kind
+            && let Some(before) = token_files.insert(FilesOnDisk.real_path(&oauth.token_file), line)
+        {
+            // Two would refresh it, and most refresh tokens work once.
+            at.refuse(format!(
+                "its token_file is that of the entry in line {before}: name all hosts in one entry"
+            ));
+        }
+        let hosts = entry.config.hosts.iter();
+        credentials
+            .hosts
+            .extend(hosts.map(|(host, _)| (host.clone(), entry.config.name.clone())));
+        match entry.empty_secrets() {
+            Some(variables) => inactive.push((entry.config.name, variables)),
+            None => {
+                entry.warn_of_files(&at);
+                credentials.active.push(entry.config);
             }
-            if let KindSettings::Oauth(oauth) = &entry.config.kind
-                && let Some(before) = token_files.insert(FilesOnDisk.real_path(&oauth.token_file), line)
-            {
-                // Two would refresh it, and most refresh tokens work once.
-                at.refuse(format!("its token_file is that of the entry in line {before}: name all hosts in one entry"));
-            }
-            let hosts = entry.config.hosts.iter();
-            credentials
-                .hosts
-                .extend(hosts.map(|(host, _)| (host.clone(), entry.config.name.clone())));
-            match entry.empty_secrets() {
-                Some(variables) => inactive.push((entry.config.name, variables)),
-                None => {
-                    entry.warn_of_files(&at);
-                    credentials.active.push(entry.config);
-                }
-            }
-            Some(())
-        })
+        }
+        Some(())
     });
     warn_of_inactive(document, &inactive);
     credentials
@@ -122,7 +120,7 @@ impl Entry<'_> {
     }
 
     /// An entry whose file cannot be read stays: the file may come later.
-    fn warn_of_files(&self, at: &At<'_>) {
+    fn warn_of_files(&self, at: &Setting<'_>) {
         for secret in &self.secrets {
             if let SecretSetting::File(path) = &secret.config
                 && let Err(error) = FilesOnDisk.check(path)
@@ -157,12 +155,7 @@ impl Secret<'_> {
     }
 }
 
-fn entry<'a>(
-    fields: &mut Fields<'a>,
-    at: &At<'a>,
-    document: &Document<'_>,
-    git: &[GitHost],
-) -> Option<Entry<'a>> {
+fn entry<'a>(fields: &Fields<'a>, at: &Setting<'a>, git: &[GitHost]) -> Option<Entry<'a>> {
     let name = fields.need("name").and_then(|at| at.parse(name));
     let hosts = fields
         .need("hosts")
@@ -185,7 +178,7 @@ fn entry<'a>(
             remove_cookies,
             containers,
             repos,
-            origin: document.origin(at.place()),
+            origin: at.origin(),
         },
         secrets,
     })
@@ -193,7 +186,7 @@ fn entry<'a>(
 
 /// What narrows an entry; an empty list would let nothing through.
 fn limit<T>(
-    fields: &mut Fields<'_>,
+    fields: &Fields<'_>,
     key: &'static str,
     parse: impl Fn(&str) -> Result<T, &'static str>,
 ) -> Option<Vec<T>> {
@@ -203,19 +196,19 @@ fn limit<T>(
 
 /// Reads the one kind that an entry must have.
 fn kind<'a>(
-    fields: &mut Fields<'a>,
-    at: &At<'a>,
+    fields: &Fields<'a>,
+    at: &Setting<'a>,
     (hosts, git): (&[(Host, u16)], &[GitHost]),
     secrets: &mut Vec<Secret<'a>>,
 ) -> Option<KindSettings> {
     let secrets = RefCell::new(secrets);
-    let mut keep = |at: At<'a>| {
+    let mut keep = |at: Setting<'a>| {
         let found = secret(&at)?;
         let config = found.config.clone();
         secrets.borrow_mut().push(found);
         Some(config)
     };
-    let mut keep_file = |at: At<'a>| {
+    let mut keep_file = |at: Setting<'a>| {
         let (found, path) = file(at.scalar()?);
         secrets.borrow_mut().push(found);
         Some(path)
@@ -233,7 +226,7 @@ fn kind<'a>(
     let github_app = github_app.and_then(|at| tokens::github_app(&at, hosts, git, &mut keep));
     let oauth = oauth.and_then(|at| tokens::oauth(&at, &mut keep, &mut keep_file));
     let set_headers = set_headers.and_then(|at| headers(&at, &mut keep));
-    let basic = basic.and_then(|at| at.mapping(|fields| basic_pair(fields, &mut keep))?);
+    let basic = basic.and_then(|at| basic_pair(&at.fields()?, &mut keep));
     let bearer = bearer.and_then(|at| header_secret(at, &mut keep));
     set_headers
         .map(KindSettings::SetHeaders)
@@ -244,8 +237,8 @@ fn kind<'a>(
 }
 
 fn headers<'a>(
-    at: &At<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+    at: &Setting<'a>,
+    keep: &mut impl FnMut(Setting<'a>) -> Option<SecretSetting>,
 ) -> Option<Vec<(HeaderName, SecretSetting)>> {
     let mut headers: Vec<(HeaderName, SecretSetting)> = Vec::new();
     let mut seen = HashSet::new();
@@ -273,8 +266,8 @@ fn headers<'a>(
 }
 
 fn basic_pair<'a>(
-    fields: &mut Fields<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+    fields: &Fields<'a>,
+    keep: &mut impl FnMut(Setting<'a>) -> Option<SecretSetting>,
 ) -> Option<KindSettings> {
     let username = fields.need("username").and_then(|at| {
         at.parse(|text| match text {
@@ -292,8 +285,8 @@ fn basic_pair<'a>(
 
 /// A secret that stands in a header as it is.
 fn header_secret<'a>(
-    at: At<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+    at: Setting<'a>,
+    keep: &mut impl FnMut(Setting<'a>) -> Option<SecretSetting>,
 ) -> Option<SecretSetting> {
     let secret = keep(at.clone())?;
     if let SecretSetting::Value(value) = &secret
@@ -306,9 +299,9 @@ fn header_secret<'a>(
     Some(secret)
 }
 
-fn secret<'a>(at: &At<'a>) -> Option<Secret<'a>> {
+fn secret<'a>(at: &Setting<'a>) -> Option<Secret<'a>> {
     if at.is_mapping() {
-        let scalar = at.mapping(|fields| fields.need("file")?.scalar())??;
+        let scalar = at.fields()?.need("file")?.scalar()?;
         return Some(file(scalar).0);
     }
     let scalar = at.scalar()?;

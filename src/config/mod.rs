@@ -1,36 +1,29 @@
 //! The configuration: one file of code for each YAML file, parsed whole into one immutable value.
 //!
-//! A file becomes a tree that knows its places (`tree`), variables are expanded in its scalars
-//! (`expand`), and small readers make values of it (`decode`), gathering every error on the way.
+//! The reader with places, variables and the report is `addons::contract::settings`.
 
 mod allowlist;
 mod budgets;
 mod credentials;
-mod decode;
-mod document;
-mod expand;
+mod files;
 mod mcp;
 mod policy;
 mod proxy;
-mod report;
 mod tokens;
-mod tree;
 mod types;
-mod units;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use addons::contract::settings::{ConfigError, ConfigErrors};
+use addons::contract::settings::{Env, Files, Report};
 use addons::contract::{Entry, EntryMap, Host, HostPattern};
 use addons::credentials::{CredentialSettings, KindSettings};
 
 use credentials::Credentials;
-use document::Document;
 use proxy::Proxy;
-use report::Report;
-pub use report::{ConfigError, ConfigErrors};
 pub use types::*;
 
 /// The files of a configuration directory.
@@ -96,32 +89,28 @@ pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
 }
 
 /// The same with variables from elsewhere.
-pub fn load_with(
-    dir: &Path,
-    profile: Profile,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Config, ConfigErrors> {
+pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
-    let open = |name| Document::open(dir, name, Some(env), &report);
-    let [proxy, allowlist, policy, credentials] = [
-        "proxy.yaml",
-        "allowlist.yaml",
-        "policy.yaml",
-        "credentials.yaml",
-    ]
-    .map(open);
+    let files = open(dir, env, &report);
     // Not expanded: its variables belong to a part that does not run.
-    let mcp = Document::open(dir, "mcp.yaml", None, &report);
+    let mcp = files::open(dir, "mcp.yaml", None, &report);
     mcp::check(&mcp);
-    let documents = [&proxy, &allowlist, &policy, &credentials, &mcp];
-    let files = FILES.into_iter().zip(documents);
-    let files = files.filter(|(_, document)| !document.is_absent());
-    let files = files.map(|(name, _)| name).collect();
-    let proxy = proxy::read(&proxy, profile, env);
-    let allowlist = allowlist::read(&allowlist);
-    let policy = policy::read(&policy);
-    let credentials = credentials::read(&credentials, &policy.git.hosts);
+    let documents = [
+        &files.proxy,
+        &files.allowlist,
+        &files.policy,
+        &files.credentials,
+        &mcp,
+    ];
+    let names = FILES.into_iter().zip(documents);
+    let names = names.filter(|(_, document)| !document.is_absent());
+    let names = names.map(|(name, _)| name).collect();
+    let proxy = proxy::read(&files.proxy, profile, env);
+    let allowlist = allowlist::read(&files.allowlist);
+    let policy = policy::read(&files.policy);
+    let credentials = credentials::read(&files.credentials, &policy.git.hosts);
+    files.refuse_unknown_keys();
     check_passthrough(&proxy, &policy, &credentials);
     warn_of_personal_tokens(&policy, &credentials.active, &report);
     warn_of_unlisted_hosts(&allowlist, &credentials.active, &report);
@@ -131,9 +120,19 @@ pub fn load_with(
         allowlist,
         policy,
         credentials,
-        files,
+        files: names,
         warnings: report.finish()?,
     })
+}
+
+fn open<'a>(dir: &Path, env: Env<'_>, report: &'a Report) -> Files<'a> {
+    let open = |name| files::open(dir, name, Some(env), report);
+    Files {
+        proxy: open("proxy.yaml"),
+        allowlist: open("allowlist.yaml"),
+        policy: open("policy.yaml"),
+        credentials: open("credentials.yaml"),
+    }
 }
 
 /// The admin socket that `proxy.yaml` names. The other files are not read: the caller's shell may
@@ -142,8 +141,9 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
     check_directory(dir, &report)?;
-    let document = Document::open(dir, "proxy.yaml", Some(&env), &report);
+    let document = files::open(dir, "proxy.yaml", Some(&env), &report);
     let proxy = proxy::read(&document, profile, &env);
+    document.refuse_unknown_keys();
     let socket = proxy.config.listen.admin;
     report.finish()?;
     Ok(socket)

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use addons::contract::settings::{Document, Fields, Setting};
 use addons::contract::{EntryMap, Host, HostPattern};
 use http::Method;
 use regex::RegexBuilder;
 
 use super::budgets;
-use super::decode::{At, Fields};
-use super::document::Document;
 use super::{ApiPolicy, Effect, GitConfig, GitHost, PolicyConfig, RuleConfig};
 
 /// The memory that one compiled pattern may take; sensible ones take a hundredth.
@@ -40,25 +39,19 @@ const EFFECTS: [(&str, Effect); 3] = [
 
 /// Decodes the file.
 pub fn read(document: &Document<'_>) -> PolicyConfig {
-    document.decode(|fields| policy_yaml(fields, document))
-}
-
-fn policy_yaml(fields: &mut Fields<'_>, document: &Document<'_>) -> PolicyConfig {
-    let (api, rules, allow_branch_deletion) = fields.section("policy", |fields| {
-        let deletion = fields.or("allow_branch_deletion", false, |at| at.boolean());
-        (api(fields), rules(fields, document), deletion)
-    });
+    let fields = document.fields();
+    let policy = fields.section("policy");
     PolicyConfig {
-        api,
-        rules,
-        allow_branch_deletion,
-        git: fields.section("git", git),
-        circuit_breakers: fields.section("circuit_breakers", budgets::circuit_breakers),
-        rate_limits: fields.section("rate_limits", budgets::rate_limits),
+        allow_branch_deletion: policy.or("allow_branch_deletion", false, |at| at.boolean()),
+        api: api(&policy),
+        rules: rules(&policy),
+        git: git(&fields.section("git")),
+        circuit_breakers: budgets::circuit_breakers(&fields.section("circuit_breakers")),
+        rate_limits: budgets::rate_limits(&fields.section("rate_limits")),
     }
 }
 
-fn api(fields: &mut Fields<'_>) -> ApiPolicy {
+fn api(fields: &Fields<'_>) -> ApiPolicy {
     let mut blocked: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (method, pattern) in BLOCKED_PATTERNS {
         let patterns = blocked.entry(method.to_owned()).or_default();
@@ -80,7 +73,7 @@ fn api(fields: &mut Fields<'_>) -> ApiPolicy {
     }
 }
 
-fn patterns(at: At<'_>) -> Option<BTreeMap<String, Vec<String>>> {
+fn patterns(at: Setting<'_>) -> Option<BTreeMap<String, Vec<String>>> {
     let mut patterns = BTreeMap::new();
     for (key, value) in at.entries()? {
         if let Err(wrong) = method(&key.name) {
@@ -92,7 +85,7 @@ fn patterns(at: At<'_>) -> Option<BTreeMap<String, Vec<String>>> {
     Some(patterns)
 }
 
-fn rules(fields: &mut Fields<'_>, document: &Document<'_>) -> Vec<RuleConfig> {
+fn rules(fields: &Fields<'_>) -> Vec<RuleConfig> {
     let mut names = HashSet::new();
     fields.list("rules", |at| {
         at.mapping(|fields| {
@@ -116,21 +109,19 @@ fn rules(fields: &mut Fields<'_>, document: &Document<'_>) -> Vec<RuleConfig> {
                 hosts,
                 methods,
                 paths,
-                origin: document.origin(at.place()),
+                origin: at.origin(),
             })
         })?
     })
 }
 
-fn git(fields: &mut Fields<'_>) -> GitConfig {
-    let (warning_bytes, hard_limit_bytes) = fields.section("push_limits", |fields| {
-        let warning = fields.or("warning_bytes", 50 * MB, |at| at.size(1..=1024 * GB));
-        let hard = fields.or("hard_limit_bytes", 100 * MB, |at| at.size(1..=1024 * GB));
-        if warning > hard {
-            fields.refuse("warning_bytes", "must not be above hard_limit_bytes");
-        }
-        (warning, hard)
-    });
+fn git(fields: &Fields<'_>) -> GitConfig {
+    let limits = fields.section("push_limits");
+    let warning_bytes = limits.or("warning_bytes", 50 * MB, |at| at.size(1..=1024 * GB));
+    let hard_limit_bytes = limits.or("hard_limit_bytes", 100 * MB, |at| at.size(1..=1024 * GB));
+    if warning_bytes > hard_limit_bytes {
+        limits.refuse("warning_bytes", "must not be above hard_limit_bytes");
+    }
     let prefixes = vec!["refs/heads/sandbox/".to_owned()];
     GitConfig {
         hosts: fields.or("hosts", vec![github()], git_hosts),
@@ -148,7 +139,7 @@ fn git(fields: &mut Fields<'_>) -> GitConfig {
     }
 }
 
-fn git_hosts(at: At<'_>) -> Option<Vec<GitHost>> {
+fn git_hosts(at: Setting<'_>) -> Option<Vec<GitHost>> {
     let mut seen = HashSet::new();
     at.list(|at| {
         let git_host = git_host(&at)?;
@@ -159,7 +150,7 @@ fn git_hosts(at: At<'_>) -> Option<Vec<GitHost>> {
     })
 }
 
-fn git_host(at: &At<'_>) -> Option<GitHost> {
+fn git_host(at: &Setting<'_>) -> Option<GitHost> {
     if at.is_mapping() {
         return at.mapping(|fields| {
             let host = fields.need("host").and_then(|at| at.parse(Host::parse));

@@ -6,14 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use addons::contract::settings::{Document, Env, Fields, Setting};
 use addons::contract::{EntryMap, Host, HostPattern, fold_address};
 use addons::observe::Collector;
 use ipnet::IpNet;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-use super::decode::{At, Fields};
-use super::document::Document;
-use super::expand::Env;
 use super::{
     AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
     TlsConfig, UpstreamConfig,
@@ -46,53 +44,52 @@ const RECORD_TYPES: [(&str, u16); 12] = [
 pub struct Proxy<'a> {
     pub config: ProxyConfig,
     /// The hosts that are tunnelled without interception, where they are written.
-    pub passthrough: Vec<(HostPattern, At<'a>)>,
+    pub passthrough: Vec<(HostPattern, Setting<'a>)>,
 }
 
 /// Decodes the file.
 pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> Proxy<'a> {
-    document.decode(|fields| {
-        let listen = listen(fields, profile);
-        let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
-        let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
-        let (tls, passthrough) = fields.section("tls", |fields| tls(fields, document));
-        let audit = fields.section("audit", |fields| audit(fields, &data_dir));
-        for (what, path) in [
-            ("data_dir", &data_dir),
-            ("listen.admin", &listen.admin),
-            ("audit.path", &audit.path),
-        ] {
-            if lies_in(path, &certs_dir) {
-                let message = format!("must not hold {what}: sandboxes can read this directory");
-                fields.refuse("certs_dir", message);
-            }
+    let fields = &document.fields();
+    let listen = listen(fields, profile);
+    let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
+    let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
+    let (tls, passthrough) = tls(&fields.section("tls"));
+    let audit = audit(&fields.section("audit"), &data_dir);
+    for (what, path) in [
+        ("data_dir", &data_dir),
+        ("listen.admin", &listen.admin),
+        ("audit.path", &audit.path),
+    ] {
+        if lies_in(path, &certs_dir) {
+            let message = format!("must not hold {what}: sandboxes can read this directory");
+            fields.refuse("certs_dir", message);
         }
-        let config = ProxyConfig {
-            listen,
-            admin_mode: fields.or("admin_mode", 0o600, |at| at.parse(file_mode)),
-            admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
-            data_dir,
-            certs_dir,
-            shutdown_timeout: fields.or("shutdown_timeout", secs(10), |at| at.duration()),
-            tls,
-            upstream: fields.section("upstream", upstream),
-            limits: fields.section("limits", limits),
-            dns: fields.section("dns", dns),
-            logging: fields.section("logging", |fields| logging(fields, env)),
-            collector: fields.section("tracing", collector),
-            audit,
-        };
-        Proxy {
-            config,
-            passthrough,
-        }
-    })
+    }
+    let config = ProxyConfig {
+        listen,
+        admin_mode: fields.or("admin_mode", 0o600, |at| at.parse(file_mode)),
+        admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
+        data_dir,
+        certs_dir,
+        shutdown_timeout: fields.or("shutdown_timeout", secs(10), |at| at.duration()),
+        tls,
+        upstream: upstream(&fields.section("upstream")),
+        limits: limits(&fields.section("limits")),
+        dns: dns(&fields.section("dns")),
+        logging: logging(&fields.section("logging"), env),
+        collector: collector(&fields.section("tracing")),
+        audit,
+    };
+    Proxy {
+        config,
+        passthrough,
+    }
 }
 
-fn listen(fields: &mut Fields<'_>, profile: Profile) -> Listen {
+fn listen(fields: &Fields<'_>, profile: Profile) -> Listen {
     let defaults = profile.listen();
     let mut seen = HashSet::new();
-    let mut address = |at: At<'_>| {
+    let mut address = |at: Setting<'_>| {
         let address = at.parse(socket_address)?;
         // Port 0 is a new one each time.
         if address.port() != 0 && !seen.insert(address) {
@@ -100,22 +97,20 @@ fn listen(fields: &mut Fields<'_>, profile: Profile) -> Listen {
         }
         Some(address)
     };
-    fields.section("listen", |fields| Listen {
+    let fields = fields.section("listen");
+    Listen {
         proxy: fields.or("proxy", defaults.proxy, |at| at.filled_list(&mut address)),
         dns: fields.or("dns", defaults.dns, |at| at.list(&mut address)),
         mcp: fields.or("mcp", defaults.mcp, |at| at.list(&mut address)),
         admin: fields.or("admin", defaults.admin, |at| path(&at)),
-    })
+    }
 }
 
-fn tls<'a>(
-    fields: &mut Fields<'a>,
-    document: &Document<'_>,
-) -> (TlsConfig, Vec<(HostPattern, At<'a>)>) {
+fn tls<'a>(fields: &Fields<'a>) -> (TlsConfig, Vec<(HostPattern, Setting<'a>)>) {
     let mut passthrough = EntryMap::default();
     let written = fields.list("passthrough", |at| {
         let pattern = at.parse(HostPattern::parse)?;
-        let origin = document.origin(at.place());
+        let origin = at.origin();
         if let Some(before) = passthrough.insert(pattern.clone(), origin) {
             at.refuse(format!(
                 "{pattern} stands here already, in line {}",
@@ -138,7 +133,7 @@ fn tls<'a>(
     (tls, written)
 }
 
-fn upstream(fields: &mut Fields<'_>) -> UpstreamConfig {
+fn upstream(fields: &Fields<'_>) -> UpstreamConfig {
     UpstreamConfig {
         nameservers: fields.list("nameservers", |at| at.parse(nameserver)),
         hosts: fields.or("hosts", HashMap::new(), static_hosts).into(),
@@ -149,7 +144,7 @@ fn upstream(fields: &mut Fields<'_>) -> UpstreamConfig {
     }
 }
 
-fn static_hosts(at: At<'_>) -> Option<HashMap<Host, StaticAddress>> {
+fn static_hosts(at: Setting<'_>) -> Option<HashMap<Host, StaticAddress>> {
     let mut hosts = HashMap::new();
     for (key, value) in at.entries()? {
         let answer = value.parse(static_address);
@@ -168,7 +163,7 @@ fn static_hosts(at: At<'_>) -> Option<HashMap<Host, StaticAddress>> {
     Some(hosts)
 }
 
-fn limits(fields: &mut Fields<'_>) -> Limits {
+fn limits(fields: &Fields<'_>) -> Limits {
     Limits {
         max_connections: fields.or("max_connections", 20_000, |at| at.number(1..=1_000_000)),
         max_connections_per_container: fields.or("max_connections_per_container", 2000, |at| {
@@ -188,7 +183,7 @@ fn limits(fields: &mut Fields<'_>) -> Limits {
     }
 }
 
-fn dns(fields: &mut Fields<'_>) -> DnsConfig {
+fn dns(fields: &Fields<'_>) -> DnsConfig {
     DnsConfig {
         types: fields.or("types", vec![1, 28, 5], |at| {
             at.list(|at| at.one_of(&RECORD_TYPES))
@@ -200,7 +195,7 @@ fn dns(fields: &mut Fields<'_>) -> DnsConfig {
     }
 }
 
-fn logging(fields: &mut Fields<'_>, env: Env<'_>) -> Logging {
+fn logging(fields: &Fields<'_>, env: Env<'_>) -> Logging {
     let level = match fields.find("level") {
         Some(at) => at.parse(log_level),
         // What the shipped file says.
@@ -218,11 +213,11 @@ fn logging(fields: &mut Fields<'_>, env: Env<'_>) -> Logging {
     }
 }
 
-fn collector(fields: &mut Fields<'_>) -> Option<Collector> {
+fn collector(fields: &Fields<'_>) -> Option<Collector> {
     fields.optional("otlp_endpoint", |at| at.parse(Collector::parse))
 }
 
-fn audit(fields: &mut Fields<'_>, data_dir: &Path) -> AuditConfig {
+fn audit(fields: &Fields<'_>, data_dir: &Path) -> AuditConfig {
     let path = fields.optional("path", |at| path(&at));
     AuditConfig {
         path: path.unwrap_or_else(|| data_dir.join("audit.jsonl")),
@@ -243,7 +238,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn path(at: &At<'_>) -> Option<PathBuf> {
+fn path(at: &Setting<'_>) -> Option<PathBuf> {
     at.parse(|text| match text {
         "" => Err("must be a path"),
         _ if text.contains('\0') => Err("a path has no NUL"),

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use addons::contract::Host;
+use addons::contract::settings::{Fields, Setting};
 use addons::credentials::SecretSetting;
 use addons::credentials::github_app::{AppSettings, Installation};
 use addons::credentials::oauth::{Login, OauthSettings, Provider, TokenUrl};
 
 use super::GitHost;
-use super::decode::{At, Fields};
 
 const PROVIDERS: [(&str, Provider); 5] = [
     ("codex", Provider::Codex),
@@ -26,9 +26,9 @@ const OPENCODE_ENTRY: &str = "openai";
 
 /// Reads an `oauth`.
 pub fn oauth<'a>(
-    at: &At<'a>,
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
-    keep_file: &mut impl FnMut(At<'a>) -> Option<PathBuf>,
+    at: &Setting<'a>,
+    keep: &mut impl FnMut(Setting<'a>) -> Option<SecretSetting>,
+    keep_file: &mut impl FnMut(Setting<'a>) -> Option<PathBuf>,
 ) -> Option<OauthSettings> {
     at.mapping(|fields| {
         let token_file = fields.need("token_file").and_then(keep_file);
@@ -40,8 +40,8 @@ pub fn oauth<'a>(
             Provider::OpenCode => fields.or("entry", OPENCODE_ENTRY, |at| at.text()),
             _ => OPENCODE_ENTRY,
         };
-        let text = |at: At<'_>| at.text().map(str::to_owned);
-        let url = |at: At<'_>| at.parse(TokenUrl::parse);
+        let text = |at: Setting<'_>| at.text().map(str::to_owned);
+        let url = |at: Setting<'_>| at.parse(TokenUrl::parse);
         let known_url = provider
             .token_url()
             .and_then(|url| TokenUrl::parse(url).ok());
@@ -64,10 +64,10 @@ pub fn oauth<'a>(
 
 /// What the provider knows by itself may be given all the same; else it must be.
 fn known_or_given<'a, T>(
-    fields: &mut Fields<'a>,
+    fields: &Fields<'a>,
     key: &'static str,
     known: Option<T>,
-    read: impl FnOnce(At<'a>) -> Option<T>,
+    read: impl FnOnce(Setting<'a>) -> Option<T>,
 ) -> Option<T> {
     match known {
         Some(known) => Some(fields.or(key, known, read)),
@@ -77,10 +77,10 @@ fn known_or_given<'a, T>(
 
 /// Reads a `github_app` for hosts that must be those of one git host.
 pub fn github_app<'a>(
-    at: &At<'a>,
+    at: &Setting<'a>,
     hosts: &[(Host, u16)],
     git: &[GitHost],
-    keep: &mut impl FnMut(At<'a>) -> Option<SecretSetting>,
+    keep: &mut impl FnMut(Setting<'a>) -> Option<SecretSetting>,
 ) -> Option<AppSettings> {
     let host = git_host_of(hosts, git);
     let is_elsewhere = |(named, _): &&(Host, u16)| {
@@ -113,7 +113,7 @@ pub fn github_app<'a>(
     })?
 }
 
-fn permissions(at: &At<'_>) -> Option<BTreeMap<String, String>> {
+fn permissions(at: &Setting<'_>) -> Option<BTreeMap<String, String>> {
     let granted = at.entries()?.filter_map(|(key, access)| {
         let access = access.one_of(&ACCESS)?;
         Some((key.name.to_string(), access.to_owned()))

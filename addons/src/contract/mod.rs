@@ -19,6 +19,7 @@ mod message;
 mod path;
 mod permit;
 mod ports;
+pub mod settings;
 mod slots;
 mod type_map;
 

@@ -1,27 +1,35 @@
 //! From the tree to values, collecting every error on the way.
 //!
-//! A reader that finds something wrong reports it and answers `None`; whoever asked goes on with
-//! a default, and the configuration is refused in the end. No message quotes a value.
+//! A reader that finds something wrong reports it and returns `None`. The caller goes on with a
+//! default, so that all errors are found, and the configuration is refused in the end. No message
+//! quotes a value: it might be a secret in the wrong place.
 
 use std::fmt::Display;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::fields::Fields;
 use super::report::FileReport;
 use super::tree::{Key, Node, Place, Scalar, Value, key_path};
 use super::units;
+use crate::contract::Origin;
 
-/// A node, the path that leads to it, and where to complain.
+/// What a setting may count. Zero would be a switch in disguise, and more than a million is no
+/// limit.
+const COUNT: RangeInclusive<u32> = 1..=1_000_000;
+
+/// A value in a file, its key path, and the report for what is wrong with it.
 #[derive(Clone)]
-pub struct At<'a> {
-    node: &'a Node,
-    path: String,
-    report: FileReport<'a>,
+pub struct Setting<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: String,
+    pub(super) report: FileReport<'a>,
 }
 
-impl<'a> At<'a> {
-    /// The document's root.
-    pub fn root(node: &'a Node, report: FileReport<'a>) -> Self {
+impl<'a> Setting<'a> {
+    /// The root of a document.
+    pub(super) fn root(node: &'a Node, report: FileReport<'a>) -> Self {
         Self {
             node,
             path: String::new(),
@@ -29,17 +37,25 @@ impl<'a> At<'a> {
         }
     }
 
-    /// Where it stands.
+    /// Where it begins.
     pub fn place(&self) -> Place {
         self.node.place
     }
 
-    /// Where to complain.
+    /// Its file and line.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            file: self.report.file.clone(),
+            line: self.node.place.line,
+        }
+    }
+
+    /// Takes what is wrong with its file.
     pub fn report(&self) -> FileReport<'a> {
         self.report
     }
 
-    /// Reports that this is wrong.
+    /// Reports that it is wrong.
     pub fn refuse(&self, message: impl Into<String>) {
         self.refuse_at(self.node.place, message);
     }
@@ -137,6 +153,11 @@ impl<'a> At<'a> {
         self.or_refuse(found, wrong)
     }
 
+    /// A whole number from 1 to a million.
+    pub fn count(&self) -> Option<NonZeroU32> {
+        self.number(COUNT).and_then(NonZeroU32::new)
+    }
+
     /// Bytes, or a size such as `100MB`; in quotes too, as a text with a unit often is.
     pub fn size<T>(&self, range: RangeInclusive<u64>) -> Option<T>
     where
@@ -168,13 +189,13 @@ impl<'a> At<'a> {
     }
 
     /// The items of a list, without those that are wrong.
-    pub fn list<T>(&self, mut read: impl FnMut(At<'a>) -> Option<T>) -> Option<Vec<T>> {
+    pub fn list<T>(&self, mut read: impl FnMut(Setting<'a>) -> Option<T>) -> Option<Vec<T>> {
         let Value::Sequence(items) = &self.node.value else {
             return self.wrong_type("a list, [] for an empty one");
         };
         let mut values = Vec::with_capacity(items.len());
         for (index, node) in items.iter().enumerate() {
-            values.extend(read(At {
+            values.extend(read(Setting {
                 node,
                 path: format!("{}[{index}]", self.path),
                 report: self.report,
@@ -184,7 +205,7 @@ impl<'a> At<'a> {
     }
 
     /// A list that must have items.
-    pub fn filled_list<T>(&self, read: impl FnMut(At<'a>) -> Option<T>) -> Option<Vec<T>> {
+    pub fn filled_list<T>(&self, read: impl FnMut(Setting<'a>) -> Option<T>) -> Option<Vec<T>> {
         if matches!(&self.node.value, Value::Sequence(items) if items.is_empty()) {
             self.refuse("must not be empty");
             return None;
@@ -192,35 +213,34 @@ impl<'a> At<'a> {
         self.list(read)
     }
 
-    /// The keys and values of a mapping whose keys are the writer's.
-    pub fn entries(&self) -> Option<impl Iterator<Item = (&'a Key, At<'a>)> + use<'a>> {
-        let Value::Mapping(entries) = &self.node.value else {
+    /// The keys and values of a mapping whose keys are the operator's.
+    pub fn entries(&self) -> Option<impl Iterator<Item = (&'a Key, Setting<'a>)> + use<'a>> {
+        let Value::Mapping(mapping) = &self.node.value else {
             return self.wrong_type("a mapping, {} for an empty one");
         };
         let (path, report) = (self.path.clone(), self.report);
-        Some(entries.iter().map(move |(key, node)| {
+        Some(mapping.entries.iter().map(move |(key, node)| {
             let path = key_path(&path, &key.name);
-            (key, At { node, path, report })
+            (key, Setting { node, path, report })
         }))
     }
 
-    /// A mapping whose keys are ours; those that were not asked for are errors.
-    pub fn mapping<T>(&self, read: impl FnOnce(&mut Fields<'a>) -> T) -> Option<T> {
-        Some(self.fields()?.read(read))
+    /// Reads a mapping whose keys are ours.
+    pub fn mapping<T>(&self, read: impl FnOnce(&Fields<'a>) -> T) -> Option<T> {
+        Some(read(&self.fields()?))
     }
 
-    /// The keys of a mapping; to be read with [`Fields::read`].
+    /// A mapping whose keys are ours.
     pub fn fields(&self) -> Option<Fields<'a>> {
-        let Value::Mapping(entries) = &self.node.value else {
+        let Value::Mapping(mapping) = &self.node.value else {
             return self.wrong_type("a mapping");
         };
-        Some(Fields {
-            report: self.report,
-            place: self.node.place,
-            path: self.path.clone(),
-            entries,
-            known: Vec::new(),
-        })
+        Some(Fields::of(
+            mapping,
+            self.node.place,
+            self.path.clone(),
+            self.report,
+        ))
     }
 
     fn any_scalar(&self, wanted: &str) -> Option<&'a Scalar> {
@@ -255,112 +275,6 @@ impl<'a> At<'a> {
             self.refuse(format!("must be {wanted}"));
         }
         None
-    }
-}
-
-/// The keys of one mapping.
-pub struct Fields<'a> {
-    report: FileReport<'a>,
-    place: Place,
-    path: String,
-    entries: &'a [(Key, Node)],
-    known: Vec<&'static str>,
-}
-
-impl<'a> Fields<'a> {
-    /// A mapping that is not there: every key is absent.
-    pub fn absent(report: FileReport<'a>, path: String) -> Self {
-        Self {
-            report,
-            place: Place { line: 0, column: 0 },
-            path,
-            entries: &[],
-            known: Vec::new(),
-        }
-    }
-
-    /// A key's value, if the key is there.
-    pub fn find(&mut self, key: &'static str) -> Option<At<'a>> {
-        self.known.push(key);
-        let (_, node) = self.entries.iter().find(|(entry, _)| entry.name == key)?;
-        Some(At {
-            node,
-            path: key_path(&self.path, key),
-            report: self.report,
-        })
-    }
-
-    /// A key's value; an error where it is absent.
-    pub fn need(&mut self, key: &'static str) -> Option<At<'a>> {
-        let found = self.find(key);
-        if found.is_none() {
-            self.refuse(key, "is missing");
-        }
-        found
-    }
-
-    /// What a key says, or the default.
-    pub fn or<T>(
-        &mut self,
-        key: &'static str,
-        default: T,
-        read: impl FnOnce(At<'a>) -> Option<T>,
-    ) -> T {
-        self.find(key).and_then(read).unwrap_or(default)
-    }
-
-    /// A key that may be absent, `null` or an empty variable.
-    pub fn optional<T>(
-        &mut self,
-        key: &'static str,
-        read: impl FnOnce(At<'a>) -> Option<T>,
-    ) -> Option<T> {
-        self.find(key).filter(|at| !at.is_nothing()).and_then(read)
-    }
-
-    /// The items of a list; none where the key is absent.
-    pub fn list<T>(&mut self, key: &'static str, read: impl FnMut(At<'a>) -> Option<T>) -> Vec<T> {
-        self.or(key, Vec::new(), |at| at.list(read))
-    }
-
-    /// A mapping all of whose keys have defaults.
-    pub fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Fields<'a>) -> T) -> T {
-        let fields = self.find(key).and_then(|at| at.fields());
-        fields
-            .unwrap_or_else(|| Fields::absent(self.report, key_path(&self.path, key)))
-            .read(read)
-    }
-
-    /// Reports something about a key, at the mapping itself.
-    pub fn refuse(&self, key: &str, message: impl Into<String>) {
-        self.report
-            .refuse(self.place, &key_path(&self.path, key), message);
-    }
-
-    /// Reads the keys; those that nobody asked for are errors.
-    pub fn read<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
-        let value = read(&mut self);
-        for (key, _) in self.entries {
-            if !self.known.contains(&key.name.as_str()) {
-                let path = key_path(&self.path, &key.name);
-                self.report
-                    .refuse(key.place, &path, unknown_key(&key.name, &self.known));
-            }
-        }
-        value
-    }
-}
-
-fn unknown_key(name: &str, known: &[&str]) -> String {
-    let nearest = known
-        .iter()
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .min();
-    match nearest {
-        Some((distance, nearest)) if distance <= nearest.len() / 3 => {
-            format!("unknown key; did you mean {nearest}?")
-        }
-        _ => format!("unknown key; known here: {}", known.join(", ")),
     }
 }
 

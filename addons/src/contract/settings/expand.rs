@@ -27,8 +27,8 @@ pub fn expand(node: &mut Node, path: &str, env: Env<'_>, report: FileReport<'_>)
                 expand(item, &format!("{path}[{index}]"), env, report);
             }
         }
-        Value::Mapping(entries) => {
-            for (key, value) in entries {
+        Value::Mapping(mapping) => {
+            for (key, value) in &mut mapping.entries {
                 expand(value, &key_path(path, &key.name), env, report);
             }
         }

@@ -67,8 +67,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Adds an error, once if several readers report the same.
     pub fn error(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
+        if errors.contains(&error) {
+            return;
+        }
         let same_file = errors.iter().filter(|e| e.file == error.file).count();
         match same_file.cmp(&MAX_ERRORS_PER_FILE) {
             Ordering::Less => errors.push(error),
@@ -83,6 +87,7 @@ impl Report {
         }
     }
 
+    /// Adds a warning.
     pub fn warn(&self, warning: String) {
         self.warnings.borrow_mut().push(warning);
     }
@@ -101,7 +106,9 @@ impl Report {
 /// The report, as one file speaks to it.
 #[derive(Clone, Copy)]
 pub struct FileReport<'a> {
+    /// The file's name.
     pub file: &'a Arc<str>,
+    /// Takes the errors of all files.
     pub report: &'a Report,
 }
 

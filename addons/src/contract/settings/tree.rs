@@ -1,13 +1,13 @@
-//! A YAML document as a tree that knows its places.
+//! A YAML document as a tree whose nodes know their line and column.
 //!
-//! The YAML that is read is the plain part: one document of mappings, lists and scalars. What
-//! makes a text mean something else than it shows (anchors, aliases, merge keys, tags, duplicate
-//! keys) is refused.
+//! Only plain YAML is read: one document of mappings, lists and scalars. Anchors, aliases, merge
+//! keys, tags and duplicate keys are refused: with them a text means something else than it shows.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use addons::contract::HostPattern;
+use crate::contract::HostPattern;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use zeroize::Zeroizing;
 
@@ -21,7 +21,9 @@ const MAX_KEY_LENGTH: usize = 256;
 /// A line and a column, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The line.
     pub line: usize,
+    /// The column, in characters.
     pub column: usize,
 }
 
@@ -43,19 +45,43 @@ pub struct Node {
 pub enum Value {
     Scalar(Scalar),
     Sequence(Vec<Node>),
-    /// In the file's order; keys are unique.
-    Mapping(Vec<(Key, Node)>),
-    /// Was refused already; says nothing more.
+    Mapping(Mapping),
+    /// An error was reported already; no reader reports another one.
     Refused,
 }
 
+#[derive(Default)]
+pub struct Mapping {
+    /// In the file's order; keys are unique.
+    pub entries: Vec<(Key, Node)>,
+    /// The keys that readers know, in the order in which they asked. `None`: no reader asked, or
+    /// the keys are the operator's.
+    pub claimed: RefCell<Option<Vec<&'static str>>>,
+}
+
+impl Mapping {
+    /// Marks a key as known.
+    pub fn claim(&self, key: &'static str) {
+        let mut claimed = self.claimed.borrow_mut();
+        let claimed = claimed.get_or_insert_default();
+        if !claimed.contains(&key) {
+            claimed.push(key);
+        }
+    }
+}
+
+/// A key of a mapping.
 pub struct Key {
+    /// Its text.
     pub name: String,
+    /// Where it begins.
     pub place: Place,
 }
 
+/// A value that is neither a list nor a mapping.
 #[derive(Default)]
 pub struct Scalar {
+    /// Its text, expanded.
     pub text: Zeroizing<String>,
     /// In quotes or a block: text, whatever it looks like.
     pub quoted: bool,
@@ -65,6 +91,7 @@ pub struct Scalar {
 
 /// A variable that a scalar names.
 pub struct Variable {
+    /// Its name.
     pub name: String,
     /// Whether it added nothing.
     pub empty: bool,
@@ -238,7 +265,11 @@ impl Builder<'_> {
         match self.frames.pop() {
             Some(Frame::Sequence { place, items }) => self.add(place, Value::Sequence(items)),
             Some(Frame::Mapping { place, entries, .. }) => {
-                self.add(place, Value::Mapping(entries));
+                let mapping = Mapping {
+                    entries,
+                    ..Mapping::default()
+                };
+                self.add(place, Value::Mapping(mapping));
             }
             None => {}
         }
