@@ -11,6 +11,7 @@ pub mod circuit_breaker;
 pub mod contract;
 pub mod credentials;
 pub mod decode;
+pub mod forges;
 pub mod git;
 pub mod github;
 pub mod identity;

@@ -100,7 +100,11 @@ impl Builder {
         self.long_lived.breakers.name_upstreams(labels);
         self.long_lived.metrics.create_configured(
             config.allowlist.values().map(|entry| &*entry.label),
-            config.credentials.iter().map(|entry| entry.name.as_str()),
+            config
+                .credentials
+                .active
+                .iter()
+                .map(|entry| entry.name.as_str()),
         );
         Ok(Snapshot {
             generation,
@@ -139,7 +143,7 @@ impl Builder {
             credentials: self
                 .long_lived
                 .token_sources
-                .credentials(&config.credentials, &|host| {
+                .credentials(&config.credentials.active, &|host| {
                     config.policy.git.hosts.iter().any(|git| git.host == *host)
                 }),
             deadline: PHASE_DEADLINE,

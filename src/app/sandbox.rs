@@ -1,6 +1,6 @@
 //! What the admin API tells of the configuration in force for those who set sandboxes up.
 
-use addons::credentials::{CredentialSettings, KindSettings, TokenSources};
+use addons::credentials::{CredentialEntry, KindSettings, TokenSources};
 
 use crate::admin::{ActiveCredential, SandboxSettings};
 use crate::config::Config;
@@ -11,7 +11,7 @@ pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSetting
     let certs = &config.proxy.certs_dir;
     // Clients have another working directory.
     let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
-    let credentials = config.credentials.iter();
+    let credentials = config.credentials.active.iter();
     SandboxSettings {
         proxy: listen.iter().map(ToString::to_string).collect(),
         certs_dir: certs.display().to_string(),
@@ -21,7 +21,7 @@ pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSetting
     }
 }
 
-fn active(entry: &CredentialSettings, token_sources: &TokenSources) -> ActiveCredential {
+fn active(entry: &CredentialEntry, token_sources: &TokenSources) -> ActiveCredential {
     let (kind, headers) = match &entry.kind {
         KindSettings::SetHeaders(headers) => {
             let names = headers.iter().map(|(name, _)| name.to_string());

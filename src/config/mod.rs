@@ -4,27 +4,25 @@
 
 mod allowlist;
 mod budgets;
-mod credentials;
 mod files;
 mod mcp;
 mod policy;
 mod proxy;
-mod tokens;
 mod types;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::settings::{Env, Files, Report};
-use addons::contract::{Entry, EntryMap, Host, HostPattern};
-use addons::credentials::{CredentialSettings, KindSettings};
+use addons::contract::{EntryMap, Host, HostPattern};
+use addons::credentials::CredentialSettings;
 
-use credentials::Credentials;
 use proxy::Proxy;
 pub use types::*;
+
+use crate::secret_files::FilesOnDisk;
 
 /// The files of a configuration directory.
 pub const FILES: [&str; 5] = [
@@ -109,14 +107,12 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     let proxy = proxy::read(&files.proxy, profile, env);
     let allowlist = allowlist::read(&files.allowlist);
     let policy = policy::read(&files.policy);
-    let credentials = credentials::read(&files.credentials, &policy.git.hosts);
+    let credentials = CredentialSettings::read(&files, &FilesOnDisk);
     files.refuse_unknown_keys();
     check_passthrough(&proxy, &policy, &credentials);
-    warn_of_personal_tokens(&policy, &credentials.active, &report);
-    warn_of_unlisted_hosts(&allowlist, &credentials.active, &report);
-    let (proxy, credentials) = (proxy.config, credentials.active);
+    credentials.warn(&files, &allowlist);
     Ok(Config {
-        proxy,
+        proxy: proxy.config,
         allowlist,
         policy,
         credentials,
@@ -174,54 +170,8 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     Ok(())
 }
 
-/// A token that is the same for all containers reaches what its owner reaches.
-fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialSettings], report: &Report) {
-    let is_git = |host: &Host| {
-        policy
-            .git
-            .hosts
-            .iter()
-            .any(|git| git.all_hosts().any(|h| h == host))
-    };
-    for entry in active {
-        let is_token = matches!(
-            entry.kind,
-            KindSettings::Basic { .. } | KindSettings::Bearer(_)
-        );
-        if is_token && entry.hosts.iter().any(|(host, _)| is_git(host)) {
-            report.warn(format!(
-                "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
-                entry.origin, entry.name
-            ));
-        }
-    }
-}
-
-/// No request gets as far as a credential for a host that the allowlist denies.
-fn warn_of_unlisted_hosts(
-    allowlist: &EntryMap<Arc<Entry>>,
-    active: &[CredentialSettings],
-    report: &Report,
-) {
-    for credential in active {
-        let (name, origin) = (&credential.name, &credential.origin);
-        for (host, port) in &credential.hosts {
-            match allowlist.find(host) {
-                None => report.warn(format!(
-                    "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows: it is never used; add \"- {host}\" under domains, or take the host out"
-                )),
-                Some(entry) if !entry.ports.contains(port) => report.warn(format!(
-                    "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",
-                    entry.origin
-                )),
-                Some(_) => {}
-            }
-        }
-    }
-}
-
 /// What is tunnelled unread can neither be held to git rules nor be given a credential.
-fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &Credentials) {
+fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &CredentialSettings) {
     let git = policy.git.hosts.iter().flat_map(GitHost::all_hosts);
     let guarded: Vec<(&Host, String)> = git
         .map(|host| (host, "has git rules".to_owned()))

@@ -77,7 +77,7 @@ pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> P
         limits: limits(&fields.section("limits")),
         dns: dns(&fields.section("dns")),
         logging: logging(&fields.section("logging"), env),
-        collector: collector(&fields.section("tracing")),
+        collector: Collector::read(document),
         audit,
     };
     Proxy {
@@ -211,10 +211,6 @@ fn logging(fields: &Fields<'_>, env: Env<'_>) -> Logging {
             at.one_of(&[("json", true), ("text", false)])
         }),
     }
-}
-
-fn collector(fields: &Fields<'_>) -> Option<Collector> {
-    fields.optional("otlp_endpoint", |at| at.parse(Collector::parse))
 }
 
 fn audit(fields: &Fields<'_>, data_dir: &Path) -> AuditConfig {

@@ -20,8 +20,8 @@ pub struct Config {
     pub allowlist: EntryMap<Arc<Entry>>,
     /// `policy.yaml`
     pub policy: PolicyConfig,
-    /// The active entries of `credentials.yaml`.
-    pub credentials: Vec<CredentialSettings>,
+    /// `credentials.yaml`
+    pub credentials: CredentialSettings,
     /// The files that were there.
     pub files: Vec<&'static str>,
     /// What is in order but deserves a word at start and in `check`: inactive credentials and

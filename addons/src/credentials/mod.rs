@@ -27,7 +27,8 @@ use inject::HostCredentials;
 use scrub::{ScrubBody, ScrubTrailers, Scrubber};
 
 pub use placeholder::{is_placeholder, placeholder};
-pub use settings::{CredentialSettings, KindSettings, SecretSetting};
+use settings::SecretReader;
+pub use settings::{CredentialEntry, CredentialSettings, KindSettings, SecretSetting};
 pub use token::{Fetched, Token, TokenForm, TokenSource};
 pub use token_sources::TokenSources;
 

@@ -7,7 +7,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 
 use super::github_app::{AppSettings, AppSource, AppTokens};
 use super::oauth::{OauthSettings, OauthSource, OauthTokens};
-use super::{Credential, CredentialKind, CredentialSettings, KindSettings, TokenForm};
+use super::{Credential, CredentialEntry, CredentialKind, KindSettings, TokenForm};
 use crate::contract::{Host, Ports};
 
 /// Logins and Apps that tokens come from. An entry that a reload did not change keeps its tokens,
@@ -40,7 +40,7 @@ impl TokenSources {
     /// token as a password, the latter as a bearer's. Reads token files, so it may block.
     pub fn credentials(
         &self,
-        entries: &[CredentialSettings],
+        entries: &[CredentialEntry],
         is_git: &dyn Fn(&Host) -> bool,
     ) -> Vec<Credential> {
         let of_entry = |entry| self.credentials_of(entry, is_git);
@@ -49,7 +49,7 @@ impl TokenSources {
 
     fn credentials_of(
         &self,
-        entry: &CredentialSettings,
+        entry: &CredentialEntry,
         is_git: &dyn Fn(&Host) -> bool,
     ) -> Vec<Credential> {
         let source = |secret: &super::SecretSetting| secret.source(&*self.ports.files);
@@ -144,7 +144,7 @@ impl TokenSources {
 }
 
 fn credential(
-    entry: &CredentialSettings,
+    entry: &CredentialEntry,
     kind: CredentialKind,
     hosts: Vec<(Host, u16)>,
 ) -> Credential {

@@ -167,6 +167,7 @@ credentials:
     let config = config.unwrap();
     let apis = config
         .credentials
+        .active
         .iter()
         .filter_map(|entry| match &entry.kind {
             KindSettings::GithubApp(app) => {
@@ -182,7 +183,7 @@ credentials:
             r#"ghe.example.com/api/v3 {"contents": "read"}"#,
         ]
     );
-    let Some(KindSettings::Oauth(oauth)) = config.credentials.last().map(|c| &c.kind) else {
+    let Some(KindSettings::Oauth(oauth)) = config.credentials.active.last().map(|c| &c.kind) else {
         panic!("oauth");
     };
     assert_eq!(oauth.login.entry, "other");
@@ -293,7 +294,12 @@ credentials:
 "#,
     )
     .unwrap();
-    let names: Vec<_> = config.credentials.iter().map(|c| c.name.as_str()).collect();
+    let names: Vec<_> = config
+        .credentials
+        .active
+        .iter()
+        .map(|c| c.name.as_str())
+        .collect();
     assert_eq!(names, ["absent", "active"]);
     assert_eq!(
         config.warnings[1..3],
@@ -302,7 +308,7 @@ credentials:
             "credentials.yaml: 3 credentials are inactive, their secrets are empty: unset (NOT_SET), empty (EMPTY), literal (no variable)",
         ]
     );
-    let active = &config.credentials[1];
+    let active = &config.credentials.active[1];
     let ports: Vec<_> = active.hosts.iter().map(|(_, port)| *port).collect();
     assert_eq!(ports, [443, 8443]);
     assert_eq!(active.repos.as_deref(), Some(&["o/n".to_owned()][..]));
@@ -322,7 +328,7 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
 
     let yaml = "version: 1\ncredentials:\n- name: a\n  hosts: [a.example]\n  basic:\n    username: u\n    password: ${YAML}\n";
     let config = load_one("credentials.yaml", yaml).unwrap();
-    let KindSettings::Basic { password, .. } = &config.credentials[0].kind else {
+    let KindSettings::Basic { password, .. } = &config.credentials.active[0].kind else {
         panic!("basic");
     };
     let SecretSetting::Value(value) = password else {

@@ -32,7 +32,7 @@ fn the_samples_say_the_defaults() {
     assert_eq!(show(&config), show(&defaults));
     assert_eq!(config.policy, defaults.policy);
     assert_eq!(config.allowlist.values().count(), 17);
-    assert!(config.credentials.is_empty());
+    assert!(config.credentials.active.is_empty());
     let [inactive] = config.warnings.as_slice() else {
         panic!("{:?}", config.warnings);
     };
@@ -67,8 +67,8 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
         "{:?}",
         config.warnings
     );
-    assert!(!config.credentials.is_empty());
-    for (host, port) in config.credentials.iter().flat_map(|c| &c.hosts) {
+    assert!(!config.credentials.active.is_empty());
+    for (host, port) in config.credentials.active.iter().flat_map(|c| &c.hosts) {
         let entry = config.allowlist.find(host);
         assert!(
             entry.is_some_and(|entry| entry.ports.contains(port)),

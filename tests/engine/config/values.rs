@@ -11,7 +11,7 @@ use super::{load_files, load_one};
 #[test]
 fn absent_files_mean_secure_defaults() {
     let config = load_files(&[]).unwrap();
-    assert!(config.allowlist.is_empty() && config.credentials.is_empty());
+    assert!(config.allowlist.is_empty() && config.credentials.active.is_empty());
     assert_eq!(
         config.proxy.listen.admin,
         Path::new("/var/run/proxy/api.sock")

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::*;
+use addons::credentials::CredentialSettings;
 use hickory_proto::op::Message;
 use hickory_proto::rr::RecordType;
 pub use nameserver::*;
@@ -206,7 +207,7 @@ pub fn config(upstream: UpstreamConfig) -> Config {
         proxy: proxy(upstream),
         allowlist,
         policy: policy(),
-        credentials: Vec::new(),
+        credentials: CredentialSettings::default(),
         files: Vec::new(),
         warnings: Vec::new(),
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use http::Uri;
 
+use crate::contract::settings::Document;
 use crate::contract::{Authority, Host};
 
 /// An OTLP collector that takes HTTP: its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
@@ -14,8 +15,14 @@ pub struct Collector {
 }
 
 impl Collector {
+    /// Reads `tracing` of `proxy.yaml`.
+    pub fn read(proxy: &Document<'_>) -> Option<Self> {
+        let tracing = proxy.fields().section("tracing");
+        tracing.optional("otlp_endpoint", |at| at.parse(Self::parse))
+    }
+
     /// Parses an `http://` or `https://` URL without a query.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    fn parse(text: &str) -> Result<Self, &'static str> {
         const WRONG: &str = "must be the http:// or https:// URL of an OTLP collector, such as \
              http://collector.example.com:4318";
         let uri: Uri = text.parse().map_err(|_| WRONG)?;
@@ -36,12 +43,12 @@ impl Collector {
     }
 
     /// Its host and port.
-    pub fn authority(&self) -> (Host, u16) {
+    pub(super) fn authority(&self) -> (Host, u16) {
         (self.authority.host.clone(), self.authority.port)
     }
 
     /// Where it takes spans.
-    pub fn traces_url(&self) -> String {
+    pub(super) fn traces_url(&self) -> String {
         format!("{}/v1/traces", self.base)
     }
 }
