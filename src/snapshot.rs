@@ -28,7 +28,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Begins a flow, with the allowlist entry that its host falls under.
     pub fn flow(&self, kind: Kind, client: Client, scheme: Scheme, host: Host, port: u16) -> Flow {
-        let entry: Option<Arc<Entry>> = self.config.allowlist.find(&host).cloned();
+        let entry: Option<Arc<Entry>> = self.config.addons.allowlist.find(&host).cloned();
         Flow::new(kind, client, scheme, host, port, entry)
     }
 }

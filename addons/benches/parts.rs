@@ -53,7 +53,7 @@ impl PushWatch for Silent {
 }
 
 fn git() -> Git {
-    Git::new(GitSettings {
+    let settings = GitSettings {
         hosts: Host::parse("github.com").into_iter().collect(),
         bot_branch_prefixes: Vec::new(),
         allow_branch_deletion: false,
@@ -61,10 +61,10 @@ fn git() -> Git {
         report_push_denials: true,
         warning_bytes: 50 << 20,
         hard_limit_bytes: 100 << 20,
-        reachable: Arc::new(|_, _, _| true),
-        watch: Arc::new(Silent),
-        metrics: Arc::new(GitMetrics::new(&prometheus::Registry::new()).unwrap()),
-    })
+    };
+    let metrics = GitMetrics::new(&prometheus::Registry::new()).unwrap();
+    let reachable = Arc::new(|_: &Container, _: &Host, _| true);
+    Git::new(settings, reachable, Arc::new(Silent), Arc::new(metrics))
 }
 
 /// Commands of a push as pkt-lines, and the beginning of a pack.

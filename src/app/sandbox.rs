@@ -11,7 +11,7 @@ pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSetting
     let certs = &config.proxy.certs_dir;
     // Clients have another working directory.
     let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
-    let credentials = config.credentials.active.iter();
+    let credentials = config.addons.credentials.active.iter();
     SandboxSettings {
         proxy: listen.iter().map(ToString::to_string).collect(),
         certs_dir: certs.display().to_string(),

@@ -2,11 +2,8 @@
 //!
 //! The reader with places, variables and the report is `addons::contract::settings`.
 
-mod allowlist;
-mod budgets;
 mod files;
 mod mcp;
-mod policy;
 mod proxy;
 mod types;
 
@@ -14,12 +11,10 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
-use addons::contract::settings::{Env, Files, Report};
-use addons::contract::{EntryMap, Host, HostPattern};
-use addons::credentials::CredentialSettings;
+use addons::contract::settings::{Document, Env, Files, Report};
 
-use proxy::Proxy;
 pub use types::*;
 
 use crate::secret_files::FilesOnDisk;
@@ -104,18 +99,13 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     let names = FILES.into_iter().zip(documents);
     let names = names.filter(|(_, document)| !document.is_absent());
     let names = names.map(|(name, _)| name).collect();
-    let proxy = proxy::read(&files.proxy, profile, env);
-    let allowlist = allowlist::read(&files.allowlist);
-    let policy = policy::read(&files.policy);
-    let credentials = CredentialSettings::read(&files, &FilesOnDisk);
+    let proxy = proxy::read(&files, profile, env);
+    let addons = Settings::read(&files, &FilesOnDisk);
+    addons.check(&files);
     files.refuse_unknown_keys();
-    check_passthrough(&proxy, &policy, &credentials);
-    credentials.warn(&files, &allowlist);
     Ok(Config {
-        proxy: proxy.config,
-        allowlist,
-        policy,
-        credentials,
+        proxy,
+        addons,
         files: names,
         warnings: report.finish()?,
     })
@@ -137,12 +127,20 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
     check_directory(dir, &report)?;
-    let document = files::open(dir, "proxy.yaml", Some(&env), &report);
-    let proxy = proxy::read(&document, profile, &env);
-    document.refuse_unknown_keys();
-    let socket = proxy.config.listen.admin;
+    let absent = |name| Document::absent(name, &report);
+    let files = Files {
+        proxy: files::open(dir, "proxy.yaml", Some(&env), &report),
+        allowlist: absent("allowlist.yaml"),
+        policy: absent("policy.yaml"),
+        credentials: absent("credentials.yaml"),
+    };
+    let proxy = proxy::read(&files, profile, &env);
+    // So that their keys are known.
+    Settings::read(&files, &FilesOnDisk);
+    files.refuse_unknown_keys();
+    drop(files);
     report.finish()?;
-    Ok(socket)
+    Ok(proxy.listen.admin)
 }
 
 /// The directory must be one; a YAML file in it that nobody reads may be a misspelt one.
@@ -168,56 +166,4 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
         report.warn(format!("{name:?} is not read: the files are {files}"));
     }
     Ok(())
-}
-
-/// What is tunnelled unread can neither be held to git rules nor be given a credential.
-fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &CredentialSettings) {
-    let git = policy.git.hosts.iter().flat_map(GitHost::all_hosts);
-    let guarded: Vec<(&Host, String)> = git
-        .map(|host| (host, "has git rules".to_owned()))
-        .chain(
-            credentials
-                .hosts
-                .iter()
-                .map(|(host, name)| (host, format!("has the credential {name}"))),
-        )
-        .collect();
-    for (pattern, at) in &proxy.passthrough {
-        let mut map = EntryMap::default();
-        map.insert(pattern.clone(), ());
-        for (host, reason) in &guarded {
-            if map.find(host).is_some() {
-                at.refuse(format!("{host} {reason}: it cannot be tunnelled unread"));
-            }
-        }
-        let unread = policy.rules.iter().filter(|rule| {
-            let looks_inside = !rule.methods.is_empty() || !rule.paths.is_empty();
-            let mut hosts = rule.hosts.iter();
-            looks_inside
-                && rule.effect != Effect::Allow
-                && (rule.hosts.is_empty() || hosts.any(|(host, _)| overlap(&host, pattern)))
-        });
-        for rule in unread {
-            let (name, origin) = (&rule.name, &rule.origin);
-            at.refuse(format!(
-                "rule {name} at {origin} judges requests there: they cannot be tunnelled unread"
-            ));
-        }
-    }
-}
-
-/// Whether a host can match both.
-fn overlap(one: &HostPattern, other: &HostPattern) -> bool {
-    use HostPattern::{Below, Exactly};
-    let is_below = |name: &str, base: &str| {
-        let rest = name.strip_suffix(base);
-        rest.is_some_and(|rest| rest.ends_with('.'))
-    };
-    match (one, other) {
-        (Exactly(one), Exactly(other)) => one == other,
-        (Exactly(host), Below(base)) | (Below(base), Exactly(host)) => {
-            host.name().is_some_and(|name| is_below(name, base))
-        }
-        (Below(one), Below(other)) => one == other || is_below(one, other) || is_below(other, one),
-    }
 }

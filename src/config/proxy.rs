@@ -6,10 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use addons::contract::settings::{Document, Env, Fields, Setting};
-use addons::contract::{EntryMap, Host, HostPattern, fold_address};
-use addons::observe::Collector;
-use ipnet::IpNet;
+use addons::contract::settings::{Env, Fields, Files, Passthrough, Setting};
+use addons::contract::{Host, fold_address};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use super::{
@@ -40,20 +38,16 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// `proxy.yaml`, and what the other files are checked against.
-pub struct Proxy<'a> {
-    pub config: ProxyConfig,
-    /// The hosts that are tunnelled without interception, where they are written.
-    pub passthrough: Vec<(HostPattern, Setting<'a>)>,
-}
-
-/// Decodes the file.
-pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> Proxy<'a> {
-    let fields = &document.fields();
-    let listen = listen(fields, profile);
+/// Reads the keys of the engine.
+pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
+    let fields = files.proxy.fields();
+    let listen = listen(&fields, profile);
     let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
     let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
-    let (tls, passthrough) = tls(&fields.section("tls"));
+    let tls = TlsConfig {
+        passthrough: Passthrough::read(files).hosts(),
+        upstream_ca: fields.section("tls").optional("upstream_ca", upstream_ca),
+    };
     let audit = audit(&fields.section("audit"), &data_dir);
     for (what, path) in [
         ("data_dir", &data_dir),
@@ -65,7 +59,7 @@ pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> P
             fields.refuse("certs_dir", message);
         }
     }
-    let config = ProxyConfig {
+    ProxyConfig {
         listen,
         admin_mode: fields.or("admin_mode", 0o600, |at| at.parse(file_mode)),
         admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
@@ -77,12 +71,7 @@ pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> P
         limits: limits(&fields.section("limits")),
         dns: dns(&fields.section("dns")),
         logging: logging(&fields.section("logging"), env),
-        collector: Collector::read(document),
         audit,
-    };
-    Proxy {
-        config,
-        passthrough,
     }
 }
 
@@ -106,38 +95,18 @@ fn listen(fields: &Fields<'_>, profile: Profile) -> Listen {
     }
 }
 
-fn tls<'a>(fields: &Fields<'a>) -> (TlsConfig, Vec<(HostPattern, Setting<'a>)>) {
-    let mut passthrough = EntryMap::default();
-    let written = fields.list("passthrough", |at| {
-        let pattern = at.parse(HostPattern::parse)?;
-        let origin = at.origin();
-        if let Some(before) = passthrough.insert(pattern.clone(), origin) {
-            at.refuse(format!(
-                "{pattern} stands here already, in line {}",
-                before.line
-            ));
-        }
-        Some((pattern, at))
-    });
-    let upstream_ca = fields.optional("upstream_ca", |at| {
-        let path = path(&at)?;
-        if let Err(error) = File::open(&path) {
-            at.refuse(format!("cannot be read: {error}"));
-        }
-        Some(path)
-    });
-    let tls = TlsConfig {
-        passthrough,
-        upstream_ca,
-    };
-    (tls, written)
+fn upstream_ca(at: Setting<'_>) -> Option<PathBuf> {
+    let path = path(&at)?;
+    if let Err(error) = File::open(&path) {
+        at.refuse(format!("cannot be read: {error}"));
+    }
+    Some(path)
 }
 
 fn upstream(fields: &Fields<'_>) -> UpstreamConfig {
     UpstreamConfig {
         nameservers: fields.list("nameservers", |at| at.parse(nameserver)),
         hosts: fields.or("hosts", HashMap::new(), static_hosts).into(),
-        allow_private: fields.list("allow_private", |at| at.parse(network)),
         connect_timeout: fields.or("connect_timeout", secs(10), |at| at.duration()),
         response_timeout: fields.or("response_timeout", secs(300), |at| at.duration()),
         idle_timeout: fields.or("idle_timeout", secs(300), |at| at.duration()),
@@ -176,7 +145,6 @@ fn limits(fields: &Fields<'_>) -> Limits {
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),
         inspect_timeout: fields.or("inspect_timeout", secs(30), |at| at.duration()),
         inspect_memory: fields.or("inspect_memory", 256 << 20, |at| at.size(MB..=1024 * GB)),
-        tunnels_per_second: fields.or("tunnels_per_second", 50, |at| at.number(1..=1_000_000)),
         certificates_per_minute: fields.or("certificates_per_minute", 120, |at| {
             at.number(1..=1_000_000)
         }),
@@ -187,10 +155,6 @@ fn dns(fields: &Fields<'_>) -> DnsConfig {
     DnsConfig {
         types: fields.or("types", vec![1, 28, 5], |at| {
             at.list(|at| at.one_of(&RECORD_TYPES))
-        }),
-        queries_per_minute: fields.or("queries_per_minute", 3000, |at| at.number(1..=1_000_000)),
-        distinct_names_per_minute: fields.or("distinct_names_per_minute", 300, |at| {
-            at.number(1..=1_000_000)
         }),
     }
 }
@@ -219,14 +183,6 @@ fn audit(fields: &Fields<'_>, data_dir: &Path) -> AuditConfig {
         path: path.unwrap_or_else(|| data_dir.join("audit.jsonl")),
         max_bytes: fields.or("max_bytes", 100 * MB, |at| at.size(MB..=1024 * GB)),
         keep: fields.or("keep", 5, |at| at.number(0..=1000)),
-        lines_per_minute_per_container: fields.or("lines_per_minute_per_container", 6000, |at| {
-            at.number(1..=1_000_000)
-        }),
-        bytes_per_minute_per_container: fields.or(
-            "bytes_per_minute_per_container",
-            2 << 20,
-            |at| at.size(64 * KB..=GB),
-        ),
     }
 }
 
@@ -288,17 +244,6 @@ fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
         address: fold_address(address),
         port,
     })
-}
-
-fn network(text: &str) -> Result<IpNet, String> {
-    let wrong = |_| "must be a network such as 10.1.0.0/16".to_owned();
-    let network: IpNet = text.parse().map_err(wrong)?;
-    if network.trunc() != network {
-        return Err(
-            "has bits behind its prefix: write the first address of the network".to_owned(),
-        );
-    }
-    Ok(network)
 }
 
 /// A word that is no level would be read as the name of a module, and switch on everything in it.

@@ -54,7 +54,7 @@ impl<'w> Flight<'w> {
             source: Some(Source::Address(fold_address(peer.ip()))),
             peer: Some(peer),
         };
-        let entry = snapshot.config.allowlist.find(&asked.host).cloned();
+        let entry = snapshot.config.addons.allowlist.find(&asked.host).cloned();
         let mut flow = Flow::new(Kind::Dns, client, Scheme::Http, asked.host, 53, entry);
         let record_type = asked.record_type;
         flow.record.method = record_type.map(|record_type| <&str>::from(record_type).into());

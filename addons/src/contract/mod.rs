@@ -29,7 +29,7 @@ pub use chain::{Chain, OrderError, ResolvePermit};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
-pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
+pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use facts::{Anonymous, ApiCall, Lookup};
 pub use flow::{
     Client, Counters, Flow, FlowId, Kind, LeaseHandle, Note, Outcome, Principal, Record, Scheme,
@@ -41,8 +41,8 @@ pub use message::{Request, Response};
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit};
 pub use ports::{
-    Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Ports, Replacement,
-    SecretFiles, SecretSource, SecretText, Tasks, Unavailable,
+    Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Replacement,
+    SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
 pub use slots::{Slot, Slots};
 pub use type_map::TypeMap;

@@ -150,9 +150,9 @@ pub trait Replacement: Send {
     fn commit(self: Box<Self>) -> io::Result<FileVersion>;
 }
 
-/// What an addon is given that does work of its own besides judging flows.
+/// The ports of addons that do work of their own, as named parts of the appliance.
 #[derive(Clone)]
-pub struct Ports {
+pub struct SystemPorts {
     /// Sends its requests.
     pub outbound: Arc<dyn Outbound>,
     /// Reads and writes its files.

@@ -8,12 +8,12 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::github_app::{AppSettings, AppSource, AppTokens};
 use super::oauth::{OauthSettings, OauthSource, OauthTokens};
 use super::{Credential, CredentialEntry, CredentialKind, KindSettings, TokenForm};
-use crate::contract::{Host, Ports};
+use crate::contract::{Host, SystemPorts};
 
 /// Logins and Apps that tokens come from. An entry that a reload did not change keeps its tokens,
 /// so that no login is ever refreshed by two at once.
 pub struct TokenSources {
-    ports: Ports,
+    ports: SystemPorts,
     refreshes: IntCounterVec,
     logins: Mutex<Vec<Arc<OauthTokens>>>,
     apps: Mutex<Vec<Arc<AppTokens>>>,
@@ -21,7 +21,7 @@ pub struct TokenSources {
 
 impl TokenSources {
     /// Registers `proxy_oauth_refreshes_total`.
-    pub fn new(ports: Ports, metrics: &Registry) -> prometheus::Result<Self> {
+    pub fn new(ports: SystemPorts, metrics: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_oauth_refreshes_total",
             "Refreshes of OAuth logins, by outcome.",

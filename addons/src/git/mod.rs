@@ -10,6 +10,7 @@ mod pkt_line;
 mod push;
 mod refs;
 mod report;
+mod settings;
 mod size;
 
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, HostSet, Order, Outcome,
-    Request, Response, Slot, Step, Verdict,
+    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
+    Response, Slot, Step, Verdict,
 };
 use crate::fold::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
@@ -30,6 +31,7 @@ pub use metrics::GitMetrics;
 use operation::Operation;
 use paths::{Call, Named};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
+pub use settings::GitSettings;
 
 /// Told of pushes that deserve a word.
 pub trait PushWatch: Send + Sync {
@@ -37,34 +39,13 @@ pub trait PushWatch: Send + Sync {
     fn large(&self, container: &Container, repo: &str, bytes: u64);
 }
 
-/// What the git rules are made from.
-pub struct GitSettings {
-    /// Where they hold.
-    pub hosts: HostSet,
-    /// All that containers in bot mode may push to.
-    pub bot_branch_prefixes: Vec<String>,
-    /// Whether a push may delete refs.
-    pub allow_branch_deletion: bool,
-    /// Whether other repositories may be read, without any credential.
-    pub public_reads: bool,
-    /// Whether git is told of a denial in its own protocol rather than by a status.
-    pub report_push_denials: bool,
-    /// From where on a push is told to `watch`.
-    pub warning_bytes: u64,
-    /// What a push may not be larger than; a repository may have a limit of its own.
-    pub hard_limit_bytes: u64,
-    /// Where large files may lie.
-    pub reachable: Arc<Reachable>,
-    /// Told of large pushes.
-    pub watch: Arc<dyn PushWatch>,
-    /// Counts across reloads, so it is made once and handed in.
-    pub metrics: Arc<GitMetrics>,
-}
-
 /// The rules of the git hosts.
 pub struct Git {
     settings: GitSettings,
     prefixes: Arc<[String]>,
+    reachable: Arc<Reachable>,
+    watch: Arc<dyn PushWatch>,
+    metrics: Arc<GitMetrics>,
 }
 
 /// A push under way: where to.
@@ -78,11 +59,22 @@ struct Limit {
 }
 
 impl Git {
-    /// Makes the rules from their settings.
+    /// Makes the rules from their settings. `reachable` says where large files may lie.
     #[must_use]
-    pub fn new(mut settings: GitSettings) -> Self {
+    pub fn new(
+        mut settings: GitSettings,
+        reachable: Arc<Reachable>,
+        watch: Arc<dyn PushWatch>,
+        metrics: Arc<GitMetrics>,
+    ) -> Self {
         let prefixes = std::mem::take(&mut settings.bot_branch_prefixes).into();
-        Self { settings, prefixes }
+        Self {
+            settings,
+            prefixes,
+            reachable,
+            watch,
+            metrics,
+        }
     }
 
     fn judge(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
@@ -258,14 +250,14 @@ impl Addon for Git {
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        lfs::answer(flow, response, &self.settings.reachable).into()
+        lfs::answer(flow, response, &self.reachable).into()
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         if let Some(operation) = flow.slots.find::<Operation>()
             && !flow.is_dry_run()
         {
-            self.settings.metrics.count(*operation, outcome);
+            self.metrics.count(*operation, outcome);
         }
         let (Some(Pushing(repo)), None) = (flow.slots.find(), &outcome.denial) else {
             return;
@@ -274,7 +266,7 @@ impl Addon for Git {
         if let Some(container) = flow.known_container()
             && bytes > self.settings.warning_bytes
         {
-            self.settings.watch.large(container, repo, bytes);
+            self.watch.large(container, repo, bytes);
         }
     }
 }

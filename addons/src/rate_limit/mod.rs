@@ -4,6 +4,7 @@
 mod buckets;
 mod dns;
 mod requests;
+mod settings;
 mod tunnels;
 
 use std::time::Duration;
@@ -15,35 +16,27 @@ use crate::contract::{
 pub use buckets::RateBuckets;
 pub use dns::DnsBudget;
 pub use requests::{Rate, RequestLimits};
+pub use settings::RateLimitSettings;
 pub use tunnels::TunnelBudget;
 
-/// What the limits are made from.
-pub struct RateLimitSettings {
-    /// How many tunnels a lease may open.
-    pub tunnels: TunnelBudget,
-    /// What a lease may ask the resolver for.
-    pub dns: DnsBudget,
-    /// What a lease may ask an upstream for; `None` where requests are not counted.
-    pub requests: Option<RequestLimits>,
-    /// Knows every bucket across reloads, so it is made once and handed in.
-    pub buckets: RateBuckets,
+/// Holds every lease to its budgets.
+pub struct RateLimit {
+    settings: RateLimitSettings,
+    buckets: RateBuckets,
 }
 
-/// Holds every lease to its budgets.
-pub struct RateLimit(RateLimitSettings);
-
 impl RateLimit {
-    /// Gives every lease the same budgets.
+    /// Gives every lease the same budgets. `buckets` knows every bucket across reloads.
     #[must_use]
-    pub fn new(settings: RateLimitSettings) -> Self {
-        Self(settings)
+    pub fn new(settings: RateLimitSettings, buckets: RateBuckets) -> Self {
+        Self { settings, buckets }
     }
 
     fn count_tunnel(&self, flow: &mut Flow) -> Verdict {
         if flow.kind != Kind::Tunnel {
             return Ok(());
         }
-        let budget = self.0.tunnels;
+        let budget = self.settings.tunnels;
         if flow.is_dry_run() {
             let (each, burst) = (budget.per_second, budget.burst());
             flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
@@ -61,7 +54,7 @@ impl RateLimit {
             return Ok(());
         }
         let counted = self
-            .0
+            .settings
             .dns
             .count(flow.container()?, host, is_query, flow.started);
         counted.map_err(|(limit, wait)| {
@@ -72,7 +65,7 @@ impl RateLimit {
     }
 
     fn count_request(&self, flow: &mut Flow) -> Verdict {
-        let Some(limits) = &self.0.requests else {
+        let Some(limits) = &self.settings.requests else {
             return Ok(());
         };
         let (bucket, rate) = limits.bucket_of(&flow.host, flow.entry.as_deref());
@@ -85,7 +78,7 @@ impl RateLimit {
         if !counts(flow) {
             return Ok(());
         }
-        let buckets = &self.0.buckets;
+        let buckets = &self.buckets;
         let counted = buckets.count(flow.container()?, flow, bucket, rate);
         counted.map_err(|wait| {
             over(flow, wait).rule("rate_limits").hint(format!(

@@ -166,6 +166,7 @@ credentials:
     ]);
     let config = config.unwrap();
     let apis = config
+        .addons
         .credentials
         .active
         .iter()
@@ -183,7 +184,8 @@ credentials:
             r#"ghe.example.com/api/v3 {"contents": "read"}"#,
         ]
     );
-    let Some(KindSettings::Oauth(oauth)) = config.credentials.active.last().map(|c| &c.kind) else {
+    let Some(KindSettings::Oauth(oauth)) = config.addons.credentials.active.last().map(|c| &c.kind)
+    else {
         panic!("oauth");
     };
     assert_eq!(oauth.login.entry, "other");
@@ -295,6 +297,7 @@ credentials:
     )
     .unwrap();
     let names: Vec<_> = config
+        .addons
         .credentials
         .active
         .iter()
@@ -308,7 +311,7 @@ credentials:
             "credentials.yaml: 3 credentials are inactive, their secrets are empty: unset (NOT_SET), empty (EMPTY), literal (no variable)",
         ]
     );
-    let active = &config.credentials.active[1];
+    let active = &config.addons.credentials.active[1];
     let ports: Vec<_> = active.hosts.iter().map(|(_, port)| *port).collect();
     assert_eq!(ports, [443, 8443]);
     assert_eq!(active.repos.as_deref(), Some(&["o/n".to_owned()][..]));
@@ -328,7 +331,7 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
 
     let yaml = "version: 1\ncredentials:\n- name: a\n  hosts: [a.example]\n  basic:\n    username: u\n    password: ${YAML}\n";
     let config = load_one("credentials.yaml", yaml).unwrap();
-    let KindSettings::Basic { password, .. } = &config.credentials.active[0].kind else {
+    let KindSettings::Basic { password, .. } = &config.addons.credentials.active[0].kind else {
         panic!("basic");
     };
     let SecretSetting::Value(value) = password else {

@@ -8,7 +8,9 @@
 mod document;
 mod expand;
 mod fields;
+mod hosts;
 mod report;
+mod requests;
 mod setting;
 mod tree;
 mod units;
@@ -16,8 +18,10 @@ mod units;
 pub use document::{Document, check_version};
 pub use expand::Env;
 pub use fields::Fields;
+pub use hosts::Passthrough;
 pub use report::{ConfigError, ConfigErrors, FileReport, Report};
-pub use setting::Setting;
+pub use requests::{METHODS, PathPattern, parse_method};
+pub use setting::{Setting, at_least_one};
 pub use tree::{Key, Place, Scalar, Variable};
 
 /// The files that addons read their settings from.

@@ -19,6 +19,15 @@ use crate::contract::Origin;
 /// limit.
 const COUNT: RangeInclusive<u32> = 1..=1_000_000;
 
+/// A number of a default; 0 counts as 1, as no budget is smaller.
+#[must_use]
+pub const fn at_least_one(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(number) => number,
+        None => NonZeroU32::MIN,
+    }
+}
+
 /// A value in a file, its key path, and the report for what is wrong with it.
 #[derive(Clone)]
 pub struct Setting<'a> {

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::installation::{Minted, owners, repos_of};
 use super::{AppSettings, Installation, jwt};
-use crate::contract::{BoxFuture, Container, Ports, Repo, SecretSource, System};
+use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPorts};
 use crate::credentials::secret::wipe_bytes;
 use crate::credentials::{Fetched, Token, TokenSource};
 
@@ -33,7 +33,7 @@ pub struct AppTokens {
     name: Arc<str>,
     settings: AppSettings,
     key: Arc<dyn SecretSource>,
-    ports: Ports,
+    ports: SystemPorts,
     principal: Arc<System>,
     owner: OnceLock<String>,
 }
@@ -57,7 +57,7 @@ struct State {
 }
 
 impl AppTokens {
-    pub fn new(name: &str, settings: &AppSettings, ports: Ports) -> Self {
+    pub fn new(name: &str, settings: &AppSettings, ports: SystemPorts) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let principal = System {
             name: "github_app",

@@ -4,14 +4,13 @@ mod entry;
 mod secret;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use http::HeaderName;
 
 use super::github_app::AppSettings;
 use super::oauth::OauthSettings;
-use crate::contract::settings::{FileReport, Files};
-use crate::contract::{ContainerId, Entry, EntryMap, Host, Origin, SecretFiles};
+use crate::contract::settings::{FileReport, Files, Passthrough};
+use crate::contract::{Allowlist, ContainerId, Host, Origin, SecretFiles};
 use crate::forges::ForgeHosts;
 
 pub(super) use secret::SecretReader;
@@ -115,8 +114,12 @@ impl CredentialSettings {
         settings
     }
 
-    /// Warns of what deserves a word between this file and others.
-    pub fn warn(&self, files: &Files<'_>, allowlist: &EntryMap<Arc<Entry>>) {
+    /// Reports what is wrong, or deserves a word, between this file and others.
+    pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
+        // A request that is tunnelled unread cannot be given a credential.
+        for (host, name) in &self.hosts {
+            passthrough.refuse_host(host, &format!("has the credential {name}"));
+        }
         let report = files.credentials.report().report;
         let forges = ForgeHosts::read(files);
         for entry in &self.active {
@@ -155,7 +158,7 @@ impl CredentialEntry {
     }
 
     /// No request gets as far as a credential for a host that the allowlist denies.
-    fn unlisted(&self, allowlist: &EntryMap<Arc<Entry>>) -> impl Iterator<Item = String> {
+    fn unlisted(&self, allowlist: &Allowlist) -> impl Iterator<Item = String> {
         let (name, origin) = (&self.name, &self.origin);
         self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {
             None => Some(format!(

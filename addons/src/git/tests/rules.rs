@@ -7,7 +7,7 @@ use crate::contract::{Kind, Repo};
 use crate::fixtures::{container, flow_of, headers, registration, request, verdict};
 
 fn judged(settings: GitSettings, flow: &mut Flow, request: &mut Request) -> Verdict {
-    verdict(Git::new(settings).request(flow, request))
+    verdict(git(settings).request(flow, request))
 }
 
 fn code(settings: GitSettings, host: &str, method: &str, target: &str) -> Option<Code> {
@@ -177,10 +177,7 @@ fn large_files_are_held_to_the_limit_of_a_push() {
 #[test]
 fn pushes_above_the_warning_are_told_of_once_they_passed() {
     let watched = Arc::new(Watched::default());
-    let git = Git::new(GitSettings {
-        watch: Arc::clone(&watched) as _,
-        ..settings()
-    });
+    let git = watched_by(Arc::clone(&watched), settings());
     for (path, bytes, denial) in [
         ("/acme/web/git-receive-pack", 500, None),
         ("/acme/web/git-receive-pack", 501, None),

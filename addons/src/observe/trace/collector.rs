@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::Uri;
 
-use crate::contract::settings::Document;
+use crate::contract::settings::Files;
 use crate::contract::{Authority, Host};
 
 /// An OTLP collector that takes HTTP: its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
@@ -16,8 +16,8 @@ pub struct Collector {
 
 impl Collector {
     /// Reads `tracing` of `proxy.yaml`.
-    pub fn read(proxy: &Document<'_>) -> Option<Self> {
-        let tracing = proxy.fields().section("tracing");
+    pub fn read(files: &Files<'_>) -> Option<Self> {
+        let tracing = files.proxy.fields().section("tracing");
         tracing.optional("otlp_endpoint", |at| at.parse(Self::parse))
     }
 

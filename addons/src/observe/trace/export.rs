@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Collector, Span, SpanSink};
-use crate::contract::{Outbound, Ports, System};
+use crate::contract::{Outbound, System, SystemPorts};
 
 /// What waits for a collector that is slow or away; more is dropped and counted.
 const WAITING: usize = 4096;
@@ -24,14 +24,14 @@ const WAIT: Duration = Duration::from_secs(2);
 
 /// Exports spans. Kept over reloads as long as the collector is the same.
 pub struct Traces {
-    ports: Ports,
+    ports: SystemPorts,
     spans: IntCounterVec,
     exporter: Mutex<Option<(Collector, Arc<Exporter>)>>,
 }
 
 impl Traces {
     /// Registers `proxy_trace_spans_total`.
-    pub fn new(ports: Ports, metrics: &Registry) -> prometheus::Result<Self> {
+    pub fn new(ports: SystemPorts, metrics: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new("proxy_trace_spans_total", "Spans of flows, by outcome.");
         let spans = IntCounterVec::new(opts, &["outcome"])?;
         metrics.register(Box::new(spans.clone()))?;

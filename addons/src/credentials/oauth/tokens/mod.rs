@@ -12,7 +12,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use super::state::{Held, LoginState, Seen};
 use super::{Login, OauthSettings, TokenFile};
-use crate::contract::{BoxFuture, Container, FileVersion, Ports, SecretSource, System};
+use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
 
 /// One login and its token file. Lives over reloads, so that no two ever refresh it at once.
@@ -25,7 +25,7 @@ pub struct OauthTokens {
     /// The file itself, whatever links lead to it.
     file: PathBuf,
     client_secret: Option<Arc<dyn SecretSource>>,
-    ports: Ports,
+    ports: SystemPorts,
     principal: Arc<System>,
     refreshes: IntCounterVec,
     known: Mutex<LoginState>,
@@ -41,7 +41,7 @@ impl OauthTokens {
     pub fn new(
         name: &str,
         settings: &OauthSettings,
-        ports: Ports,
+        ports: SystemPorts,
         refreshes: IntCounterVec,
         others: &[Arc<Self>],
     ) -> Self {

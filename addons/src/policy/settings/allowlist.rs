@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use addons::contract::settings::{Document, Setting};
-use addons::contract::{Entry, EntryMap, HostPattern, Level, TypeMap};
+use crate::contract::settings::{Files, Setting};
+use crate::contract::{Allowlist, Entry, HostPattern, Level, TypeMap};
 
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
@@ -13,10 +13,10 @@ const LEVELS: [(&str, Level); 3] = [
     (Level::Secret.as_str(), Level::Secret),
 ];
 
-/// Decodes the file; without one everything is denied.
-pub fn read(document: &Document<'_>) -> EntryMap<Arc<Entry>> {
-    let mut allowlist = EntryMap::default();
-    let fields = document.fields();
+/// Reads the file; without one everything is denied.
+pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
+    let mut allowlist = Allowlist::default();
+    let fields = files.allowlist.fields();
     let entries = fields.list("domains", |at| Some((entry(&at)?, at)));
     for (entry, at) in entries {
         let entry = Arc::new(entry);
@@ -30,7 +30,8 @@ pub fn read(document: &Document<'_>) -> EntryMap<Arc<Entry>> {
         }
     }
     if allowlist.is_empty() {
-        document
+        files
+            .allowlist
             .report()
             .warn("no domain is allowed: every request is denied");
     }

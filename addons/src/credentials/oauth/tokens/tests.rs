@@ -1,29 +1,69 @@
 //! What becomes of the tokens and of their file, whoever else is at it.
 
-mod ports;
-
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use prometheus::Opts;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
 
 use super::renewal::RefreshRequest;
 use super::*;
+use crate::contract::{Outbound, OutboundError};
 use crate::credentials::oauth::{Provider, TokenUrl};
 use crate::fixtures::container;
-use ports::{Endpoint, Files, TestTasks};
+use crate::fixtures::ports::{MemoryFiles, TestTasks};
 
 const PATH: &str = "/logins/token.json";
 
 struct Fixture {
-    files: Files,
+    files: MemoryFiles,
     endpoint: Arc<Endpoint>,
     tokens: Arc<OauthTokens>,
+}
+
+/// A token endpoint that answers once it is let.
+struct Endpoint {
+    asked: AtomicUsize,
+    answers: Semaphore,
+}
+
+impl Default for Endpoint {
+    fn default() -> Self {
+        Self {
+            asked: AtomicUsize::new(0),
+            answers: Semaphore::new(0),
+        }
+    }
+}
+
+impl Outbound for Endpoint {
+    fn send<'a>(
+        &'a self,
+        _: &'a Arc<System>,
+        _: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
+        Box::pin(async {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let answer = self.answers.acquire().await;
+            answer.unwrap().forget();
+            let body =
+                json!({ "access_token": "second", "refresh_token": "rotated", "expires_in": 3600 });
+            Ok(Response::new(Bytes::from(body.to_string())))
+        })
+    }
+
+    fn look_up<'a>(
+        &'a self,
+        _: &'a Arc<Container>,
+        _: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
+        unreachable!("tokens are nobody's look-up");
+    }
 }
 
 fn settings(path: &str) -> OauthSettings {
@@ -49,11 +89,11 @@ fn file(name: &str) -> String {
 }
 
 fn start() -> Fixture {
-    let (files, endpoint) = (Files::default(), Arc::new(Endpoint::default()));
+    let (files, endpoint) = (MemoryFiles::default(), Arc::new(Endpoint::default()));
     files.write(Path::new(PATH), file("first"));
     let opts = Opts::new("refreshes", "refreshes");
     let refreshes = IntCounterVec::new(opts, &["provider", "outcome"]).unwrap();
-    let ports = Ports {
+    let ports = SystemPorts {
         outbound: Arc::clone(&endpoint) as _,
         files: Arc::new(files.clone()),
         tasks: Arc::new(TestTasks),
