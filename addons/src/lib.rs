@@ -31,12 +31,14 @@ use std::time::Duration;
 
 use circuit_breaker::{Breakers, CircuitBreaker, CircuitBreakerSettings};
 use contract::settings::{Files, Passthrough};
-use contract::{Addon, Allowlist, Chain, Container, Containers, Host, OrderError, OwnAddresses};
-use credentials::{Credential, Credentials};
-use git::{Git, GitSettings, PushWatch};
+use contract::{
+    Addon, Allowlist, Chain, Container, Containers, Host, OrderError, OwnAddresses, SecretFiles,
+};
+use credentials::{CredentialSettings, Credentials, TokenSources};
+use git::{Git, GitMetrics, GitSettings, PushWatch};
 use github::{Forge, Github, GithubSettings};
 use identity::Identity;
-use observe::{Audit, AuditSettings, Metrics, SpanSink, Trace};
+use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
 use rate_limit::{RateBuckets, RateLimit, RateLimitSettings};
 
@@ -57,11 +59,16 @@ pub struct Settings {
     pub github: GithubSettings,
     /// Which repositories, and what may be pushed to them.
     pub git: GitSettings,
+    /// The secrets to inject.
+    pub credentials: CredentialSettings,
+    /// Where spans go, if anywhere.
+    pub collector: Option<Collector>,
 }
 
 impl Settings {
-    /// Reads the settings of every addon. What is wrong is in the report of the files.
-    pub fn read(files: &Files<'_>) -> Self {
+    /// Reads the settings of every addon. What is wrong is in the report of the files. Looks at
+    /// the files that hold secrets, so it may block.
+    pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
         Self {
             allowlist: policy::read_allowlist(files),
             audit: AuditSettings::read(files),
@@ -70,6 +77,8 @@ impl Settings {
             policy: PolicySettings::read(files),
             github: GithubSettings::read(files),
             git: GitSettings::read(files),
+            credentials: CredentialSettings::read(files, secret_files),
+            collector: Collector::read(files),
         }
     }
 
@@ -78,6 +87,7 @@ impl Settings {
         let passthrough = Passthrough::read(files);
         self.policy.check(&passthrough);
         GitSettings::check(files, &passthrough);
+        self.credentials.check(files, &passthrough, &self.allowlist);
     }
 }
 
@@ -87,8 +97,10 @@ pub struct Ports {
     pub metrics: Arc<Metrics>,
     /// Writes the audit log across reloads.
     pub audit: Arc<Audit>,
-    /// Where spans go, if anywhere.
-    pub spans: Option<Arc<dyn SpanSink>>,
+    /// Exports spans across reloads.
+    pub traces: Arc<Traces>,
+    /// Counts git operations across reloads.
+    pub git_metrics: Arc<GitMetrics>,
     /// Who is at a source.
     pub containers: Arc<dyn Containers>,
     /// Knows every bucket of the rate limits across reloads.
@@ -101,8 +113,8 @@ pub struct Ports {
     pub forge: Arc<dyn Forge>,
     /// Told of large pushes.
     pub push_watch: Arc<dyn PushWatch>,
-    /// The secrets to inject.
-    pub credentials: Vec<Credential>,
+    /// Keeps logins and tokens across reloads.
+    pub token_sources: Arc<TokenSources>,
     /// How long a phase may take from the moment when an addon waits.
     pub deadline: Duration,
 }
@@ -115,8 +127,12 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         let entry = allowlist.find(host);
         entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
     };
+    let is_git = |host: &Host| settings.git.hosts.contains(host);
+    let credentials = &settings.credentials.active;
+    let credentials = ports.token_sources.credentials(credentials, &is_git);
     let trace = ports
-        .spans
+        .traces
+        .sink(settings.collector.as_ref())
         .map(|sink| Arc::new(Trace::new(sink)) as Arc<dyn Addon>);
     // Observers stand in front, so that they are told of a flow whichever addon denies it.
     // Nothing behind them depends on them.
@@ -143,10 +159,11 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
             settings.git,
             Arc::new(reachable),
             ports.push_watch,
+            ports.git_metrics,
         )),
         // Last: a secret is added only after every other addon passed. Responses run backwards,
         // so it is also the first to see one, and no other addon sees an echo.
-        Arc::new(Credentials::new(ports.credentials)),
+        Arc::new(Credentials::new(credentials)),
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);
     Chain::new(addons.collect(), ports.deadline)

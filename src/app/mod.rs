@@ -16,7 +16,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
-use addons::observe::{Audit, Metrics};
+use addons::contract::SystemPorts;
+use addons::credentials::TokenSources;
+use addons::git::GitMetrics;
+use addons::github::ForgeClient;
+use addons::observe::{Audit, Metrics, Traces};
 use addons::rate_limit::RateBuckets;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,8 +34,9 @@ use crate::admin::{self, AdminState};
 use crate::config::{self, Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
-use crate::outbound::{ForgeClient, TokenSources, Traces};
 use crate::registry::{FILE_NAME, Registry};
+use crate::runtime::TokioTasks;
+use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
@@ -128,7 +133,12 @@ impl App {
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
         let client = Arc::new(OutboundClient::default());
-        let token_sources = TokenSources::new(Arc::clone(&client), &metrics).map_err(ours)?;
+        let outside = SystemPorts {
+            outbound: Arc::clone(&client) as _,
+            files: Arc::new(FilesOnDisk),
+            tasks: Arc::new(TokioTasks),
+        };
+        let token_sources = TokenSources::new(outside.clone(), &metrics).map_err(ours)?;
         let token_sources = Arc::new(token_sources);
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
         let checks = Checks {
@@ -151,14 +161,15 @@ impl App {
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
+            git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
             token_sources,
-            forge: Arc::new(ForgeClient::new(Arc::clone(&client))),
+            forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
-            traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
+            traces: Arc::new(Traces::new(outside, &metrics).map_err(ours)?),
             nameservers,
         };
         let buckets = long_lived.buckets.clone();

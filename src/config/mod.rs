@@ -2,12 +2,9 @@
 //!
 //! The reader with places, variables and the report is `addons::contract::settings`.
 
-mod collector;
-mod credentials;
 mod files;
 mod mcp;
 mod proxy;
-mod tokens;
 mod types;
 
 use std::fs;
@@ -16,13 +13,11 @@ use std::path::{Path, PathBuf};
 
 use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
-use addons::contract::settings::{Document, Env, Files, Passthrough, Report};
-use addons::contract::{Allowlist, Host};
-use addons::forges::ForgeHosts;
+use addons::contract::settings::{Document, Env, Files, Report};
 
-pub use collector::Collector;
-use credentials::Credentials;
 pub use types::*;
+
+use crate::secret_files::FilesOnDisk;
 
 /// The files of a configuration directory.
 pub const FILES: [&str; 5] = [
@@ -105,19 +100,12 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     let names = names.filter(|(_, document)| !document.is_absent());
     let names = names.map(|(name, _)| name).collect();
     let proxy = proxy::read(&files, profile, env);
-    let addons = Settings::read(&files);
+    let addons = Settings::read(&files, &FilesOnDisk);
     addons.check(&files);
-    let forges = &addons.github.hosts;
-    let credentials = credentials::read(&files.credentials, forges);
-    check_passthrough(&files, &credentials);
-    let credentials = credentials.active;
-    warn_of_personal_tokens(forges, &credentials, &report);
-    warn_of_unlisted_hosts(&addons.allowlist, &credentials, &report);
     files.refuse_unknown_keys();
     Ok(Config {
         proxy,
         addons,
-        credentials,
         files: names,
         warnings: report.finish()?,
     })
@@ -148,7 +136,7 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     };
     let proxy = proxy::read(&files, profile, &env);
     // So that their keys are known.
-    Settings::read(&files);
+    Settings::read(&files, &FilesOnDisk);
     files.refuse_unknown_keys();
     drop(files);
     report.finish()?;
@@ -178,51 +166,4 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
         report.warn(format!("{name:?} is not read: the files are {files}"));
     }
     Ok(())
-}
-
-/// A token that is the same for all containers reaches what its owner reaches.
-fn warn_of_personal_tokens(forges: &[ForgeHosts], active: &[CredentialConfig], report: &Report) {
-    let is_git = |host: &Host| {
-        let mut hosts = forges.iter().flat_map(ForgeHosts::all_hosts);
-        hosts.any(|of_forge| of_forge == host)
-    };
-    for entry in active {
-        let is_token = matches!(
-            entry.kind,
-            CredentialKind::Basic { .. } | CredentialKind::Bearer(_)
-        );
-        if is_token && entry.hosts.iter().any(|(host, _)| is_git(host)) {
-            report.warn(format!(
-                "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
-                entry.origin, entry.name
-            ));
-        }
-    }
-}
-
-/// No request gets as far as a credential for a host that the allowlist denies.
-fn warn_of_unlisted_hosts(allowlist: &Allowlist, active: &[CredentialConfig], report: &Report) {
-    for credential in active {
-        let (name, origin) = (&credential.name, &credential.origin);
-        for (host, port) in &credential.hosts {
-            match allowlist.find(host) {
-                None => report.warn(format!(
-                    "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows: it is never used; add \"- {host}\" under domains, or take the host out"
-                )),
-                Some(entry) if !entry.ports.contains(port) => report.warn(format!(
-                    "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",
-                    entry.origin
-                )),
-                Some(_) => {}
-            }
-        }
-    }
-}
-
-/// A request that is tunnelled unread cannot be given a credential.
-fn check_passthrough(files: &Files<'_>, credentials: &Credentials) {
-    let passthrough = Passthrough::read(files);
-    for (host, name) in &credentials.hosts {
-        passthrough.refuse_host(host, &format!("has the credential {name}"));
-    }
 }

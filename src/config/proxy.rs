@@ -11,8 +11,8 @@ use addons::contract::{Host, fold_address};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use super::{
-    AuditConfig, Collector, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig,
-    StaticAddress, TlsConfig, UpstreamConfig,
+    AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
+    TlsConfig, UpstreamConfig,
 };
 
 const KB: u64 = 1 << 10;
@@ -71,7 +71,6 @@ pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
         limits: limits(&fields.section("limits")),
         dns: dns(&fields.section("dns")),
         logging: logging(&fields.section("logging"), env),
-        collector: collector(&fields.section("tracing")),
         audit,
     }
 }
@@ -176,10 +175,6 @@ fn logging(fields: &Fields<'_>, env: Env<'_>) -> Logging {
             at.one_of(&[("json", true), ("text", false)])
         }),
     }
-}
-
-fn collector(fields: &Fields<'_>) -> Option<Collector> {
-    fields.optional("otlp_endpoint", |at| at.parse(Collector::parse))
 }
 
 fn audit(fields: &Fields<'_>, data_dir: &Path) -> AuditConfig {

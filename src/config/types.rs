@@ -7,13 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use addons::Settings;
-use addons::contract::{ContainerId, EntryMap, Host, Origin};
-use addons::credentials::github_app::Installation;
-use addons::credentials::oauth::Login;
-use http::HeaderName;
-use zeroize::Zeroizing;
-
-use super::collector::Collector;
+use addons::contract::{EntryMap, Host, Origin};
 
 /// Everything the files say, validated. A reload builds another one or changes nothing.
 #[derive(Debug)]
@@ -22,8 +16,6 @@ pub struct Config {
     pub proxy: ProxyConfig,
     /// What the files say to the addons.
     pub addons: Settings,
-    /// The active entries of `credentials.yaml`.
-    pub credentials: Vec<CredentialConfig>,
     /// The files that were there.
     pub files: Vec<&'static str>,
     /// What is in order but deserves a word at start and in `check`: inactive credentials and
@@ -47,8 +39,6 @@ pub struct ProxyConfig {
     pub limits: Limits,
     pub dns: DnsConfig,
     pub logging: Logging,
-    /// Where traces go, if anywhere.
-    pub collector: Option<Collector>,
     pub audit: AuditConfig,
 }
 
@@ -122,75 +112,4 @@ pub struct AuditConfig {
     pub path: PathBuf,
     pub max_bytes: u64,
     pub keep: usize,
-}
-
-/// An entry of `credentials.yaml`.
-#[derive(Clone, Debug)]
-pub struct CredentialConfig {
-    pub name: String,
-    /// Hosts and ports that it is for.
-    pub hosts: Vec<(Host, u16)>,
-    pub kind: CredentialKind,
-    pub remove_headers: Vec<HeaderName>,
-    pub remove_query: Vec<String>,
-    pub remove_cookies: Vec<String>,
-    /// `None`: every container.
-    pub containers: Option<Vec<ContainerId>>,
-    /// `None`: whatever repositories a container has.
-    pub repos: Option<Vec<String>>,
-    pub origin: Origin,
-}
-
-/// How the secret is put into a request.
-#[derive(Clone, Debug)]
-pub enum CredentialKind {
-    SetHeaders(Vec<(HeaderName, SecretConfig)>),
-    Basic {
-        username: String,
-        password: SecretConfig,
-    },
-    Bearer(SecretConfig),
-    GithubApp(GithubAppConfig),
-    Oauth(OauthConfig),
-}
-
-/// A GitHub App installation that mints a token for each lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GithubAppConfig {
-    pub installation: Installation,
-    pub private_key: SecretConfig,
-}
-
-/// A login that is kept in a token file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OauthConfig {
-    pub login: Login,
-    pub token_file: PathBuf,
-    pub client_secret: Option<SecretConfig>,
-}
-
-impl OauthConfig {
-    /// The token file without links, where it exists: the same for all names of one file.
-    pub fn real_file(&self) -> PathBuf {
-        let real = std::fs::canonicalize(&self.token_file);
-        real.unwrap_or_else(|_| self.token_file.clone())
-    }
-}
-
-/// Where a secret comes from.
-#[derive(Clone, PartialEq, Eq)]
-pub enum SecretConfig {
-    /// Given in the file, or by a variable.
-    Value(Zeroizing<String>),
-    /// Read from a file, again when it changes.
-    File(PathBuf),
-}
-
-impl std::fmt::Debug for SecretConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Value(_) => f.write_str("Value(…)"),
-            Self::File(path) => write!(f, "File({})", path.display()),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! What asynchronous code of several folders shares.
 
 mod accept_backoff;
+mod tasks;
 mod wake_gated;
 #[cfg(test)]
 pub(crate) mod waker;
@@ -10,6 +11,7 @@ use std::io;
 use rustix::io::Errno;
 
 pub use accept_backoff::AcceptBackoff;
+pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
 /// Whether a socket failed because this process or machine ran out of something, which is

@@ -27,7 +27,7 @@ use crate::http::body::RequestBody;
 pub use connect::{Dialled, handshake, open_raw};
 pub use dial::connect;
 pub use driver::Driver;
-pub use outbound::{OutboundClient, OutboundError};
+pub use outbound::OutboundClient;
 pub use own::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
 pub use resolve::{Answer, Resolver, ResolverError};

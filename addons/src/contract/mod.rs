@@ -11,15 +11,15 @@ mod container;
 mod denial;
 mod dns;
 mod entry;
+mod facts;
 mod flow;
-mod git;
 mod host;
 mod judge;
 mod message;
 pub mod names;
-mod outside;
 mod path;
 mod permit;
+mod ports;
 pub mod settings;
 mod slots;
 mod type_map;
@@ -31,16 +31,19 @@ pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo,
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
+pub use facts::{Anonymous, ApiCall, Lookup};
 pub use flow::{
     Client, Counters, Flow, FlowId, Kind, LeaseHandle, Note, Outcome, Principal, Record, Scheme,
     System,
 };
-pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use message::{Request, Response};
-pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit};
+pub use ports::{
+    Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Replacement,
+    SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
+};
 pub use slots::{Slot, Slots};
 pub use type_map::TypeMap;

@@ -3,6 +3,8 @@
 mod commands;
 mod discovery;
 mod lfs;
+mod metrics;
+mod operation;
 mod paths;
 mod pkt_line;
 mod push;
@@ -18,13 +20,15 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, GitOperation, Order,
-    Outcome, Request, Response, Slot, Step, Verdict, names,
+    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
+    Response, Slot, Step, Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
 use lfs::BatchRules;
 pub use lfs::Reachable;
+pub use metrics::GitMetrics;
+use operation::Operation;
 use paths::{Call, Named};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 pub use settings::GitSettings;
@@ -41,6 +45,7 @@ pub struct Git {
     prefixes: Arc<[String]>,
     reachable: Arc<Reachable>,
     watch: Arc<dyn PushWatch>,
+    metrics: Arc<GitMetrics>,
 }
 
 /// A push under way: where to.
@@ -60,6 +65,7 @@ impl Git {
         mut settings: GitSettings,
         reachable: Arc<Reachable>,
         watch: Arc<dyn PushWatch>,
+        metrics: Arc<GitMetrics>,
     ) -> Self {
         let prefixes = std::mem::take(&mut settings.bot_branch_prefixes).into();
         Self {
@@ -67,6 +73,7 @@ impl Git {
             prefixes,
             reachable,
             watch,
+            metrics,
         }
     }
 
@@ -92,7 +99,7 @@ impl Git {
         }
         let limit = self.limit(&container, &named.repo);
         match wanted? {
-            Call::Git(GitOperation::Push) => self.push(flow, request, &container, named, limit),
+            Call::Git(Operation::Push) => self.push(flow, request, &container, named, limit),
             Call::Git(_) => Ok(()),
             Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
             Call::LfsUpload => upload(request, limit),
@@ -220,7 +227,7 @@ impl Addon for Git {
 
     fn order(&self) -> Order {
         Order {
-            provides: vec![Slot::of::<GitOperation>(), Slot::of::<Anonymous>()],
+            provides: vec![Slot::of::<Anonymous>()],
             after: &[names::IDENTITY, names::POLICY],
             before: &[names::CREDENTIALS],
             ..Order::default()
@@ -247,6 +254,11 @@ impl Addon for Git {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        if let Some(operation) = flow.slots.find::<Operation>()
+            && !flow.is_dry_run()
+        {
+            self.metrics.count(*operation, outcome);
+        }
         let (Some(Pushing(repo)), None) = (flow.slots.find(), &outcome.denial) else {
             return;
         };

@@ -28,7 +28,7 @@ use crate::contract::{
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
-pub use forge::{Forge, Node, Requester};
+pub use forge::{Forge, ForgeClient, Node, Requester};
 pub use graphql::Mutations;
 pub use mentions::Mentions;
 pub use patterns::Patterns;

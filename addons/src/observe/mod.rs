@@ -18,4 +18,4 @@ pub use audit::{Audit, AuditSink, CHAIN_BYTES, Destination};
 pub use json::{hex, rfc_3339};
 pub use metrics::Metrics;
 pub use settings::AuditSettings;
-pub use trace::{Span, SpanSink, Trace};
+pub use trace::{Collector, Span, SpanSink, Trace, Traces};

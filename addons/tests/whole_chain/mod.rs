@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
 use addons::contract::*;
-use addons::credentials::{Credential, CredentialKind};
-use addons::git::PushWatch;
+use addons::credentials::TokenSources;
+use addons::git::{GitMetrics, PushWatch};
 use addons::github::{Forge, Node, Requester};
-use addons::observe::{Audit, AuditSink, Destination, Metrics};
+use addons::observe::{Audit, AuditSink, Destination, Metrics, Traces};
 use addons::rate_limit::RateBuckets;
 use addons::{Ports, Settings, standard_chain};
 use bytes::Bytes;
@@ -23,8 +23,8 @@ use futures_util::FutureExt;
 use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus::Registry;
-use zeroize::Zeroizing;
 
+use super::fixtures::ports::{MemoryFiles, NoOutbound, TestTasks};
 use super::fixtures::{Nowhere, flow, headers, read_files, request};
 
 /// Limits that no test reaches.
@@ -35,6 +35,11 @@ audit: { lines_per_minute_per_container: 1000000, bytes_per_minute_per_container
 const POLICY: &str = "version: 1
 git: { public_reads: allow }
 rate_limits: { defaults: { requests_per_second: 1000000, burst_size: 1000000 } }
+";
+
+const CREDENTIALS: &str = "version: 1
+credentials:
+  - { name: key, hosts: [api.example.com, github.com], bearer: sk-0123456789abcdef }
 ";
 
 pub const SECRET: &str = "sk-0123456789abcdef";
@@ -59,18 +64,6 @@ impl Forge for NoForge {
     }
 }
 
-struct Fixed;
-
-impl SecretSource for Fixed {
-    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
-        Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
-    }
-
-    fn version(&self) -> u64 {
-        0
-    }
-}
-
 struct Silent;
 
 impl PushWatch for Silent {
@@ -91,33 +84,31 @@ impl AuditSink for Lines {
 pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain {
     let registry = Registry::new();
     let settings = read_files(
-        &[("proxy.yaml", PROXY), ("policy.yaml", POLICY)],
-        Settings::read,
+        &[
+            ("proxy.yaml", PROXY),
+            ("policy.yaml", POLICY),
+            ("credentials.yaml", CREDENTIALS),
+        ],
+        |files| Settings::read(files, &MemoryFiles::default()),
     );
     let settings = settings.unwrap();
-    let credential = Credential {
-        name: "key".into(),
-        hosts: ["api.example.com", "github.com"]
-            .map(|host| (Host::parse(host).unwrap(), 443))
-            .to_vec(),
-        kind: CredentialKind::Bearer(Arc::new(Fixed)),
-        remove_headers: Vec::new(),
-        remove_query: Vec::new(),
-        remove_cookies: Vec::new(),
-        containers: None,
-        repos: None,
+    let outside = SystemPorts {
+        outbound: Arc::new(NoOutbound),
+        files: Arc::new(MemoryFiles::default()),
+        tasks: Arc::new(TestTasks),
     };
     let ports = Ports {
         metrics: Arc::new(Metrics::new(&registry).unwrap()),
         audit: Arc::new(Audit::new(settings.audit, sink, &registry).unwrap()),
-        spans: None,
+        traces: Arc::new(Traces::new(outside.clone(), &registry).unwrap()),
+        git_metrics: Arc::new(GitMetrics::new(&registry).unwrap()),
         containers,
         buckets: RateBuckets::new(&registry).unwrap(),
         breakers: Breakers::new(&registry).unwrap(),
         own: Arc::new(Nowhere),
         forge: Arc::new(NoForge),
         push_watch: Arc::new(Silent),
-        credentials: vec![credential],
+        token_sources: Arc::new(TokenSources::new(outside, &registry).unwrap()),
         deadline: Duration::from_secs(10),
     };
     standard_chain(&settings, ports).unwrap()

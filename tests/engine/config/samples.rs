@@ -38,7 +38,7 @@ fn the_samples_say_the_defaults() {
     assert_eq!(said.github, default.github);
     assert_eq!(said.git, default.git);
     assert_eq!(said.allowlist.values().count(), 17);
-    assert!(config.credentials.is_empty());
+    assert!(config.addons.credentials.active.is_empty());
     let [inactive] = config.warnings.as_slice() else {
         panic!("{:?}", config.warnings);
     };
@@ -73,8 +73,14 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
         "{:?}",
         config.warnings
     );
-    assert!(!config.credentials.is_empty());
-    for (host, port) in config.credentials.iter().flat_map(|c| &c.hosts) {
+    assert!(!config.addons.credentials.active.is_empty());
+    for (host, port) in config
+        .addons
+        .credentials
+        .active
+        .iter()
+        .flat_map(|c| &c.hosts)
+    {
         let entry = config.addons.allowlist.find(host);
         assert!(
             entry.is_some_and(|entry| entry.ports.contains(port)),

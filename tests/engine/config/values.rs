@@ -21,7 +21,7 @@ fn mentions(names: &[&str]) -> Mentions {
 fn absent_files_mean_secure_defaults() {
     let config = load_files(&[]).unwrap();
     let addons = &config.addons;
-    assert!(addons.allowlist.is_empty() && config.credentials.is_empty());
+    assert!(addons.allowlist.is_empty() && config.addons.credentials.active.is_empty());
     assert_eq!(
         config.proxy.listen.admin,
         Path::new("/var/run/proxy/api.sock")

@@ -4,6 +4,7 @@ mod rules;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use prometheus::Registry;
 
 use super::*;
 use crate::contract::Host;
@@ -40,7 +41,8 @@ pub(super) fn git(settings: GitSettings) -> Git {
 
 fn watched_by(watch: Arc<Watched>, settings: GitSettings) -> Git {
     let reachable = |_: &Container, host: &Host, _| host.name() != Some("evil.example.com");
-    Git::new(settings, Arc::new(reachable), watch)
+    let metrics = GitMetrics::new(&Registry::new()).unwrap();
+    Git::new(settings, Arc::new(reachable), watch, Arc::new(metrics))
 }
 
 /// The beginning of a push: the first command offers a report.

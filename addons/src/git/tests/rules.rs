@@ -220,18 +220,18 @@ fn pushes_above_the_warning_are_told_of_once_they_passed() {
 }
 
 #[test]
-fn the_operation_is_known_to_others_also_when_it_is_denied() {
+fn the_operation_is_known_also_when_it_is_denied() {
     each_row(
         [
             (
                 "/acme/web/info/refs?service=git-receive-pack",
-                GitOperation::Refs { push: true },
+                Operation::Refs { push: true },
             ),
             (
                 "/acme/other/info/refs?service=git-upload-pack",
-                GitOperation::Refs { push: false },
+                Operation::Refs { push: false },
             ),
-            ("/acme/other/blob/main/a", GitOperation::Page),
+            ("/acme/other/blob/main/a", Operation::Page),
         ],
         |(target, operation)| {
             let mut flow = flow_of(&container("web"), Kind::Http, "github.com");

@@ -1,9 +1,11 @@
-//! Where traces go.
+//! The collector that `tracing.otlp_endpoint` of `proxy.yaml` names.
 
 use std::fmt;
 
-use addons::contract::{Authority, Host};
 use http::Uri;
+
+use crate::contract::settings::Files;
+use crate::contract::{Authority, Host};
 
 /// An OTLP collector that takes HTTP: its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +15,14 @@ pub struct Collector {
 }
 
 impl Collector {
+    /// Reads `tracing` of `proxy.yaml`.
+    pub fn read(files: &Files<'_>) -> Option<Self> {
+        let tracing = files.proxy.fields().section("tracing");
+        tracing.optional("otlp_endpoint", |at| at.parse(Self::parse))
+    }
+
     /// Parses an `http://` or `https://` URL without a query.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    fn parse(text: &str) -> Result<Self, &'static str> {
         const WRONG: &str = "must be the http:// or https:// URL of an OTLP collector, such as \
              http://collector.example.com:4318";
         let uri: Uri = text.parse().map_err(|_| WRONG)?;
@@ -35,12 +43,12 @@ impl Collector {
     }
 
     /// Its host and port.
-    pub fn authority(&self) -> (Host, u16) {
+    pub(super) fn authority(&self) -> (Host, u16) {
         (self.authority.host.clone(), self.authority.port)
     }
 
     /// Where it takes spans.
-    pub fn traces_url(&self) -> String {
+    pub(super) fn traces_url(&self) -> String {
         format!("{}/v1/traces", self.base)
     }
 }

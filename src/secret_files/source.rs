@@ -1,45 +1,25 @@
-//! Where credentials get their values: from the configuration, or from files that may change.
+//! A file's text as a secret, read again when the file changes.
 
 use std::fmt::Display;
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use addons::contract::SecretSource;
+use addons::contract::{FileVersion, SecretSource};
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
-use crate::config::SecretConfig;
+use super::version;
 
 /// How long a value is used before its file is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// No token is longer; a larger file is a mistake in the path.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// The source that a configuration describes.
-pub fn source(config: &SecretConfig) -> Arc<dyn SecretSource> {
-    match config {
-        SecretConfig::Value(value) => Arc::new(Fixed(Arc::new(value.clone()))),
-        SecretConfig::File(path) => Arc::new(InFile::new(path.clone())),
-    }
-}
-
-struct Fixed(Arc<Zeroizing<String>>);
-
-impl SecretSource for Fixed {
-    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
-        Ok(Arc::clone(&self.0))
-    }
-
-    fn version(&self) -> u64 {
-        0
-    }
-}
-
-struct InFile {
+/// A secret in a file.
+pub struct InFile {
     path: PathBuf,
     began: Instant,
     /// Until when the file need not be looked at, in milliseconds since the beginning.
@@ -52,32 +32,14 @@ struct InFile {
 
 #[derive(Clone)]
 struct Seen {
-    stamp: Stamp,
+    version: FileVersion,
     value: Arc<Zeroizing<String>>,
 }
 
-/// What changes when a file is written or replaced.
-#[derive(Clone, PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    changed: (i64, i64),
-    length: u64,
-}
-
-impl From<&Metadata> for Stamp {
-    fn from(metadata: &Metadata) -> Self {
-        Self {
-            inode: metadata.ino(),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-            length: metadata.len(),
-        }
-    }
-}
-
 impl InFile {
-    fn new(path: PathBuf) -> Self {
+    pub fn new(path: &Path) -> Self {
         Self {
-            path,
+            path: path.to_owned(),
             began: Instant::now(),
             fresh_until: AtomicU64::new(0),
             version: AtomicU64::new(0),
@@ -97,11 +59,11 @@ impl InFile {
     fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
         let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
-        let stamp = Stamp::from(&metadata);
-        if let Some(seen) = seen.filter(|seen| seen.stamp == stamp) {
+        let version = version(&metadata);
+        if let Some(seen) = seen.filter(|seen| seen.version == version) {
             return Ok(seen.clone());
         }
-        if stamp.length > MAX_BYTES {
+        if version.length > MAX_BYTES {
             return Err(failed(&"it is too large to be a secret"));
         }
         let text = Zeroizing::new(fs::read_to_string(&self.path).map_err(|error| failed(&error))?);
@@ -109,7 +71,7 @@ impl InFile {
         if value.is_empty() {
             return Err(failed(&"it is empty"));
         }
-        Ok(Seen { stamp, value })
+        Ok(Seen { version, value })
     }
 }
 
@@ -121,8 +83,8 @@ impl SecretSource for InFile {
         }
         let until = self.millis() + LOOK_AGAIN.as_millis() as u64;
         let found = self.look(seen.as_ref());
-        let now = found.as_ref().ok().map(|found| &found.stamp);
-        if now != seen.as_ref().map(|seen| &seen.stamp) {
+        let now = found.as_ref().ok().map(|found| &found.version);
+        if now != seen.as_ref().map(|seen| &seen.version) {
             self.version.fetch_add(1, Ordering::Release);
         }
         // What cannot be read is looked at each time, so that it is back at once.
@@ -148,7 +110,7 @@ mod tests {
     fn a_secret_in_a_file_is_read_again_when_it_changes_and_an_error_never_shows_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        let source = source(&SecretConfig::File(path.clone()));
+        let source = InFile::new(&path);
         assert!(source.read().is_err_and(|why| why.contains("key")));
         fs::write(&path, "first\n").unwrap();
         assert!(source.read().is_ok_and(|value| **value == "first"));
@@ -164,7 +126,7 @@ mod tests {
     fn a_version_is_another_one_exactly_when_the_file_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        let source = source(&SecretConfig::File(path.clone()));
+        let source = InFile::new(&path);
         let next_second = || std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
         let missing = source.version();
         assert_eq!(source.version(), missing);
@@ -195,7 +157,7 @@ mod tests {
     fn a_change_is_seen_within_a_second_by_whoever_asks_for_the_version_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        let source = source(&SecretConfig::File(path.clone()));
+        let source = InFile::new(&path);
         fs::write(&path, "first").unwrap();
         let first = source.version();
         fs::write(&path, "the second").unwrap();

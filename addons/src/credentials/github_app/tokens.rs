@@ -1,34 +1,23 @@
 //! Installation tokens of a GitHub App: one for each lease, and gone with it.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use addons::contract::{Container, Repo, SecretSource, System};
-use addons::credentials::github_app::{Installation, Minted, owners, repos_of};
-use addons::credentials::{Fetched, Token, TokenSource};
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::{Request, Response};
 use parking_lot::Mutex;
-use rustls_pki_types::PrivateKeyDer;
-use rustls_pki_types::pem::PemObject;
 use time::OffsetDateTime;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tokio::task::JoinHandle;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::wipe;
-use crate::config::GithubAppConfig;
-use crate::secrets;
-use crate::upstream::OutboundClient;
+use super::installation::{Minted, owners, repos_of};
+use super::{AppSettings, Installation, jwt};
+use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPorts};
+use crate::credentials::secret::wipe_bytes;
+use crate::credentials::{Fetched, Token, TokenSource};
 
 /// How long before its end a token is minted anew: GitHub's last an hour.
 const AHEAD: Duration = Duration::from_secs(300);
@@ -42,9 +31,9 @@ pub struct AppTokens {
     /// Told apart from other installations in what a lease owns.
     number: u64,
     name: Arc<str>,
-    config: GithubAppConfig,
+    settings: AppSettings,
     key: Arc<dyn SecretSource>,
-    client: Arc<OutboundClient>,
+    ports: SystemPorts,
     principal: Arc<System>,
     owner: OnceLock<String>,
 }
@@ -68,31 +57,31 @@ struct State {
 }
 
 impl AppTokens {
-    pub fn new(name: &str, config: &GithubAppConfig, client: Arc<OutboundClient>) -> Self {
+    pub fn new(name: &str, settings: &AppSettings, ports: SystemPorts) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let principal = System {
             name: "github_app",
-            hosts: vec![(config.installation.api.clone(), 443)],
+            hosts: vec![(settings.installation.api.clone(), 443)],
             trust_private: false,
         };
         Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             name: name.into(),
-            config: config.clone(),
-            key: secrets::source(&config.private_key),
-            client,
+            settings: settings.clone(),
+            key: settings.private_key.source(&*ports.files),
+            ports,
             principal: Arc::new(principal),
             owner: OnceLock::new(),
         }
     }
 
     /// Whether these are the tokens of such an entry.
-    pub fn is(&self, name: &str, config: &GithubAppConfig) -> bool {
-        *self.name == *name && self.config == *config
+    pub fn is(&self, name: &str, settings: &AppSettings) -> bool {
+        *self.name == *name && self.settings == *settings
     }
 
     fn installation(&self) -> &Installation {
-        &self.config.installation
+        &self.settings.installation
     }
 
     fn slot(&self, container: &Container) -> Arc<Slot> {
@@ -118,14 +107,13 @@ impl AppTokens {
         alone: OwnedMutexGuard<()>,
         slot: Arc<Slot>,
         container: Arc<Container>,
-    ) -> JoinHandle<Fetched> {
+    ) -> oneshot::Receiver<Fetched> {
         let tokens = Arc::clone(self);
-        tokio::spawn(async move {
+        self.ports.tasks.run(async move {
             let _alone = alone;
-            tokio::select! {
-                () = container.ended().cancelled() => Err("the container's lease ended".to_owned()),
-                minted = tokens.mint(&slot, &container) => minted,
-            }
+            let minting = tokens.mint(&slot, &container);
+            let minted = container.ended().run_until_cancelled(minting).await;
+            minted.unwrap_or_else(|| Err("the container's lease ended".to_owned()))
         })
     }
 
@@ -160,7 +148,7 @@ impl AppTokens {
         let request = self.installation().token_request(&jwt, &repos)?;
         let (head, body) = self.send(request).await?.into_parts();
         let minted = self.installation().minted(container, head.status, &body);
-        wipe(body);
+        wipe_bytes(body);
         minted
     }
 
@@ -188,32 +176,14 @@ impl AppTokens {
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
-        let sent = self.client.send(&self.principal, request).await;
+        let sent = self.ports.outbound.send(&self.principal, request).await;
         sent.map_err(|error| error.to_string())
     }
 
     /// The App's own token, with which it asks for others.
     fn jwt(&self) -> Result<Zeroizing<String>, String> {
-        const WRONG: &str = "the private key is no RSA key in PEM";
         let pem = self.key.read()?;
-        let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| WRONG)?;
-        let key = match &der {
-            PrivateKeyDer::Pkcs1(key) => RsaKeyPair::from_der(key.secret_pkcs1_der()),
-            PrivateKeyDer::Pkcs8(key) => RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()),
-            _ => return Err(WRONG.to_owned()),
-        };
-        let key = key.map_err(|_| WRONG)?;
-        let input = self.installation().signing_input(OffsetDateTime::now_utc());
-        let mut signature = vec![0; key.public_modulus_len()];
-        key.sign(
-            &RSA_PKCS1_SHA256,
-            &SystemRandom::new(),
-            input.as_bytes(),
-            &mut signature,
-        )
-        .map_err(|_| "the JWT could not be signed")?;
-        let signature = Zeroizing::new(URL_SAFE_NO_PAD.encode(signature));
-        Ok(Zeroizing::new(format!("{input}.{}", *signature)))
+        jwt::signed(&self.installation().app_id, &pem, OffsetDateTime::now_utc())
     }
 }
 
@@ -271,10 +241,7 @@ impl TokenSource for AppSource {
         Some(token)
     }
 
-    fn fetch<'a>(
-        &'a self,
-        container: &'a Arc<Container>,
-    ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>> {
+    fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched> {
         Box::pin(self.0.wait(container))
     }
 

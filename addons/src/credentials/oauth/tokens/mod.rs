@@ -1,30 +1,19 @@
 //! OAuth logins: the access token at hand, and one refresh at a time.
 
-use std::future::Future;
+mod renewal;
+
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use addons::contract::{Container, SecretSource, System};
-use addons::credentials::oauth::{Login, Refusal, TokenFile};
-use addons::credentials::{Fetched, Token, TokenSource};
-use bytes::Bytes;
-use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use prometheus::IntCounterVec;
-use time::OffsetDateTime;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tokio::task::{JoinHandle, spawn_blocking};
-use zeroize::Zeroizing;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
-use super::file_lock::FileLock;
-use super::login::{Held, LoginState, Seen};
-use super::token_file::{self, Replacement, Version};
-use super::wipe;
-use crate::config::OauthConfig;
-use crate::secrets;
-use crate::upstream::OutboundClient;
+use super::state::{Held, LoginState, Seen};
+use super::{Login, OauthSettings, TokenFile};
+use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
+use crate::credentials::{Fetched, Token, TokenSource};
 
 /// One login and its token file. Lives over reloads, so that no two ever refresh it at once.
 ///
@@ -32,11 +21,11 @@ use crate::upstream::OutboundClient;
 /// are read and written on threads that may block.
 pub struct OauthTokens {
     name: Arc<str>,
-    config: OauthConfig,
+    settings: OauthSettings,
     /// The file itself, whatever links lead to it.
     file: PathBuf,
     client_secret: Option<Arc<dyn SecretSource>>,
-    client: Arc<OutboundClient>,
+    ports: SystemPorts,
     principal: Arc<System>,
     refreshes: IntCounterVec,
     known: Mutex<LoginState>,
@@ -46,37 +35,31 @@ pub struct OauthTokens {
     at_file: Arc<AsyncMutex<()>>,
 }
 
-/// What a refresh sends, and what it needs once it is answered.
-struct RefreshRequest {
-    request: Request<Bytes>,
-    sent: Zeroizing<String>,
-    replacement: Replacement,
-}
-
 impl OauthTokens {
     /// Begins with what the file holds. Other tokens of the same file are those of an entry that
     /// a reload changed: their refresh may still be under way.
     pub fn new(
         name: &str,
-        config: &OauthConfig,
-        client: Arc<OutboundClient>,
+        settings: &OauthSettings,
+        ports: SystemPorts,
         refreshes: IntCounterVec,
         others: &[Arc<Self>],
     ) -> Self {
         let principal = System {
             name: "oauth",
-            hosts: vec![config.login.token_url.host()],
+            hosts: vec![settings.login.token_url.host()],
             trust_private: false,
         };
-        let file = config.real_file();
+        let file = ports.files.real_path(&settings.token_file);
         let other = others.iter().find(|other| other.file == file);
         let refreshing = other.map(|other| Arc::clone(&other.refreshing));
+        let secret = settings.client_secret.as_ref();
         let tokens = Self {
             name: name.into(),
-            config: config.clone(),
+            settings: settings.clone(),
             file,
-            client_secret: config.client_secret.as_ref().map(secrets::source),
-            client,
+            client_secret: secret.map(|secret| secret.source(&*ports.files)),
+            ports,
             principal: Arc::new(principal),
             refreshes,
             known: Mutex::default(),
@@ -88,8 +71,8 @@ impl OauthTokens {
     }
 
     /// Whether these are the tokens of such an entry.
-    pub fn is(&self, name: &str, config: &OauthConfig) -> bool {
-        *self.name == *name && self.config == *config
+    pub fn is(&self, name: &str, settings: &OauthSettings) -> bool {
+        *self.name == *name && self.settings == *settings
     }
 
     /// Whether the file could be read and written when it was last tried, and nobody has to log
@@ -117,7 +100,7 @@ impl OauthTokens {
     }
 
     fn login(&self) -> &Login {
-        &self.config.login
+        &self.settings.login
     }
 
     /// Works with the file on a thread that may block. Goes on though nobody waits for it.
@@ -125,9 +108,9 @@ impl OauthTokens {
         self: &Arc<Self>,
         at_file: OwnedMutexGuard<()>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
-    ) -> JoinHandle<T> {
+    ) -> oneshot::Receiver<T> {
         let tokens = Arc::clone(self);
-        spawn_blocking(move || {
+        self.ports.tasks.run_blocking(move || {
             let _at_file = at_file;
             work(&tokens)
         })
@@ -139,9 +122,10 @@ impl OauthTokens {
 
     /// Reads the file if it is another one by now. Blocks.
     fn look(&self) {
-        let path = &self.config.token_file;
+        let path = &self.settings.token_file;
         let version = self.known.lock().seen.as_ref().map(|s| s.version.clone());
-        let read = token_file::read(path, version.as_ref()).map_err(|error| error.to_string());
+        let read = self.ports.files.read(path, version.as_ref());
+        let read = read.map_err(|error| error.to_string());
         let taken = read.and_then(|read| match read {
             Some(read) => self.take(read.version, TokenFile::parse(&read.text)?),
             None => Ok(()),
@@ -154,7 +138,7 @@ impl OauthTokens {
 
     /// Other tokens are a new login. The same ones were backed up, or got another mode: those in
     /// use may be newer.
-    fn take(&self, version: Version, file: TokenFile) -> Result<(), String> {
+    fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
         let is_known = |known: &LoginState| known.seen.as_ref().is_some_and(|s| s.tokens == tokens);
         if is_known(&self.known.lock()) {
@@ -232,178 +216,12 @@ impl OauthTokens {
         }
     }
 
-    fn start(self: &Arc<Self>, alone: OwnedMutexGuard<()>) -> JoinHandle<()> {
+    fn start(self: &Arc<Self>, alone: OwnedMutexGuard<()>) -> oneshot::Receiver<()> {
         let tokens = Arc::clone(self);
-        tokio::spawn(async move {
+        self.ports.tasks.run(async move {
             let _alone = alone;
             tokens.renew().await;
         })
-    }
-
-    /// Refreshes, one at a time for all processes that share the file: the next one finds these
-    /// tokens in it, and asks for none.
-    async fn renew(self: &Arc<Self>) {
-        let file = self.file.clone();
-        let _lock = match spawn_blocking(move || FileLock::acquire(&file)).await {
-            Ok(Ok(lock)) => lock,
-            Ok(Err(why)) => return self.failed(transient(why)),
-            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
-        };
-        let prepared = self.aside(self.at_file().await, Self::prepare).await;
-        let errand = match prepared {
-            Ok(Ok(Some(errand))) => errand,
-            Ok(Ok(None)) => return,
-            Ok(Err(why)) => return self.failed(transient(why)),
-            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
-        };
-        let RefreshRequest {
-            request,
-            sent,
-            replacement,
-        } = errand;
-        let response = match self.client.send(&self.principal, request).await {
-            Ok(response) => response,
-            Err(error) => return self.failed(transient(error.to_string())),
-        };
-        let keep = move |tokens: &Self| tokens.keep(&sent, replacement, response);
-        if self.aside(self.at_file().await, keep).await.is_err() {
-            self.failed(transient("the refresh broke off".to_owned()));
-        }
-    }
-
-    /// What to ask for, if it is due. Tokens that the file does not have yet are written first:
-    /// no others are asked for while these could be lost. Blocks.
-    fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
-        self.look();
-        let (refresh, owed) = {
-            let known = self.known.lock();
-            let Some(held) = known.held.as_ref().filter(|_| known.is_due()) else {
-                return Ok(None);
-            };
-            (held.tokens.refresh.clone(), known.owed)
-        };
-        let replacement = Replacement::begin(&self.config.token_file).map_err(|error| {
-            let path = self.config.token_file.display();
-            format!("{path} cannot be rewritten, so it is not refreshed: {error}")
-        })?;
-        if owed {
-            self.write(replacement);
-            return Ok(None);
-        }
-        let sent = refresh.ok_or("there is no refresh token: log in with the tool again")?;
-        let secret = self.client_secret.as_ref();
-        let secret = secret.map(|source| source.read()).transpose()?;
-        let secret = secret.as_ref().map(|secret| secret.as_str());
-        let request = self.login().refresh_request(&sent, secret)?;
-        Ok(Some(RefreshRequest {
-            request,
-            sent,
-            replacement,
-        }))
-    }
-
-    /// Keeps the new tokens, in memory in any case: the old refresh token may work no more. Blocks.
-    fn keep(&self, sent: &str, replacement: Replacement, response: Response<Bytes>) {
-        self.look();
-        let (head, body) = response.into_parts();
-        let refreshed = self.refreshed(sent, head.status, &body);
-        wipe(body);
-        let renewed = refreshed.and_then(|file| match file {
-            Some(file) => self.ready(file).map(Some).map_err(transient),
-            None => Ok(None),
-        });
-        match renewed {
-            Ok(Some((held, usable))) => {
-                self.known.lock().renew(held);
-                self.write(replacement);
-                if let Err(why) = usable {
-                    let why = format!("the token endpoint's answer cannot be used: {why}");
-                    self.failed(transient(why));
-                }
-            }
-            Ok(None) => {
-                tracing::info!(credential = %self.name, "somebody logged in anew during a refresh");
-            }
-            Err(refusal) => self.failed(refusal),
-        }
-    }
-
-    /// The file with the new tokens. None where the file is that of another login by now: what
-    /// was asked for belongs to the old one.
-    fn refreshed(
-        &self,
-        sent: &str,
-        status: StatusCode,
-        body: &[u8],
-    ) -> Result<Option<TokenFile>, Refusal> {
-        let known = self.known.lock();
-        let seen = known.seen.as_ref().and_then(|s| s.tokens.refresh.as_ref());
-        let is_same = seen.is_some_and(|seen| seen.as_str() == sent);
-        let Some(held) = known.held.as_ref().filter(|_| is_same) else {
-            return Ok(None);
-        };
-        let now = OffsetDateTime::now_utc();
-        self.login()
-            .refreshed(&held.file, status, body, now)
-            .map(Some)
-    }
-
-    /// Writes the tokens in use to the file. Blocks.
-    fn write(&self, mut replacement: Replacement) {
-        let text = match &self.known.lock().held {
-            Some(held) => held.file.text(),
-            None => return,
-        };
-        let filled = replacement.fill(text.as_bytes());
-        // Once more right before it is replaced: the disk may have taken its time.
-        self.look();
-        let unreadable = {
-            let known = self.known.lock();
-            if !known.owed {
-                return;
-            }
-            known.unreadable.clone()
-        };
-        let written = match (filled, unreadable) {
-            (Ok(()), None) => replacement.put().map_err(|error| error.to_string()),
-            (Err(error), _) => Err(error.to_string()),
-            (_, Some(why)) => Err(why),
-        };
-        match written {
-            Ok(version) => {
-                self.known.lock().wrote(version);
-                self.count("ok");
-            }
-            Err(why) => {
-                let path = self.config.token_file.display();
-                self.failed(transient(format!(
-                    "{path} could not be rewritten, and the new tokens are lost with this process: {why}"
-                )));
-            }
-        }
-    }
-
-    fn failed(&self, refusal: Refusal) {
-        let (name, why) = (&self.name, &refusal.why);
-        tracing::warn!(credential = %name, permanent = refusal.permanent, "not refreshed: {why}");
-        self.count(if refusal.permanent {
-            "refused"
-        } else {
-            "failed"
-        });
-        self.known.lock().failed(refusal);
-    }
-
-    fn count(&self, outcome: &str) {
-        let provider = self.login().provider.as_str();
-        self.refreshes.with_label_values(&[provider, outcome]).inc();
-    }
-}
-
-fn transient(why: String) -> Refusal {
-    Refusal {
-        permanent: false,
-        why,
     }
 }
 
@@ -431,10 +249,7 @@ impl TokenSource for OauthSource {
         Some(token)
     }
 
-    fn fetch<'a>(
-        &'a self,
-        _container: &'a Arc<Container>,
-    ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>> {
+    fn fetch<'a>(&'a self, _container: &'a Arc<Container>) -> BoxFuture<'a, Fetched> {
         Box::pin(self.0.wait())
     }
 

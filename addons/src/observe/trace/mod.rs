@@ -1,5 +1,8 @@
 //! A span for every flow, in the trace that its client says it is in.
 
+mod collector;
+mod export;
+
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -9,6 +12,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::line::AuditLine;
 use crate::contract::{Addon, Flow, Order, Outcome, Request, Step, names};
+
+pub use collector::Collector;
+pub use export::Traces;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const SAMPLED: u8 = 1;

@@ -1,9 +1,7 @@
-//! GitHub App installations: a token for each lease, for its repositories alone.
+//! What an installation of a GitHub App is asked for, and its answers.
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{Method, Request, StatusCode};
@@ -12,14 +10,11 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
-use super::secret::{bearer_value, wipe};
 use crate::contract::{Container, Host, Repo};
+use crate::credentials::secret::{bearer_value, wipe};
 
 /// GitHub takes no more repositories for one token.
 const MAX_REPOS: usize = 500;
-/// Before now, for a clock that is ahead of GitHub's; and below the ten minutes it allows.
-const ISSUED_BEFORE: i64 = 60;
-const VALID_FOR: i64 = 540;
 
 /// An installation of a GitHub App, and what its tokens may do. No secret is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,34 +32,20 @@ pub struct Installation {
 }
 
 /// A token, and when it runs out.
-pub struct Minted {
-    /// The token.
+pub(super) struct Minted {
     pub secret: Zeroizing<String>,
-    /// When it runs out.
     pub expires: OffsetDateTime,
 }
 
 impl Installation {
-    /// The part of the App's own JWT that is signed with RS256.
-    #[must_use]
-    pub fn signing_input(&self, now: OffsetDateTime) -> String {
-        let now = now.unix_timestamp();
-        let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let header = part(json!({ "alg": "RS256", "typ": "JWT" }));
-        let claims = part(json!({
-            "iat": now - ISSUED_BEFORE, "exp": now + VALID_FOR, "iss": self.app_id,
-        }));
-        format!("{header}.{claims}")
-    }
-
     /// Asks whose installation it is: needed where a container has repositories of several
     /// owners, since a request for a token names repositories without theirs.
-    pub fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
+    pub(super) fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
         self.request(Method::GET, "", jwt, Bytes::new())
     }
 
     /// The owner that [`Self::owner_request`] was answered with.
-    pub fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
+    pub(super) fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
         let answer = read(status, body)?;
         let login = answer
             .0
@@ -75,7 +56,11 @@ impl Installation {
     }
 
     /// Asks for a token for these repositories and no others.
-    pub fn token_request(&self, jwt: &str, repos: &[&Repo]) -> Result<Request<Bytes>, String> {
+    pub(super) fn token_request(
+        &self,
+        jwt: &str,
+        repos: &[&Repo],
+    ) -> Result<Request<Bytes>, String> {
         let mut names: Vec<&str> = repos.iter().map(|repo| parts(repo).1).collect();
         names.sort_unstable();
         names.dedup();
@@ -93,7 +78,7 @@ impl Installation {
 
     /// The token that GitHub answered with. One that reaches further than the container's own
     /// repositories is not used.
-    pub fn minted(
+    pub(super) fn minted(
         &self,
         container: &Container,
         status: StatusCode,
@@ -147,8 +132,7 @@ impl Installation {
 }
 
 /// The owners of a container's repositories, each once.
-#[must_use]
-pub fn owners(container: &Container) -> Vec<&str> {
+pub(super) fn owners(container: &Container) -> Vec<&str> {
     let mut owners: Vec<&str> = Vec::new();
     for owner in container.repos.iter().map(|repo| parts(repo).0) {
         if !owners.iter().any(|known| known.eq_ignore_ascii_case(owner)) {
@@ -159,8 +143,7 @@ pub fn owners(container: &Container) -> Vec<&str> {
 }
 
 /// The repositories of one owner.
-#[must_use]
-pub fn repos_of<'c>(container: &'c Container, owner: &str) -> Vec<&'c Repo> {
+pub(super) fn repos_of<'c>(container: &'c Container, owner: &str) -> Vec<&'c Repo> {
     let of_owner = |repo: &&Repo| parts(repo).0.eq_ignore_ascii_case(owner);
     container.repos.iter().filter(of_owner).collect()
 }

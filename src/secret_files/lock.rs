@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use addons::contract::FileLock;
 use rustix::fs::{Gid, OFlags, Uid, fchown};
 
 /// How long the refresh of another process may take: its request has 20 s, then it writes.
@@ -15,9 +16,11 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// The lock of a token file. The kernel releases it with the last handle, also when the process
 /// is killed. The lock is on a file beside the token file, since every refresh replaces that one.
-pub struct FileLock(#[expect(dead_code, reason = "held for the lock on it")] File);
+pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] File);
 
-impl FileLock {
+impl FileLock for LockBeside {}
+
+impl LockBeside {
     /// Waits for the lock, for 30 s at most. Blocks. An error says which file is locked or cannot
     /// be.
     pub fn acquire(token_file: &Path) -> Result<Self, String> {
@@ -89,11 +92,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("auth.json");
         std::fs::write(&file, "{}").unwrap();
-        let held = FileLock::acquire(&file).unwrap();
-        let refused = FileLock::acquire_within(&file, Duration::ZERO).err();
+        let held = LockBeside::acquire(&file).unwrap();
+        let refused = LockBeside::acquire_within(&file, Duration::ZERO).err();
         assert!(refused.unwrap().contains("auth.json.lock for 0 s"));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| FileLock::acquire(&file).is_ok());
+            let waiting = scope.spawn(|| LockBeside::acquire(&file).is_ok());
             std::thread::sleep(Duration::from_millis(100));
             assert!(!waiting.is_finished());
             drop(held);
@@ -103,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_written_says_so() {
-        let why = FileLock::acquire(Path::new("/nowhere/auth.json")).err();
+        let why = LockBeside::acquire(Path::new("/nowhere/auth.json")).err();
         let why = why.unwrap();
         assert!(why.starts_with("/nowhere/auth.json.lock cannot be locked"));
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::credentials::oauth::{Refusal, TokenFile, Tokens};
-use addons::credentials::{Fetched, Token};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use super::token_file::Version;
+use super::{Refusal, TokenFile, Tokens};
+use crate::contract::FileVersion;
+use crate::credentials::{Fetched, Token};
 
 /// How long before its end a token is refreshed: requests under way outlive it.
 const AHEAD: Duration = Duration::from_secs(300);
@@ -39,7 +39,7 @@ pub struct LoginState {
 
 /// The file as it was read or written last.
 pub struct Seen {
-    pub version: Version,
+    pub version: FileVersion,
     pub tokens: Tokens,
 }
 
@@ -184,7 +184,7 @@ impl LoginState {
     }
 
     /// The file has the tokens in use.
-    pub fn wrote(&mut self, version: Version) {
+    pub fn wrote(&mut self, version: FileVersion) {
         let Some(held) = &self.held else { return };
         let tokens = held.tokens.clone();
         self.seen = Some(Seen { version, tokens });

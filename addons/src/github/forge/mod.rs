@@ -1,8 +1,12 @@
 //! What only the forge knows: which repository a number or a node id belongs to.
 
+mod client;
+
 use std::sync::Arc;
 
 use crate::contract::{BoxFuture, Container, Denial, Host};
+
+pub use client::ForgeClient;
 
 /// Asks the forge as the container itself would: with its credential, within its policy and its
 /// budgets. Answers belong to the lease. What is nowhere that the container may see is `None`, and

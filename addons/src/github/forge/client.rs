@@ -1,18 +1,17 @@
-//! Asks a forge whose a number or a node is, on a container's behalf.
+//! Asks a forge which repository a number or a node belongs to, on a container's behalf.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::contract::{BoxFuture, Code, Denial, Fault};
-use addons::github::{Forge, Node, Requester};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::upstream::{OutboundClient, OutboundError};
+use super::{Forge, Node, Requester};
+use crate::contract::{BoxFuture, Code, Denial, Fault, Outbound, OutboundError};
 
 /// How long an answer is believed: repositories are renamed and issues move.
 const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -35,12 +34,14 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
 
 /// A forge that is asked with the container's own credential, through the chain.
 pub struct ForgeClient {
-    client: Arc<OutboundClient>,
+    outbound: Arc<dyn Outbound>,
 }
 
 impl ForgeClient {
-    pub fn new(client: Arc<OutboundClient>) -> Self {
-        Self { client }
+    /// Asks through `outbound`.
+    #[must_use]
+    pub fn new(outbound: Arc<dyn Outbound>) -> Self {
+        Self { outbound }
     }
 
     /// The forge's answer, or `None` where policy or the forge does not let the container see it.
@@ -50,7 +51,7 @@ impl ForgeClient {
         request: http::Result<Request<Bytes>>,
     ) -> Result<Option<Value>, Denial> {
         let request = request.map_err(Denial::malformed)?;
-        let response = match self.client.look_up(&requester.container, request).await {
+        let response = match self.outbound.look_up(&requester.container, request).await {
             Ok(response) => response,
             Err(OutboundError::Denied(denial)) if is_policy(&denial) => return Ok(None),
             Err(OutboundError::Denied(denial)) => return Err(denial),
@@ -182,7 +183,7 @@ fn node(value: &Value) -> Option<Node> {
     (node.repo.is_some() || node.login.is_some()).then_some(node)
 }
 
-/// What a lease was told, so that it asks once.
+/// The answers that a lease got, so that it asks once.
 #[derive(Default)]
 struct Known(Mutex<HashMap<Key, (Instant, Node)>>);
 

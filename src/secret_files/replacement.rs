@@ -1,66 +1,25 @@
-//! Token files on disk: read as they change, and rewritten whole or not at all.
+//! Rewrites a file whole or not at all.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use addons::contract::{FileVersion, Replacement};
 use rustix::fs::{AtFlags, CWD, Gid, StatxAttributes, StatxFlags, Uid, fchown, statx};
 use tempfile::NamedTempFile;
-use zeroize::Zeroizing;
 
-/// A larger file is a mistake in the path.
-const MAX_BYTES: u64 = 1 << 20;
+use super::version;
 
-/// What changes when a file is written or replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
-    inode: u64,
-    changed: (i64, i64),
-    length: u64,
-}
-
-/// The version of a file, and its content.
-pub struct Read {
-    pub version: Version,
-    pub text: Zeroizing<Vec<u8>>,
-}
-
-/// Reads the file unless it is the version that is known.
-pub fn read(path: &Path, known: Option<&Version>) -> io::Result<Option<Read>> {
-    let metadata = fs::metadata(path)?;
-    if !metadata.is_file() || metadata.len() > MAX_BYTES {
-        return Err(io::Error::other("it is no token file"));
-    }
-    // The version first: a change in between is then seen as one.
-    let version = Version::of(&metadata);
-    if known == Some(&version) {
-        return Ok(None);
-    }
-    let text = Zeroizing::new(fs::read(path)?);
-    Ok(Some(Read { version, text }))
-}
-
-impl Version {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            inode: metadata.ino(),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-            length: metadata.len(),
-        }
-    }
-}
-
-/// A file that will take another one's place. It is made before the tokens are asked for:
-/// refresh tokens often work once, and one that cannot be kept must not be spent.
-pub struct Replacement {
+/// A temporary file beside the one that it will replace.
+pub struct TempBeside {
     file: NamedTempFile,
     target: PathBuf,
 }
 
-impl Replacement {
-    /// Beside the target. An error says why the target cannot be replaced.
-    pub fn begin(path: &Path) -> io::Result<Self> {
+impl TempBeside {
+    /// Creates the file. An error says why the target cannot be replaced.
+    pub fn create(path: &Path) -> io::Result<Self> {
         let target = fs::canonicalize(path)?;
         let dir = dir_of(&target);
         if is_mounted(&target, dir)? {
@@ -70,10 +29,10 @@ impl Replacement {
         let file = NamedTempFile::new_in(dir)?;
         Ok(Self { file, target })
     }
+}
 
-    /// Writes the text to disk, with the target's mode, and its owner where we may give files
-    /// away. The target is as it was.
-    pub fn fill(&mut self, text: &[u8]) -> io::Result<()> {
+impl Replacement for TempBeside {
+    fn fill(&mut self, text: &[u8]) -> io::Result<()> {
         let metadata = fs::metadata(&self.target)?;
         let mode = metadata.permissions().mode() & 0o7777;
         let file = self.file.as_file();
@@ -85,12 +44,11 @@ impl Replacement {
         self.file.as_file().sync_all()
     }
 
-    /// Puts it in the target's place, and answers with what version that is.
-    pub fn put(self) -> io::Result<Version> {
+    fn commit(self: Box<Self>) -> io::Result<FileVersion> {
         let file = self.file.persist(&self.target)?;
-        // It is in place, whether or not the disk knows yet.
+        // Renamed; not yet flushed to disk.
         let _ = File::open(dir_of(&self.target)).and_then(|dir| dir.sync_all());
-        Ok(Version::of(&file.metadata()?))
+        Ok(version(&file.metadata()?))
     }
 }
 
@@ -114,7 +72,12 @@ fn is_mounted(target: &Path, dir: &Path) -> io::Result<bool> {
 mod tests {
     use std::process::Command;
 
+    use addons::contract::SecretFiles;
+
+    use super::super::FilesOnDisk;
     use super::*;
+
+    const FILES: FilesOnDisk = FilesOnDisk;
 
     #[test]
     fn a_replacement_keeps_mode_and_links_and_leaves_nothing_beside_it() {
@@ -123,20 +86,20 @@ mod tests {
         fs::write(&file, "old").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let before = read(&link, None).unwrap().unwrap().version;
-        assert!(read(&link, Some(&before)).unwrap().is_none());
-        let mut replacement = Replacement::begin(&link).unwrap();
+        let before = FILES.read(&link, None).unwrap().unwrap().version;
+        assert!(FILES.read(&link, Some(&before)).unwrap().is_none());
+        let mut replacement = TempBeside::create(&link).unwrap();
         replacement.fill(b"new").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "old");
-        let after = replacement.put().unwrap();
-        drop(Replacement::begin(&link).unwrap());
+        let after = Box::new(replacement).commit().unwrap();
+        drop(TempBeside::create(&link).unwrap());
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-        assert!(read(&link, Some(&after)).unwrap().is_none());
-        assert!(read(&link, Some(&before)).unwrap().is_some());
+        assert!(FILES.read(&link, Some(&after)).unwrap().is_none());
+        assert!(FILES.read(&link, Some(&before)).unwrap().is_some());
     }
 
     /// In a process of its own, since mounts are seen by a whole process.
@@ -144,14 +107,14 @@ mod tests {
     fn a_file_that_is_mounted_by_itself_is_not_begun_to_be_replaced() {
         const MOUNTED: &str = "TOKEN_FILE_THAT_IS_MOUNTED";
         if let Some(file) = std::env::var_os(MOUNTED) {
-            let refused = Replacement::begin(Path::new(&file)).err().unwrap();
+            let refused = TempBeside::create(Path::new(&file)).err().unwrap();
             assert!(refused.to_string().contains("mount its directory"));
             return;
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("auth.json");
         fs::write(&file, "{}").unwrap();
-        assert!(Replacement::begin(&file).is_ok());
+        assert!(TempBeside::create(&file).is_ok());
         let name = std::thread::current().name().unwrap().to_owned();
         let mounted = Command::new("unshare")
             .args(["--map-root-user", "--mount", "sh", "-c"])

@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use addons::contract::System;
-use addons::observe::{Span, SpanSink};
 use bytes::Bytes;
 use http::Request;
 use http::header::{CONTENT_TYPE, USER_AGENT};
@@ -15,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::Collector;
-use crate::upstream::OutboundClient;
+use super::{Collector, Span, SpanSink};
+use crate::contract::{Outbound, System, SystemPorts};
 
 /// What waits for a collector that is slow or away; more is dropped and counted.
 const WAITING: usize = 4096;
@@ -24,16 +22,16 @@ const WAITING: usize = 4096;
 const BATCH: usize = 512;
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Who exports spans, kept over reloads as long as the collector is the same.
+/// Exports spans. Kept over reloads as long as the collector is the same.
 pub struct Traces {
-    client: Arc<OutboundClient>,
+    ports: SystemPorts,
     spans: IntCounterVec,
     exporter: Mutex<Option<(Collector, Arc<Exporter>)>>,
 }
 
 impl Traces {
-    /// Registers `proxy_trace_spans_total` and begins.
-    pub fn new(client: Arc<OutboundClient>, metrics: &Registry) -> prometheus::Result<Self> {
+    /// Registers `proxy_trace_spans_total`.
+    pub fn new(ports: SystemPorts, metrics: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new("proxy_trace_spans_total", "Spans of flows, by outcome.");
         let spans = IntCounterVec::new(opts, &["outcome"])?;
         metrics.register(Box::new(spans.clone()))?;
@@ -41,7 +39,7 @@ impl Traces {
             spans.with_label_values(&[outcome]);
         }
         Ok(Self {
-            client,
+            ports,
             spans,
             exporter: Mutex::default(),
         })
@@ -60,12 +58,12 @@ impl Traces {
             return Some(Arc::clone(exporter) as _);
         }
         let (waiting, spans) = mpsc::channel(WAITING);
-        tokio::spawn(export(
+        self.ports.tasks.spawn(Box::pin(export(
             spans,
             collector.clone(),
-            Arc::clone(&self.client),
+            Arc::clone(&self.ports.outbound),
             self.spans.clone(),
-        ));
+        )));
         let exporter = Arc::new(Exporter {
             waiting,
             spans: self.spans.clone(),
@@ -91,7 +89,7 @@ impl SpanSink for Exporter {
 async fn export(
     mut waiting: mpsc::Receiver<Span>,
     collector: Collector,
-    client: Arc<OutboundClient>,
+    outbound: Arc<dyn Outbound>,
     spans: IntCounterVec,
 ) {
     let principal = Arc::new(System {
@@ -102,7 +100,7 @@ async fn export(
     let mut reachable = true;
     while let Some(first) = waiting.recv().await {
         let batch = fill(first, &mut waiting).await;
-        let sent = send(&client, &principal, &collector, &batch).await;
+        let sent = send(&*outbound, &principal, &collector, &batch).await;
         if sent.is_ok() != reachable {
             reachable = sent.is_ok();
             match &sent {
@@ -131,7 +129,7 @@ async fn fill(first: Span, waiting: &mut mpsc::Receiver<Span>) -> Vec<Span> {
 }
 
 async fn send(
-    client: &OutboundClient,
+    outbound: &dyn Outbound,
     principal: &Arc<System>,
     collector: &Collector,
     batch: &[Span],
@@ -142,7 +140,7 @@ async fn send(
         .header(CONTENT_TYPE, "application/json")
         .body(body);
     let request = request.map_err(|error| error.to_string())?;
-    let response = client.send(principal, request).await;
+    let response = outbound.send(principal, request).await;
     let response = response.map_err(|error| error.to_string())?;
     let status = response.status();
     let taken = status.is_success().then_some(());
