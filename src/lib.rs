@@ -11,11 +11,9 @@ pub mod dns;
 pub mod exit_code;
 pub mod http;
 pub mod ingress;
-
-pub mod outbound;
 pub mod registry;
 mod runtime;
-mod secrets;
+mod secret_files;
 pub mod snapshot;
 pub mod telemetry;
 pub mod tls;

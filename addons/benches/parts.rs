@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind, Credentials};
-use addons::git::{Git, GitSettings, PushWatch};
+use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fixtures::{container, entry, flow_of, request, send_body};
@@ -53,7 +53,7 @@ impl PushWatch for Silent {
 }
 
 fn git() -> Git {
-    Git::new(GitSettings {
+    let settings = GitSettings {
         hosts: Host::parse("github.com").into_iter().collect(),
         bot_branch_prefixes: Vec::new(),
         allow_branch_deletion: false,
@@ -61,9 +61,10 @@ fn git() -> Git {
         report_push_denials: true,
         warning_bytes: 50 << 20,
         hard_limit_bytes: 100 << 20,
-        reachable: Arc::new(|_, _, _| true),
-        watch: Arc::new(Silent),
-    })
+    };
+    let metrics = GitMetrics::new(&prometheus::Registry::new()).unwrap();
+    let reachable = Arc::new(|_: &Container, _: &Host, _| true);
+    Git::new(settings, reachable, Arc::new(Silent), Arc::new(metrics))
 }
 
 /// Commands of a push as pkt-lines, and the beginning of a pack.

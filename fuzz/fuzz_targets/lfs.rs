@@ -8,7 +8,7 @@ use addons::contract::{
     Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
     Kind, LeaseId, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
 };
-use addons::git::{Git, GitSettings, PushWatch};
+use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
 use fixtures::send_body;
 use http::{HeaderMap, Method};
 use libfuzzer_sys::fuzz_target;
@@ -37,6 +37,7 @@ fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
 
         reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
         watch: Arc::new(Silent),
+        metrics: Arc::new(GitMetrics::new(&prometheus::Registry::new()).unwrap()),
     });
     let now = OffsetDateTime::now_utc();
     let container = Container::new(Registration {

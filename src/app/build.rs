@@ -1,28 +1,21 @@
 //! From a configuration to a snapshot: the chain, the resolver, the roots.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
-use addons::contract::{Chain, Container, Containers, EntryMap, Host, HostSet, OwnAddresses};
-use addons::credentials::{Credential, CredentialKind, TokenForm};
-use addons::git::GitSettings;
+use addons::circuit_breaker::Breakers;
+use addons::contract::{Chain, Containers, OwnAddresses};
+use addons::credentials::TokenSources;
+use addons::git::GitMetrics;
 use addons::github::Forge;
-use addons::observe::{Audit, Metrics};
-use addons::policy::{Effect, PolicySettings, Rule};
-use addons::rate_limit::{
-    DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits, TunnelBudget,
-};
-use addons::{Parts, standard_chain};
+use addons::observe::{Audit, Metrics, Traces};
+use addons::rate_limit::RateBuckets;
+use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
-use super::github;
-use crate::config::{self, Config, CredentialConfig, GitHost, RuleConfig};
-use crate::outbound::{TokenSources, Traces};
+use crate::config::Config;
 use crate::registry::Registry;
-use crate::secrets;
 use crate::snapshot::Snapshot;
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
@@ -34,6 +27,7 @@ const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 /// Counts, budgets and tokens that go on over reloads.
 pub struct LongLived {
     pub metrics: Arc<Metrics>,
+    pub git_metrics: Arc<GitMetrics>,
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
     pub breakers: Breakers,
@@ -42,7 +36,7 @@ pub struct LongLived {
     pub sockets: Arc<SocketBudget>,
     /// Questions to nameservers that may be under way at once.
     pub lookups: usize,
-    pub traces: Traces,
+    pub traces: Arc<Traces>,
     pub nameservers: Arc<NameserverWatch>,
 }
 
@@ -95,14 +89,18 @@ impl Builder {
                 Arc::new(resolver.watched_by(watch))
             }
         };
-        let allowlist = Arc::clone(&config.allowlist);
-        let chain = Arc::new(self.chain(&config)?.with_allowlist(allowlist));
-        let entries = config.allowlist.values();
-        let labels = entries.map(|entry| Arc::clone(&entry.label));
+        let chain = Arc::new(self.chain(&config)?);
+        let entries = || config.addons.allowlist.values();
+        let labels = entries().map(|entry| Arc::clone(&entry.label));
         self.long_lived.breakers.name_upstreams(labels);
         self.long_lived.metrics.create_configured(
-            config.allowlist.values().map(|entry| &*entry.label),
-            config.credentials.iter().map(|entry| entry.name.as_str()),
+            entries().map(|entry| &*entry.label),
+            config
+                .addons
+                .credentials
+                .active
+                .iter()
+                .map(|entry| entry.name.as_str()),
         );
         let network = Network {
             generation,
@@ -119,200 +117,24 @@ impl Builder {
         })
     }
 
-    /// What an entry injects: the same everywhere, but for an App's token, which git hosts take
-    /// as a password and their APIs as a bearer's.
-    fn credentials(&self, entry: &CredentialConfig, git: &[GitHost]) -> Vec<Credential> {
-        let token_sources = &self.long_lived.token_sources;
-        match &entry.kind {
-            config::CredentialKind::GithubApp(app) => {
-                let is_git = |(host, _): &(Host, u16)| git.iter().any(|git| git.host == *host);
-                let (git, apis) = entry.hosts.iter().cloned().partition(is_git);
-                let forms = [(TokenForm::Basic, git), (TokenForm::Bearer, apis)];
-                let of_form = |(form, hosts)| {
-                    credential(
-                        entry,
-                        token_sources.github_app(&entry.name, app, form),
-                        hosts,
-                    )
-                };
-                forms.map(of_form).into()
-            }
-            config::CredentialKind::Oauth(oauth) => {
-                let kind = token_sources.oauth(&entry.name, oauth);
-                vec![credential(entry, kind, entry.hosts.clone())]
-            }
-            fixed => {
-                let kind = fixed_kind(fixed).into_iter();
-                kind.map(|kind| credential(entry, kind, entry.hosts.clone()))
-                    .collect()
-            }
-        }
-    }
-
-    fn chain(&self, config: &Arc<Config>) -> Result<Chain, Failure> {
-        let own: Arc<dyn OwnAddresses> = Arc::clone(&self.own) as _;
-        let policy = PolicySettings {
-            allow_private: config.proxy.upstream.allow_private.clone(),
-            own,
-            guarded_hosts: guarded_hosts(config),
-            rules: config
-                .policy
-                .rules
-                .iter()
-                .map(rule)
-                .collect::<Result<_, _>>()?,
-        };
-        let chain = standard_chain(Parts {
+    fn chain(&self, config: &Config) -> Result<Chain, Failure> {
+        let ports = Ports {
             metrics: Arc::clone(&self.long_lived.metrics),
             audit: Arc::clone(&self.long_lived.audit),
-            spans: self.long_lived.traces.sink(config.proxy.collector.as_ref()),
+            traces: Arc::clone(&self.long_lived.traces),
+            git_metrics: Arc::clone(&self.long_lived.git_metrics),
             containers: Arc::clone(&self.registry) as _,
-            rate_limits: self.rate_limits(config),
-            circuit_breakers: self.circuit_breakers(config),
-            policy,
-            github: github::settings(&config.policy, Arc::clone(&self.long_lived.forge))?,
-            git: git(config),
-            credentials: config
-                .credentials
-                .iter()
-                .flat_map(|entry| self.credentials(entry, &config.policy.git.hosts))
-                .collect(),
+            buckets: self.long_lived.buckets.clone(),
+            breakers: self.long_lived.breakers.clone(),
+            own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
+            forge: Arc::clone(&self.long_lived.forge),
+            push_watch: Arc::new(PushLog),
+            token_sources: Arc::clone(&self.long_lived.token_sources),
             deadline: PHASE_DEADLINE,
-        });
-        chain.map_err(|errors| {
+        };
+        standard_chain(&config.addons, ports).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Failure::Ours(lines.join("\n"))
         })
-    }
-
-    fn circuit_breakers(&self, config: &Config) -> CircuitBreakerSettings {
-        let breakers = &config.policy.circuit_breakers;
-        let mut upstreams = EntryMap::default();
-        for (pattern, breaker) in breakers.upstreams.iter() {
-            upstreams.insert(pattern, thresholds(*breaker));
-        }
-        let mut passthrough = EntryMap::default();
-        for (pattern, _) in config.proxy.tls.passthrough.iter() {
-            passthrough.insert(pattern, ());
-        }
-        CircuitBreakerSettings {
-            defaults: thresholds(breakers.defaults),
-            upstreams,
-            passthrough,
-            breakers: self.long_lived.breakers.clone(),
-        }
-    }
-
-    fn rate_limits(&self, config: &Config) -> RateLimitSettings {
-        let (dns, limits) = (&config.proxy.dns, &config.policy.rate_limits);
-        let per_upstream = limits.per_upstream.iter();
-        let per_upstream = per_upstream.map(|(pattern, limit)| (pattern, rate(*limit)));
-        RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: at_least_one(config.proxy.limits.tunnels_per_second),
-            },
-            dns: DnsBudget {
-                queries_per_minute: at_least_one(dns.queries_per_minute),
-                distinct_names_per_minute: at_least_one(dns.distinct_names_per_minute),
-            },
-            requests: limits
-                .enabled
-                .then(|| RequestLimits::new(rate(limits.defaults), per_upstream)),
-            buckets: self.long_lived.buckets.clone(),
-        }
-    }
-}
-
-fn rule(config: &RuleConfig) -> Result<Rule, Failure> {
-    let effect = match config.effect {
-        config::Effect::Allow => Effect::Allow,
-        config::Effect::Deny => Effect::Deny,
-        config::Effect::Ask => Effect::Ask,
-    };
-    Rule::new(&config.name, effect, config.origin.clone())
-        .for_hosts(config.hosts.clone())
-        .for_methods(config.methods.clone())
-        .for_paths(&config.paths)
-        .map_err(|error| Failure::Setting(format!("{}: paths: {error}", config.origin)))
-}
-
-fn thresholds(breaker: config::CircuitBreaker) -> Thresholds {
-    Thresholds {
-        failures: at_least_one(breaker.failure_threshold),
-        recovery: breaker.recovery_timeout,
-        successes: at_least_one(breaker.success_threshold),
-    }
-}
-
-fn rate(limit: config::RateLimit) -> Rate {
-    Rate {
-        per_second: at_least_one(limit.requests_per_second),
-        burst: at_least_one(limit.burst_size),
-    }
-}
-
-/// The configuration allows no zero; a budget of one is the closest to none that there is.
-pub fn at_least_one(number: u32) -> NonZeroU32 {
-    NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)
-}
-
-/// Where paths are judged, so that one with two readings is refused: the git hosts with those of
-/// their APIs.
-fn guarded_hosts(config: &Config) -> HostSet {
-    let git = config.policy.git.hosts.iter();
-    git.flat_map(GitHost::all_hosts).cloned().collect()
-}
-
-fn git(config: &Arc<Config>) -> GitSettings {
-    let git = &config.policy.git;
-    let listed = Arc::clone(config);
-    let reachable = move |container: &Container, host: &Host, port: u16| {
-        let entry = listed.allowlist.find(host);
-        entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
-    };
-    GitSettings {
-        hosts: git.hosts.iter().map(|git| git.host.clone()).collect(),
-        bot_branch_prefixes: git.bot_branch_prefixes.clone(),
-        allow_branch_deletion: config.policy.allow_branch_deletion,
-        public_reads: git.public_reads,
-        report_push_denials: git.report_push_denials,
-        warning_bytes: git.warning_bytes,
-        hard_limit_bytes: git.hard_limit_bytes,
-        reachable: Arc::new(reachable),
-        watch: Arc::new(PushLog),
-    }
-}
-
-fn fixed_kind(config: &config::CredentialKind) -> Option<CredentialKind> {
-    Some(match config {
-        config::CredentialKind::SetHeaders(headers) => {
-            let headers = headers
-                .iter()
-                .map(|(name, secret)| (name.clone(), secrets::source(secret)));
-            CredentialKind::SetHeaders(headers.collect())
-        }
-        config::CredentialKind::Basic { username, password } => CredentialKind::Basic {
-            username: username.clone(),
-            password: secrets::source(password),
-        },
-        config::CredentialKind::Bearer(secret) => CredentialKind::Bearer(secrets::source(secret)),
-        config::CredentialKind::GithubApp(_) | config::CredentialKind::Oauth(_) => return None,
-    })
-}
-
-fn credential(
-    config: &CredentialConfig,
-    kind: CredentialKind,
-    hosts: Vec<(Host, u16)>,
-) -> Credential {
-    Credential {
-        name: config.name.as_str().into(),
-        hosts,
-        kind,
-        remove_headers: config.remove_headers.clone(),
-        remove_query: config.remove_query.clone(),
-        remove_cookies: config.remove_cookies.clone(),
-        containers: config.containers.clone(),
-        repos: config.repos.clone(),
     }
 }

@@ -8,9 +8,9 @@ use prometheus::{IntGauge, IntGaugeVec, Opts};
 
 use addons::circuit_breaker::Breakers;
 use addons::contract::Containers;
+use addons::credentials::TokenSources;
 
 use crate::admin::{Check, Health};
-use crate::outbound::TokenSources;
 use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
 use crate::upstream::NameserverWatch;

@@ -6,7 +6,6 @@ mod descriptors;
 mod dev;
 mod explain;
 mod failure;
-mod github;
 mod health;
 mod listeners;
 mod reload;
@@ -17,7 +16,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
-use addons::observe::{Audit, AuditSettings, Metrics};
+use addons::contract::SystemPorts;
+use addons::credentials::TokenSources;
+use addons::git::GitMetrics;
+use addons::github::ForgeClient;
+use addons::observe::{Audit, Metrics, Traces};
 use addons::rate_limit::RateBuckets;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,12 +31,13 @@ pub use dev::DevOptions;
 pub use failure::Failure;
 
 use crate::admin::{self, AdminState};
-use crate::config::{self, AuditConfig, Config, Profile};
+use crate::config::{self, Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
-use crate::outbound::{ForgeClient, TokenSources, Traces};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
+use crate::runtime::TokioTasks;
+use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
 use crate::telemetry::{AuditLog, HealthFlag, init_logging};
 use crate::tls::{Authority, CaFiles};
@@ -130,7 +134,12 @@ impl App {
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
         let client = Arc::new(OutboundClient::default());
-        let token_sources = TokenSources::new(Arc::clone(&client), &metrics).map_err(ours)?;
+        let outside = SystemPorts {
+            outbound: Arc::clone(&client) as _,
+            files: Arc::new(FilesOnDisk),
+            tasks: Arc::new(TokioTasks),
+        };
+        let token_sources = TokenSources::new(outside.clone(), &metrics).map_err(ours)?;
         let token_sources = Arc::new(token_sources);
         let nameservers = Arc::new(NameserverWatch::new(&metrics).map_err(ours)?);
         let checks = Checks {
@@ -147,19 +156,21 @@ impl App {
         metrics.register(Box::new(collector)).map_err(ours)?;
         let log =
             AuditLog::start(proxy.audit.clone(), checks.audit.clone(), &metrics).map_err(ours)?;
-        let audit = audit(&proxy.audit, &log, &metrics).map_err(ours)?;
+        let audit = Audit::new(config.addons.audit, log.flow_log(), &metrics).map_err(ours)?;
+        let audit = Arc::new(audit);
         let workers = Workers::start().map_err(ours)?;
         let shares = DescriptorShares::of_this_process();
         let long_lived = LongLived {
             metrics: Arc::new(Metrics::new(&metrics).map_err(ours)?),
+            git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
             token_sources,
-            forge: Arc::new(ForgeClient::new(Arc::clone(&client))),
+            forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),
             sockets: Arc::new(SocketBudget::new(shares.upstreams)),
             lookups: shares.lookups,
-            traces: Traces::new(Arc::clone(&client), &metrics).map_err(ours)?,
+            traces: Arc::new(Traces::new(outside, &metrics).map_err(ours)?),
             nameservers,
         };
         let buckets = long_lived.buckets.clone();
@@ -322,20 +333,6 @@ impl Running {
         self.app.audit.flush();
         self.app.log.finish();
     }
-}
-
-/// What tells the audit log, and those who follow flows as they end.
-fn audit(
-    config: &AuditConfig,
-    log: &AuditLog,
-    metrics: &prometheus::Registry,
-) -> prometheus::Result<Arc<Audit>> {
-    let settings = AuditSettings {
-        sink: log.flow_log(),
-        lines_per_minute_per_container: build::at_least_one(config.lines_per_minute_per_container),
-        bytes_per_minute_per_container: build::at_least_one(config.bytes_per_minute_per_container),
-    };
-    Audit::new(settings, metrics).map(Arc::new)
 }
 
 /// Writes folded audit lines when their time has come.

@@ -140,12 +140,14 @@ impl Reloader {
     /// Listeners and paths stay as they are until a restart.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
         let snapshot = self.snapshots.current();
-        let (old, new) = (&snapshot.config.proxy, &mut config.proxy);
+        let in_force = &snapshot.config;
+        let audit = in_force.addons.audit != config.addons.audit;
+        let (old, new) = (&in_force.proxy, &mut config.proxy);
         let changed = [
             ("listen", self.source.listen != new.listen),
             ("data_dir", old.data_dir != new.data_dir),
             ("certs_dir", old.certs_dir != new.certs_dir),
-            ("audit", old.audit != new.audit),
+            ("audit", audit || old.audit != new.audit),
             ("logging", old.logging != new.logging),
             ("admin_uids", old.admin_uids != new.admin_uids),
             ("admin_mode", old.admin_mode != new.admin_mode),
@@ -157,6 +159,7 @@ impl Reloader {
         new.data_dir.clone_from(&old.data_dir);
         new.certs_dir.clone_from(&old.certs_dir);
         new.audit = old.audit.clone();
+        config.addons.audit = in_force.addons.audit;
     }
 
     /// Reloads whenever a file changes, until the shutdown.

@@ -1,8 +1,9 @@
 //! What the admin API tells of the configuration in force for those who set sandboxes up.
 
+use addons::credentials::{CredentialEntry, KindSettings, TokenSources};
+
 use crate::admin::{ActiveCredential, SandboxSettings};
-use crate::config::{Config, CredentialConfig, CredentialKind};
-use crate::outbound::TokenSources;
+use crate::config::Config;
 
 /// The settings for clients under this configuration.
 pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSettings {
@@ -10,7 +11,7 @@ pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSetting
     let certs = &config.proxy.certs_dir;
     // Clients have another working directory.
     let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
-    let credentials = config.credentials.iter();
+    let credentials = config.addons.credentials.active.iter();
     SandboxSettings {
         proxy: listen.iter().map(ToString::to_string).collect(),
         certs_dir: certs.display().to_string(),
@@ -20,16 +21,16 @@ pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSetting
     }
 }
 
-fn active(entry: &CredentialConfig, token_sources: &TokenSources) -> ActiveCredential {
+fn active(entry: &CredentialEntry, token_sources: &TokenSources) -> ActiveCredential {
     let (kind, headers) = match &entry.kind {
-        CredentialKind::SetHeaders(headers) => {
+        KindSettings::SetHeaders(headers) => {
             let names = headers.iter().map(|(name, _)| name.to_string());
             ("set_headers", names.collect())
         }
-        CredentialKind::Basic { .. } => ("basic", authorization()),
-        CredentialKind::Bearer(_) => ("bearer", authorization()),
-        CredentialKind::GithubApp(_) => ("github_app", authorization()),
-        CredentialKind::Oauth(_) => ("oauth", authorization()),
+        KindSettings::Basic { .. } => ("basic", authorization()),
+        KindSettings::Bearer(_) => ("bearer", authorization()),
+        KindSettings::GithubApp(_) => ("github_app", authorization()),
+        KindSettings::Oauth(_) => ("oauth", authorization()),
     };
     let hosts = entry.hosts.iter();
     let mut active = ActiveCredential {
@@ -39,7 +40,7 @@ fn active(entry: &CredentialConfig, token_sources: &TokenSources) -> ActiveCrede
         headers,
         ..ActiveCredential::default()
     };
-    if let CredentialKind::Oauth(oauth) = &entry.kind {
+    if let KindSettings::Oauth(oauth) = &entry.kind {
         active.provider = Some(oauth.login.provider.as_str().to_owned());
         active.entry = Some(oauth.login.entry.clone());
         active.account = token_sources.account(&entry.name, oauth);

@@ -1,6 +1,6 @@
 //! `mcp.yaml`, which a later version reads: here only its outline is checked.
 
-use super::document::{Document, check_version};
+use addons::contract::settings::{Document, check_version};
 
 /// The keys of `mcp.yaml` itself.
 const KEYS: [&str; 8] = [
@@ -22,16 +22,15 @@ pub fn check(document: &Document<'_>) {
     if document.is_absent() {
         return;
     }
-    if let Some(root) = document.root() {
-        root.mapping(|fields| {
-            if let Some(version) = fields.find("version") {
-                check_version(&version);
-            }
-            for key in KEYS.into_iter().chain(POLIS_KEYS) {
-                fields.find(key);
-            }
-        });
+    if let Some(fields) = document.root().and_then(|root| root.fields()) {
+        if let Some(version) = fields.find("version") {
+            check_version(&version);
+        }
+        for key in KEYS.into_iter().chain(POLIS_KEYS) {
+            fields.find(key);
+        }
     }
+    document.refuse_unknown_keys();
     document
         .report()
         .warn("the MCP gateway is not part of this version: nothing in this file is in force");

@@ -1,38 +1,23 @@
 //! The configuration: one file of code for each YAML file, parsed whole into one immutable value.
 //!
-//! A file becomes a tree that knows its places (`tree`), variables are expanded in its scalars
-//! (`expand`), and small readers make values of it (`decode`), gathering every error on the way.
+//! The reader with places, variables and the report is `addons::contract::settings`.
 
-mod allowlist;
-mod budgets;
-mod collector;
-mod credentials;
-mod decode;
-mod document;
-mod expand;
+mod files;
 mod mcp;
-mod policy;
 mod proxy;
-mod report;
-mod tokens;
-mod tree;
 mod types;
-mod units;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use addons::contract::{Entry, EntryMap, Host, HostPattern};
+use addons::Settings;
+pub use addons::contract::settings::{ConfigError, ConfigErrors};
+use addons::contract::settings::{Document, Env, Files, Report};
 
-pub use collector::Collector;
-use credentials::Credentials;
-use document::Document;
-use proxy::Proxy;
-use report::Report;
-pub use report::{ConfigError, ConfigErrors};
 pub use types::*;
+
+use crate::secret_files::FilesOnDisk;
 
 /// The files of a configuration directory.
 pub const FILES: [&str; 5] = [
@@ -97,44 +82,43 @@ pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
 }
 
 /// The same with variables from elsewhere.
-pub fn load_with(
-    dir: &Path,
-    profile: Profile,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Config, ConfigErrors> {
+pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
-    let open = |name| Document::open(dir, name, Some(env), &report);
-    let [proxy, allowlist, policy, credentials] = [
-        "proxy.yaml",
-        "allowlist.yaml",
-        "policy.yaml",
-        "credentials.yaml",
-    ]
-    .map(open);
+    let files = open(dir, env, &report);
     // Not expanded: its variables belong to a part that does not run.
-    let mcp = Document::open(dir, "mcp.yaml", None, &report);
+    let mcp = files::open(dir, "mcp.yaml", None, &report);
     mcp::check(&mcp);
-    let documents = [&proxy, &allowlist, &policy, &credentials, &mcp];
-    let files = FILES.into_iter().zip(documents);
-    let files = files.filter(|(_, document)| !document.is_absent());
-    let files = files.map(|(name, _)| name).collect();
-    let proxy = proxy::read(&proxy, profile, env);
-    let allowlist = allowlist::read(&allowlist);
-    let policy = policy::read(&policy);
-    let credentials = credentials::read(&credentials, &policy.git.hosts);
-    check_passthrough(&proxy, &policy, &credentials);
-    warn_of_personal_tokens(&policy, &credentials.active, &report);
-    warn_of_unlisted_hosts(&allowlist, &credentials.active, &report);
-    let (proxy, credentials) = (proxy.config, credentials.active);
+    let documents = [
+        &files.proxy,
+        &files.allowlist,
+        &files.policy,
+        &files.credentials,
+        &mcp,
+    ];
+    let names = FILES.into_iter().zip(documents);
+    let names = names.filter(|(_, document)| !document.is_absent());
+    let names = names.map(|(name, _)| name).collect();
+    let proxy = proxy::read(&files, profile, env);
+    let addons = Settings::read(&files, &FilesOnDisk);
+    addons.check(&files);
+    files.refuse_unknown_keys();
     Ok(Config {
         proxy,
-        allowlist: Arc::new(allowlist),
-        policy,
-        credentials,
-        files,
+        addons,
+        files: names,
         warnings: report.finish()?,
     })
+}
+
+fn open<'a>(dir: &Path, env: Env<'_>, report: &'a Report) -> Files<'a> {
+    let open = |name| files::open(dir, name, Some(env), report);
+    Files {
+        proxy: open("proxy.yaml"),
+        allowlist: open("allowlist.yaml"),
+        policy: open("policy.yaml"),
+        credentials: open("credentials.yaml"),
+    }
 }
 
 /// The admin socket that `proxy.yaml` names. The other files are not read: the caller's shell may
@@ -143,11 +127,20 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
     check_directory(dir, &report)?;
-    let document = Document::open(dir, "proxy.yaml", Some(&env), &report);
-    let proxy = proxy::read(&document, profile, &env);
-    let socket = proxy.config.listen.admin;
+    let absent = |name| Document::absent(name, &report);
+    let files = Files {
+        proxy: files::open(dir, "proxy.yaml", Some(&env), &report),
+        allowlist: absent("allowlist.yaml"),
+        policy: absent("policy.yaml"),
+        credentials: absent("credentials.yaml"),
+    };
+    let proxy = proxy::read(&files, profile, &env);
+    // So that their keys are known.
+    Settings::read(&files, &FilesOnDisk);
+    files.refuse_unknown_keys();
+    drop(files);
     report.finish()?;
-    Ok(socket)
+    Ok(proxy.listen.admin)
 }
 
 /// The directory must be one; a YAML file in it that nobody reads may be a misspelt one.
@@ -173,102 +166,4 @@ fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
         report.warn(format!("{name:?} is not read: the files are {files}"));
     }
     Ok(())
-}
-
-/// A token that is the same for all containers reaches what its owner reaches.
-fn warn_of_personal_tokens(policy: &PolicyConfig, active: &[CredentialConfig], report: &Report) {
-    let is_git = |host: &Host| {
-        policy
-            .git
-            .hosts
-            .iter()
-            .any(|git| git.all_hosts().any(|h| h == host))
-    };
-    for entry in active {
-        let is_token = matches!(
-            entry.kind,
-            CredentialKind::Basic { .. } | CredentialKind::Bearer(_)
-        );
-        if is_token && entry.hosts.iter().any(|(host, _)| is_git(host)) {
-            report.warn(format!(
-                "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
-                entry.origin, entry.name
-            ));
-        }
-    }
-}
-
-/// No request gets as far as a credential for a host that the allowlist denies.
-fn warn_of_unlisted_hosts(
-    allowlist: &EntryMap<Arc<Entry>>,
-    active: &[CredentialConfig],
-    report: &Report,
-) {
-    for credential in active {
-        let (name, origin) = (&credential.name, &credential.origin);
-        for (host, port) in &credential.hosts {
-            match allowlist.find(host) {
-                None => report.warn(format!(
-                    "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows: it is never used; add \"- {host}\" under domains, or take the host out"
-                )),
-                Some(entry) if !entry.ports.contains(port) => report.warn(format!(
-                    "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",
-                    entry.origin
-                )),
-                Some(_) => {}
-            }
-        }
-    }
-}
-
-/// What is tunnelled unread can neither be held to git rules nor be given a credential.
-fn check_passthrough(proxy: &Proxy<'_>, policy: &PolicyConfig, credentials: &Credentials) {
-    let git = policy.git.hosts.iter().flat_map(GitHost::all_hosts);
-    let guarded: Vec<(&Host, String)> = git
-        .map(|host| (host, "has git rules".to_owned()))
-        .chain(
-            credentials
-                .hosts
-                .iter()
-                .map(|(host, name)| (host, format!("has the credential {name}"))),
-        )
-        .collect();
-    for (pattern, at) in &proxy.passthrough {
-        let mut map = EntryMap::default();
-        map.insert(pattern.clone(), ());
-        for (host, reason) in &guarded {
-            if map.find(host).is_some() {
-                at.refuse(format!("{host} {reason}: it cannot be tunnelled unread"));
-            }
-        }
-        let unread = policy.rules.iter().filter(|rule| {
-            let looks_inside = !rule.methods.is_empty() || !rule.paths.is_empty();
-            let mut hosts = rule.hosts.iter();
-            looks_inside
-                && rule.effect != Effect::Allow
-                && (rule.hosts.is_empty() || hosts.any(|(host, _)| overlap(&host, pattern)))
-        });
-        for rule in unread {
-            let (name, origin) = (&rule.name, &rule.origin);
-            at.refuse(format!(
-                "rule {name} at {origin} judges requests there: they cannot be tunnelled unread"
-            ));
-        }
-    }
-}
-
-/// Whether a host can match both.
-fn overlap(one: &HostPattern, other: &HostPattern) -> bool {
-    use HostPattern::{Below, Exactly};
-    let is_below = |name: &str, base: &str| {
-        let rest = name.strip_suffix(base);
-        rest.is_some_and(|rest| rest.ends_with('.'))
-    };
-    match (one, other) {
-        (Exactly(one), Exactly(other)) => one == other,
-        (Exactly(host), Below(base)) | (Below(base), Exactly(host)) => {
-            host.name().is_some_and(|name| is_below(name, base))
-        }
-        (Below(one), Below(other)) => one == other || is_below(one, other) || is_below(other, one),
-    }
 }

@@ -6,16 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use addons::contract::{EntryMap, Host, HostPattern, fold_address};
-use ipnet::IpNet;
+use addons::contract::settings::{Env, Fields, Files, Passthrough, Setting};
+use addons::contract::{Host, fold_address};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-use super::decode::{At, Fields};
-use super::document::Document;
-use super::expand::Env;
 use super::{
-    AuditConfig, Collector, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig,
-    StaticAddress, TlsConfig, UpstreamConfig,
+    AuditConfig, DnsConfig, Limits, Listen, Logging, Profile, ProxyConfig, StaticAddress,
+    TlsConfig, UpstreamConfig,
 };
 
 const KB: u64 = 1 << 10;
@@ -41,57 +38,47 @@ const RECORD_TYPES: [(&str, u16); 12] = [
     ("CAA", 257),
 ];
 
-/// `proxy.yaml`, and what the other files are checked against.
-pub struct Proxy<'a> {
-    pub config: ProxyConfig,
-    /// The hosts that are tunnelled without interception, where they are written.
-    pub passthrough: Vec<(HostPattern, At<'a>)>,
+/// Reads the keys of the engine.
+pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
+    let fields = files.proxy.fields();
+    let listen = listen(&fields, profile);
+    let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
+    let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
+    let tls = TlsConfig {
+        passthrough: Passthrough::read(files).hosts(),
+        upstream_ca: fields.section("tls").optional("upstream_ca", upstream_ca),
+    };
+    let audit = audit(&fields.section("audit"), &data_dir);
+    for (what, path) in [
+        ("data_dir", &data_dir),
+        ("listen.admin", &listen.admin),
+        ("audit.path", &audit.path),
+    ] {
+        if lies_in(path, &certs_dir) {
+            let message = format!("must not hold {what}: sandboxes can read this directory");
+            fields.refuse("certs_dir", message);
+        }
+    }
+    ProxyConfig {
+        listen,
+        admin_mode: fields.or("admin_mode", 0o600, |at| at.parse(file_mode)),
+        admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
+        data_dir,
+        certs_dir,
+        shutdown_timeout: fields.or("shutdown_timeout", secs(10), |at| at.duration()),
+        tls,
+        upstream: upstream(&fields.section("upstream")),
+        limits: limits(&fields.section("limits")),
+        dns: dns(&fields.section("dns")),
+        logging: logging(&fields.section("logging"), env),
+        audit,
+    }
 }
 
-/// Decodes the file.
-pub fn read<'a>(document: &'a Document<'_>, profile: Profile, env: Env<'_>) -> Proxy<'a> {
-    document.decode(|fields| {
-        let listen = listen(fields, profile);
-        let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
-        let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
-        let (tls, passthrough) = fields.section("tls", |fields| tls(fields, document));
-        let audit = fields.section("audit", |fields| audit(fields, &data_dir));
-        for (what, path) in [
-            ("data_dir", &data_dir),
-            ("listen.admin", &listen.admin),
-            ("audit.path", &audit.path),
-        ] {
-            if lies_in(path, &certs_dir) {
-                let message = format!("must not hold {what}: sandboxes can read this directory");
-                fields.refuse("certs_dir", message);
-            }
-        }
-        let config = ProxyConfig {
-            listen,
-            admin_mode: fields.or("admin_mode", 0o600, |at| at.parse(file_mode)),
-            admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
-            data_dir,
-            certs_dir,
-            shutdown_timeout: fields.or("shutdown_timeout", secs(10), |at| at.duration()),
-            tls,
-            upstream: fields.section("upstream", upstream),
-            limits: fields.section("limits", limits),
-            dns: fields.section("dns", dns),
-            logging: fields.section("logging", |fields| logging(fields, env)),
-            collector: fields.section("tracing", collector),
-            audit,
-        };
-        Proxy {
-            config,
-            passthrough,
-        }
-    })
-}
-
-fn listen(fields: &mut Fields<'_>, profile: Profile) -> Listen {
+fn listen(fields: &Fields<'_>, profile: Profile) -> Listen {
     let defaults = profile.listen();
     let mut seen = HashSet::new();
-    let mut address = |at: At<'_>| {
+    let mut address = |at: Setting<'_>| {
         let address = at.parse(socket_address)?;
         // Port 0 is a new one each time.
         if address.port() != 0 && !seen.insert(address) {
@@ -99,56 +86,34 @@ fn listen(fields: &mut Fields<'_>, profile: Profile) -> Listen {
         }
         Some(address)
     };
-    fields.section("listen", |fields| Listen {
+    let fields = fields.section("listen");
+    Listen {
         proxy: fields.or("proxy", defaults.proxy, |at| at.filled_list(&mut address)),
         dns: fields.or("dns", defaults.dns, |at| at.list(&mut address)),
         mcp: fields.or("mcp", defaults.mcp, |at| at.list(&mut address)),
         admin: fields.or("admin", defaults.admin, |at| path(&at)),
-    })
+    }
 }
 
-fn tls<'a>(
-    fields: &mut Fields<'a>,
-    document: &Document<'_>,
-) -> (TlsConfig, Vec<(HostPattern, At<'a>)>) {
-    let mut passthrough = EntryMap::default();
-    let written = fields.list("passthrough", |at| {
-        let pattern = at.parse(HostPattern::parse)?;
-        let origin = document.origin(at.place());
-        if let Some(before) = passthrough.insert(pattern.clone(), origin) {
-            at.refuse(format!(
-                "{pattern} stands here already, in line {}",
-                before.line
-            ));
-        }
-        Some((pattern, at))
-    });
-    let upstream_ca = fields.optional("upstream_ca", |at| {
-        let path = path(&at)?;
-        if let Err(error) = File::open(&path) {
-            at.refuse(format!("cannot be read: {error}"));
-        }
-        Some(path)
-    });
-    let tls = TlsConfig {
-        passthrough,
-        upstream_ca,
-    };
-    (tls, written)
+fn upstream_ca(at: Setting<'_>) -> Option<PathBuf> {
+    let path = path(&at)?;
+    if let Err(error) = File::open(&path) {
+        at.refuse(format!("cannot be read: {error}"));
+    }
+    Some(path)
 }
 
-fn upstream(fields: &mut Fields<'_>) -> UpstreamConfig {
+fn upstream(fields: &Fields<'_>) -> UpstreamConfig {
     UpstreamConfig {
         nameservers: fields.list("nameservers", |at| at.parse(nameserver)),
         hosts: fields.or("hosts", HashMap::new(), static_hosts).into(),
-        allow_private: fields.list("allow_private", |at| at.parse(network)),
         connect_timeout: fields.or("connect_timeout", secs(10), |at| at.duration()),
         response_timeout: fields.or("response_timeout", secs(300), |at| at.duration()),
         idle_timeout: fields.or("idle_timeout", secs(300), |at| at.duration()),
     }
 }
 
-fn static_hosts(at: At<'_>) -> Option<HashMap<Host, StaticAddress>> {
+fn static_hosts(at: Setting<'_>) -> Option<HashMap<Host, StaticAddress>> {
     let mut hosts = HashMap::new();
     for (key, value) in at.entries()? {
         let answer = value.parse(static_address);
@@ -167,7 +132,7 @@ fn static_hosts(at: At<'_>) -> Option<HashMap<Host, StaticAddress>> {
     Some(hosts)
 }
 
-fn limits(fields: &mut Fields<'_>) -> Limits {
+fn limits(fields: &Fields<'_>) -> Limits {
     Limits {
         max_connections: fields.or("max_connections", 20_000, |at| at.number(1..=1_000_000)),
         max_connections_per_container: fields.or("max_connections_per_container", 2000, |at| {
@@ -180,26 +145,21 @@ fn limits(fields: &mut Fields<'_>) -> Limits {
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),
         inspect_timeout: fields.or("inspect_timeout", secs(30), |at| at.duration()),
         inspect_memory: fields.or("inspect_memory", 256 << 20, |at| at.size(MB..=1024 * GB)),
-        tunnels_per_second: fields.or("tunnels_per_second", 50, |at| at.number(1..=1_000_000)),
         certificates_per_minute: fields.or("certificates_per_minute", 120, |at| {
             at.number(1..=1_000_000)
         }),
     }
 }
 
-fn dns(fields: &mut Fields<'_>) -> DnsConfig {
+fn dns(fields: &Fields<'_>) -> DnsConfig {
     DnsConfig {
         types: fields.or("types", vec![1, 28, 5], |at| {
             at.list(|at| at.one_of(&RECORD_TYPES))
         }),
-        queries_per_minute: fields.or("queries_per_minute", 3000, |at| at.number(1..=1_000_000)),
-        distinct_names_per_minute: fields.or("distinct_names_per_minute", 300, |at| {
-            at.number(1..=1_000_000)
-        }),
     }
 }
 
-fn logging(fields: &mut Fields<'_>, env: Env<'_>) -> Logging {
+fn logging(fields: &Fields<'_>, env: Env<'_>) -> Logging {
     let level = match fields.find("level") {
         Some(at) => at.parse(log_level),
         // What the shipped file says.
@@ -217,24 +177,12 @@ fn logging(fields: &mut Fields<'_>, env: Env<'_>) -> Logging {
     }
 }
 
-fn collector(fields: &mut Fields<'_>) -> Option<Collector> {
-    fields.optional("otlp_endpoint", |at| at.parse(Collector::parse))
-}
-
-fn audit(fields: &mut Fields<'_>, data_dir: &Path) -> AuditConfig {
+fn audit(fields: &Fields<'_>, data_dir: &Path) -> AuditConfig {
     let path = fields.optional("path", |at| path(&at));
     AuditConfig {
         path: path.unwrap_or_else(|| data_dir.join("audit.jsonl")),
         max_bytes: fields.or("max_bytes", 100 * MB, |at| at.size(MB..=1024 * GB)),
         keep: fields.or("keep", 5, |at| at.number(0..=1000)),
-        lines_per_minute_per_container: fields.or("lines_per_minute_per_container", 6000, |at| {
-            at.number(1..=1_000_000)
-        }),
-        bytes_per_minute_per_container: fields.or(
-            "bytes_per_minute_per_container",
-            2 << 20,
-            |at| at.size(64 * KB..=GB),
-        ),
     }
 }
 
@@ -242,7 +190,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn path(at: &At<'_>) -> Option<PathBuf> {
+fn path(at: &Setting<'_>) -> Option<PathBuf> {
     at.parse(|text| match text {
         "" => Err("must be a path"),
         _ if text.contains('\0') => Err("a path has no NUL"),
@@ -296,17 +244,6 @@ fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
         address: fold_address(address),
         port,
     })
-}
-
-fn network(text: &str) -> Result<IpNet, String> {
-    let wrong = |_| "must be a network such as 10.1.0.0/16".to_owned();
-    let network: IpNet = text.parse().map_err(wrong)?;
-    if network.trunc() != network {
-        return Err(
-            "has bits behind its prefix: write the first address of the network".to_owned(),
-        );
-    }
-    Ok(network)
 }
 
 /// A word that is no level would be read as the name of a module, and switch on everything in it.

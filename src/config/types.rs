@@ -1,31 +1,21 @@
 //! The validated configuration, as the rest of the engine reads it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{ContainerId, Entry, EntryMap, Host, Origin};
-use addons::credentials::github_app::Installation;
-use addons::credentials::oauth::Login;
-use http::HeaderName;
-use ipnet::IpNet;
-use zeroize::Zeroizing;
-
-use super::collector::Collector;
+use addons::Settings;
+use addons::contract::{EntryMap, Host, Origin};
 
 /// Everything the files say, validated. A reload builds another one or changes nothing.
 #[derive(Debug)]
 pub struct Config {
-    /// `proxy.yaml`
+    /// What `proxy.yaml` says to the engine.
     pub proxy: ProxyConfig,
-    /// `allowlist.yaml`, for HTTP and DNS alike.
-    pub allowlist: Arc<EntryMap<Arc<Entry>>>,
-    /// `policy.yaml`
-    pub policy: PolicyConfig,
-    /// The active entries of `credentials.yaml`.
-    pub credentials: Vec<CredentialConfig>,
+    /// What the files say to the addons.
+    pub addons: Settings,
     /// The files that were there.
     pub files: Vec<&'static str>,
     /// What is in order but deserves a word at start and in `check`: inactive credentials and
@@ -33,7 +23,7 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
-/// `proxy.yaml`
+/// The engine's own settings.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
     pub listen: Listen,
@@ -49,8 +39,6 @@ pub struct ProxyConfig {
     pub limits: Limits,
     pub dns: DnsConfig,
     pub logging: Logging,
-    /// Where traces go, if anywhere.
-    pub collector: Option<Collector>,
     pub audit: AuditConfig,
 }
 
@@ -76,7 +64,6 @@ pub struct UpstreamConfig {
     /// Empty: those of the system's resolv.conf.
     pub nameservers: Vec<SocketAddr>,
     pub hosts: Arc<HashMap<Host, StaticAddress>>,
-    pub allow_private: Vec<IpNet>,
     pub connect_timeout: Duration,
     /// To the response head.
     pub response_timeout: Duration,
@@ -104,8 +91,6 @@ pub struct Limits {
     pub inspect_timeout: Duration,
     /// The most memory for all buffered bodies together, in bytes.
     pub inspect_memory: usize,
-    /// CONNECTs, each of which may begin one TLS handshake; four times as many at once.
-    pub tunnels_per_second: u32,
     pub certificates_per_minute: u32,
 }
 
@@ -113,8 +98,6 @@ pub struct Limits {
 pub struct DnsConfig {
     /// The numbers of the record types that are answered; others get an empty NOERROR.
     pub types: Vec<u16>,
-    pub queries_per_minute: u32,
-    pub distinct_names_per_minute: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,176 +112,4 @@ pub struct AuditConfig {
     pub path: PathBuf,
     pub max_bytes: u64,
     pub keep: usize,
-    pub lines_per_minute_per_container: u32,
-    pub bytes_per_minute_per_container: u32,
-}
-
-/// `policy.yaml`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyConfig {
-    pub api: ApiPolicy,
-    pub rules: Vec<RuleConfig>,
-    pub allow_branch_deletion: bool,
-    pub git: GitConfig,
-    pub circuit_breakers: CircuitBreakers,
-    pub rate_limits: RateLimits,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiPolicy {
-    /// Method to patterns over the path in normal form.
-    pub blocked_patterns: BTreeMap<String, Vec<String>>,
-    pub allowed_patterns: BTreeMap<String, Vec<String>>,
-    pub blocked_mutations: Vec<String>,
-    pub allowed_mutations: Vec<String>,
-    /// Accounts of assistants, each as a text mentions it: `@copilot`.
-    pub blocked_mentions: Vec<String>,
-    /// `github_writes: allowlist`; false for `blocklist`.
-    pub writes_are_an_allowlist: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleConfig {
-    pub name: String,
-    pub effect: Effect,
-    /// Empty: any.
-    pub hosts: EntryMap<()>,
-    /// Empty: any.
-    pub methods: Vec<http::Method>,
-    /// Regular expressions, each validated. Empty: any.
-    pub paths: Vec<String>,
-    pub origin: Origin,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    Allow,
-    Deny,
-    Ask,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GitConfig {
-    pub hosts: Vec<GitHost>,
-    pub bot_branch_prefixes: Vec<String>,
-    pub public_reads: bool,
-    /// `push_denials: report`; false for `status`.
-    pub report_push_denials: bool,
-    pub warning_bytes: u64,
-    pub hard_limit_bytes: u64,
-}
-
-/// A git host and the hosts that serve its API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GitHost {
-    pub host: Host,
-    pub api: Option<Host>,
-    pub uploads: Option<Host>,
-    pub raw: Option<Host>,
-    pub codeload: Option<Host>,
-}
-
-impl GitHost {
-    /// The host, and those of its services.
-    pub fn all_hosts(&self) -> impl Iterator<Item = &Host> {
-        let others = [&self.api, &self.uploads, &self.raw, &self.codeload];
-        std::iter::once(&self.host).chain(others.into_iter().flatten())
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CircuitBreakers {
-    pub defaults: CircuitBreaker,
-    pub upstreams: EntryMap<CircuitBreaker>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CircuitBreaker {
-    pub failure_threshold: u32,
-    pub recovery_timeout: Duration,
-    pub success_threshold: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RateLimits {
-    pub enabled: bool,
-    pub defaults: RateLimit,
-    pub per_upstream: EntryMap<RateLimit>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateLimit {
-    pub requests_per_second: u32,
-    pub burst_size: u32,
-}
-
-/// An entry of `credentials.yaml`.
-#[derive(Clone, Debug)]
-pub struct CredentialConfig {
-    pub name: String,
-    /// Hosts and ports that it is for.
-    pub hosts: Vec<(Host, u16)>,
-    pub kind: CredentialKind,
-    pub remove_headers: Vec<HeaderName>,
-    pub remove_query: Vec<String>,
-    pub remove_cookies: Vec<String>,
-    /// `None`: every container.
-    pub containers: Option<Vec<ContainerId>>,
-    /// `None`: whatever repositories a container has.
-    pub repos: Option<Vec<String>>,
-    pub origin: Origin,
-}
-
-/// How the secret is put into a request.
-#[derive(Clone, Debug)]
-pub enum CredentialKind {
-    SetHeaders(Vec<(HeaderName, SecretConfig)>),
-    Basic {
-        username: String,
-        password: SecretConfig,
-    },
-    Bearer(SecretConfig),
-    GithubApp(GithubAppConfig),
-    Oauth(OauthConfig),
-}
-
-/// A GitHub App installation that mints a token for each lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GithubAppConfig {
-    pub installation: Installation,
-    pub private_key: SecretConfig,
-}
-
-/// A login that is kept in a token file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OauthConfig {
-    pub login: Login,
-    pub token_file: PathBuf,
-    pub client_secret: Option<SecretConfig>,
-}
-
-impl OauthConfig {
-    /// The token file without links, where it exists: the same for all names of one file.
-    pub fn real_file(&self) -> PathBuf {
-        let real = std::fs::canonicalize(&self.token_file);
-        real.unwrap_or_else(|_| self.token_file.clone())
-    }
-}
-
-/// Where a secret comes from.
-#[derive(Clone, PartialEq, Eq)]
-pub enum SecretConfig {
-    /// Given in the file, or by a variable.
-    Value(Zeroizing<String>),
-    /// Read from a file, again when it changes.
-    File(PathBuf),
-}
-
-impl std::fmt::Debug for SecretConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Value(_) => f.write_str("Value(…)"),
-            Self::File(path) => write!(f, "File({})", path.display()),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! What asynchronous code of several folders shares.
 
 mod accept_backoff;
+mod tasks;
 mod wake_gated;
 #[cfg(test)]
 pub(crate) mod waker;
@@ -12,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 pub use accept_backoff::AcceptBackoff;
+pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
 /// Whether the peer of a socket has gone, or has shut its direction down. Reads nothing.

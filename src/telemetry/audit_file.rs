@@ -215,8 +215,6 @@ pub(super) mod tests {
             path: dir.join("audit.jsonl"),
             max_bytes: 1 << 20,
             keep: 2,
-            lines_per_minute_per_container: 6000,
-            bytes_per_minute_per_container: 2 << 20,
         }
     }
 

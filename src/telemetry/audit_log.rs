@@ -217,8 +217,6 @@ mod tests {
             path,
             max_bytes: 1 << 30,
             keep: 1,
-            lines_per_minute_per_container: 6000,
-            bytes_per_minute_per_container: 2 << 20,
         };
         AuditLog::start(config, flag, &prometheus::Registry::new()).unwrap()
     }

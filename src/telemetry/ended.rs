@@ -12,11 +12,10 @@ use addons::observe::{Audit, AuditSettings, AuditSink};
 /// Ends as many flows, told apart by their ports.
 pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
     let settings = AuditSettings {
-        sink,
         lines_per_minute_per_container: NonZeroU32::MAX,
         bytes_per_minute_per_container: NonZeroU32::MAX,
     };
-    let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
+    let audit = Audit::new(settings, sink, &prometheus::Registry::new()).unwrap();
     let outcome = Outcome {
         status: 200,
         denial: None,

@@ -33,7 +33,7 @@ pub use body::{BodyError, RequestBody};
 pub use connect::{Dialled, handshake, open_raw};
 pub use dial::connect;
 pub use driver::Driver;
-pub use outbound::{OutboundClient, OutboundError};
+pub use outbound::OutboundClient;
 pub use own::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
 pub use resolve::{Resolver, ResolverError};

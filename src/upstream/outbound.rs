@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, Buffered, Client, Code, Container, Denial, Endpoint, Kind, LiveFlow, Lookup,
-    Path, Principal, ResolvePermit, Scheme, Stage, System,
+    self, Authority, BoxFuture, Buffered, Client, Code, Container, Denial, Endpoint, Kind,
+    LiveFlow, Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, Stage,
+    System,
 };
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
@@ -14,7 +15,6 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
@@ -26,26 +26,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// Tokens and answers of APIs; what is longer is none.
 const MAX_ANSWER: usize = 1 << 20;
-
-/// Why there is no answer.
-#[derive(Debug, Error)]
-pub enum OutboundError {
-    /// Asked before the first configuration was in force.
-    #[error("the proxy is still starting")]
-    Starting,
-    /// What is asked for is no URL of the web.
-    #[error("only https:// and http:// URLs are asked")]
-    NoUrl,
-    /// Denied by the chain, or failed on the way.
-    #[error("{0}")]
-    Denied(Denial),
-}
-
-impl From<Denial> for OutboundError {
-    fn from(denial: Denial) -> Self {
-        Self::Denied(denial)
-    }
-}
 
 /// The network of the configuration in force; `None` once the process has no configuration.
 type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
@@ -63,28 +43,6 @@ impl OutboundClient {
     pub fn follow(&self, current: CurrentNetwork) {
         // A second call would name the same one.
         let _ = self.current.set(current);
-    }
-
-    /// Sends a request for a named part of the appliance, to one of its own hosts, and answers
-    /// with the whole response, whatever its status.
-    pub async fn send(
-        &self,
-        principal: &Arc<System>,
-        request: Request<Bytes>,
-    ) -> Result<Response<Bytes>, OutboundError> {
-        let principal = Principal::System(Arc::clone(principal));
-        self.ask(principal, LIMIT, request).await
-    }
-
-    /// Sends a request that an addon needs answered before it can judge one of the container's.
-    /// The chain sees it as the container's own: it has the same policy, budgets and credential.
-    pub async fn look_up(
-        &self,
-        container: &Arc<Container>,
-        request: Request<Bytes>,
-    ) -> Result<Response<Bytes>, OutboundError> {
-        let principal = Principal::from(Arc::clone(container));
-        self.ask(principal, LOOK_UP_LIMIT, request).await
     }
 
     async fn ask(
@@ -118,6 +76,26 @@ impl OutboundClient {
             Err(denial) => live.denied(denial),
         }
         Ok(answered?)
+    }
+}
+
+impl Outbound for OutboundClient {
+    fn send<'a>(
+        &'a self,
+        principal: &'a Arc<System>,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
+        let principal = Principal::System(Arc::clone(principal));
+        Box::pin(self.ask(principal, LIMIT, request))
+    }
+
+    fn look_up<'a>(
+        &'a self,
+        container: &'a Arc<Container>,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
+        let principal = Principal::from(Arc::clone(container));
+        Box::pin(self.ask(principal, LOOK_UP_LIMIT, request))
     }
 }
 

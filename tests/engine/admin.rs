@@ -44,11 +44,11 @@ impl Server {
     /// Ends a flow to a host, as the chain would tell of it.
     fn end_flow(&self, host: &str) {
         let settings = AuditSettings {
-            sink: self.log.flow_log(),
             lines_per_minute_per_container: NonZeroU32::MAX,
             bytes_per_minute_per_container: NonZeroU32::MAX,
         };
-        let audit = Audit::new(settings, &prometheus::Registry::new()).unwrap();
+        let audit =
+            Audit::new(settings, self.log.flow_log(), &prometheus::Registry::new()).unwrap();
         let host = Host::parse(host).unwrap();
         let endpoint = Endpoint {
             scheme: Scheme::Https,
@@ -102,8 +102,6 @@ impl Server {
             path: directory.path().join("audit.jsonl"),
             max_bytes: 1 << 20,
             keep: 0,
-            lines_per_minute_per_container: 6000,
-            bytes_per_minute_per_container: 2 << 20,
         };
         let log = AuditLog::start(audit, HealthFlag::default(), &metrics).unwrap();
         let requests = prometheus::IntCounter::new("proxy_requests_total", "Requests.").unwrap();

@@ -7,33 +7,26 @@
 
 mod breakers;
 mod circuits;
+mod settings;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::contract::{
-    Addon, Code, Denial, EntryMap, Flow, Kind, Lookup, Order, Outcome, Request, Response, Stage,
-    Step, Verdict, names,
+    Addon, Code, Denial, Flow, Kind, Lookup, Order, Outcome, Request, Response, Stage, Step,
+    Verdict, names,
 };
 use circuits::{Circuits, Probe};
 
 pub use breakers::Breakers;
 pub use circuits::Thresholds;
-
-/// What the breaker is made from.
-pub struct CircuitBreakerSettings {
-    /// When circuits open and close.
-    pub defaults: Thresholds,
-    /// The same for some hosts.
-    pub upstreams: EntryMap<Thresholds>,
-    /// Hosts whose tunnels are connected before anything is seen of what is inside.
-    pub passthrough: EntryMap<()>,
-    /// Remembers the circuits over reloads.
-    pub breakers: Breakers,
-}
+pub use settings::CircuitBreakerSettings;
 
 /// Turns flows away from upstreams that are failing.
-pub struct CircuitBreaker(CircuitBreakerSettings);
+pub struct CircuitBreaker {
+    settings: CircuitBreakerSettings,
+    breakers: Breakers,
+}
 
 /// The places among probes that a flow holds.
 struct Probes {
@@ -54,21 +47,21 @@ enum About {
 }
 
 impl CircuitBreaker {
-    /// Asks the breakers before each request.
+    /// Asks the breakers before each request; they remember the circuits across reloads.
     #[must_use]
-    pub fn new(settings: CircuitBreakerSettings) -> Self {
-        Self(settings)
+    pub fn new(settings: CircuitBreakerSettings, breakers: Breakers) -> Self {
+        Self { settings, breakers }
     }
 
     fn thresholds(&self, flow: &Flow) -> Thresholds {
-        let own = self.0.upstreams.find(flow.host());
-        own.copied().unwrap_or(self.0.defaults)
+        let own = self.settings.upstreams.find(flow.host());
+        own.copied().unwrap_or(self.settings.defaults)
     }
 
     /// Lets a flow go, or says how long to wait. A tunnel takes no place among probes: it may
     /// stand for hours. Without an entry there is nothing to look up: policy denies it.
     fn admit(&self, flow: &mut Flow) -> Verdict {
-        let breakers = &self.0.breakers;
+        let breakers = &self.breakers;
         // The request that a look-up is part of was let go, and has the place.
         let part_of_another = flow.find_slot::<Lookup>().is_some();
         if flow.entry.is_none() || !breakers.troubled() || part_of_another {
@@ -97,7 +90,7 @@ impl CircuitBreaker {
 
     /// The upstream answered: it can be reached, and it is well unless it says otherwise.
     fn answered(&self, flow: &mut Flow, status: u16) {
-        let breakers = &self.0.breakers;
+        let breakers = &self.breakers;
         let fails = status >= 500;
         if !fails && !breakers.troubled() {
             return;
@@ -121,7 +114,7 @@ impl CircuitBreaker {
         let (Some(entry), Some(endpoint)) = (&flow.entry, flow.endpoint()) else {
             return;
         };
-        let breakers = &self.0.breakers;
+        let breakers = &self.breakers;
         let circuits: Arc<Circuits> = match (about, flow.known_container()) {
             (About::Host, _) => Arc::clone(&breakers.shared),
             (About::Answers, Some(container)) => Arc::clone(&breakers.of(container).circuits),
@@ -148,7 +141,8 @@ impl Addon for CircuitBreaker {
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        let connects = flow.kind == Kind::Tunnel && self.0.passthrough.find(flow.host()).is_some();
+        let connects =
+            flow.kind == Kind::Tunnel && self.settings.passthrough.find(flow.host()).is_some();
         let verdict = if connects { self.admit(flow) } else { Ok(()) };
         verdict.into()
     }
@@ -175,7 +169,7 @@ impl Addon for CircuitBreaker {
             // A tunnel that is passed through has no response; that it was connected is all
             // there is to know.
             None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
-                let shared = &self.0.breakers.shared;
+                let shared = &self.breakers.shared;
                 if let Some(endpoint) = flow.endpoint() {
                     shared.success(endpoint, flow.started, self.thresholds(flow));
                 }

@@ -5,7 +5,7 @@ use prometheus::{Registry, TextEncoder};
 use testkit::each_row;
 
 use super::*;
-use crate::contract::{Container, HostPattern, Principal, Stage, System};
+use crate::contract::{Container, EntryMap, HostPattern, Origin, Principal, Stage, System};
 use crate::fixtures::{container, entry, flow_of, request, verdict};
 
 const RECOVERY: u64 = 30;
@@ -26,13 +26,17 @@ fn thresholds(failures: u32) -> Thresholds {
 
 fn addon(breakers: &Breakers, failures: u32) -> CircuitBreaker {
     let mut passthrough = EntryMap::default();
-    passthrough.insert(HostPattern::parse("raw.example.com").unwrap(), ());
-    CircuitBreaker::new(CircuitBreakerSettings {
+    let origin = Origin {
+        file: "proxy.yaml".into(),
+        line: 1,
+    };
+    passthrough.insert(HostPattern::parse("raw.example.com").unwrap(), origin);
+    let settings = CircuitBreakerSettings {
         defaults: thresholds(failures),
         upstreams: EntryMap::default(),
         passthrough,
-        breakers: breakers.clone(),
-    })
+    };
+    CircuitBreaker::new(settings, breakers.clone())
 }
 
 fn breaker(failures: u32) -> Breaker {

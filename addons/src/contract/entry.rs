@@ -71,6 +71,26 @@ impl HostPattern {
     }
 }
 
+impl HostPattern {
+    /// Whether some host matches both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let is_below = |name: &str, base: &str| {
+            let rest = name.strip_suffix(base);
+            rest.is_some_and(|rest| rest.ends_with('.'))
+        };
+        match (self, other) {
+            (Self::Exactly(one), Self::Exactly(other)) => one == other,
+            (Self::Exactly(host), Self::Below(base)) | (Self::Below(base), Self::Exactly(host)) => {
+                host.name().is_some_and(|name| is_below(name, base))
+            }
+            (Self::Below(one), Self::Below(other)) => {
+                one == other || is_below(one, other) || is_below(other, one)
+            }
+        }
+    }
+}
+
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,6 +124,9 @@ pub struct Entry {
     pub state: TypeMap,
 }
 
+/// The allowlist, for HTTP and DNS alike.
+pub type Allowlist = EntryMap<Arc<Entry>>;
+
 /// Hosts of the configuration, with a value for each. A quick hash does, since clients only look
 /// up.
 pub type HostMap<T> = HashMap<Host, T, RandomState>;
@@ -125,6 +148,16 @@ impl<T> Default for EntryMap<T> {
             exact: HashMap::default(),
             below: HashMap::default(),
         }
+    }
+}
+
+impl<T> FromIterator<(HostPattern, T)> for EntryMap<T> {
+    fn from_iter<I: IntoIterator<Item = (HostPattern, T)>>(values: I) -> Self {
+        let mut map = Self::default();
+        for (pattern, value) in values {
+            map.insert(pattern, value);
+        }
+        map
     }
 }
 

@@ -171,7 +171,7 @@ impl Buffered {
         }
     }
 
-    /// A body that the appliance itself made, such as a look-up at a forge: no stranger chose its
+    /// A body that the appliance itself made, such as a look-up's: no stranger chose its
     /// size, so it is read in place and nothing is reserved.
     #[must_use]
     pub fn own(bytes: Bytes) -> Self {

@@ -12,8 +12,8 @@ mod denial;
 mod dns;
 mod endpoint;
 mod entry;
+mod facts;
 mod flow;
-mod git;
 mod host;
 mod identify;
 mod judge;
@@ -22,9 +22,10 @@ mod level;
 mod live;
 mod message;
 pub mod names;
-mod outside;
 mod path;
 mod permit;
+mod ports;
+pub mod settings;
 mod slots;
 mod type_map;
 mod waits;
@@ -36,12 +37,12 @@ pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use endpoint::{Endpoint, Scheme};
-pub use entry::{Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
+pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
+pub use facts::{Anonymous, ApiCall, Lookup};
 pub use flow::{
     Client, Counters, Flow, FlowId, FlowStart, Kind, LeaseHandle, Note, Outcome, Principal, Record,
     Subject, System,
 };
-pub use git::{Anonymous, ApiCall, GitOperation, Lookup};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
@@ -49,8 +50,11 @@ pub use lease_id::LeaseId;
 pub use level::Level;
 pub use live::LiveFlow;
 pub use message::{Request, Response};
-pub use outside::{Containers, OwnAddresses, SecretSource, Unavailable};
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
+pub use ports::{
+    Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Replacement,
+    SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
+};
 pub use slots::Slot;
 pub use type_map::TypeMap;

@@ -9,7 +9,9 @@ pub mod oauth;
 mod placeholder;
 mod scrub;
 mod secret;
+mod settings;
 mod token;
+mod token_sources;
 
 use std::sync::Arc;
 
@@ -26,7 +28,10 @@ use inject::HostCredentials;
 use scrub::{ScrubBody, ScrubTrailers, Scrubber};
 
 pub use placeholder::{is_placeholder, placeholder};
+use settings::SecretReader;
+pub use settings::{CredentialEntry, CredentialSettings, KindSettings, SecretSetting};
 pub use token::{Fetched, Token, TokenForm, TokenSource};
+pub use token_sources::TokenSources;
 
 /// One secret, and where it belongs. It has no `Debug` on purpose.
 pub struct Credential {

@@ -191,6 +191,13 @@ impl AsRef<[u8]> for Wiped {
     }
 }
 
+/// Wipes a response that held tokens, where nobody else has it.
+pub(super) fn wipe_bytes(body: Bytes) {
+    if let Ok(mut body) = body.try_into_mut() {
+        body.as_mut().zeroize();
+    }
+}
+
 /// Wipes every text in JSON.
 pub(super) fn wipe(value: &mut Value) {
     match value {

@@ -1,7 +1,5 @@
 //! Tokens that run out: what is lent of them, and who gets new ones.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
@@ -9,7 +7,7 @@ use http::{HeaderName, HeaderValue};
 use super::forms::Forms;
 use super::scrub::Scrubber;
 use super::secret::{basic_value, bearer_value, checked, user_and_password};
-use crate::contract::Container;
+use crate::contract::{BoxFuture, Container};
 
 /// The user's name under which git hosts take a token for a password.
 const TOKEN_USER: &str = "x-access-token";
@@ -34,7 +32,7 @@ pub enum TokenForm {
 /// What a wait for a token ends in; an error says why there is none, and never shows it.
 pub type Fetched = Result<Arc<Token>, String>;
 
-/// Gets tokens and gets them again. The engine implements it.
+/// Gets tokens and replaces them before they expire.
 pub trait TokenSource: Send + Sync {
     /// Whether there is a token for this container at all.
     fn is_for(&self, container: &Container) -> bool;
@@ -44,10 +42,7 @@ pub trait TokenSource: Send + Sync {
     fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
 
     /// Gets a token; those who ask at the same time wait for the same one.
-    fn fetch<'a>(
-        &'a self,
-        container: &'a Arc<Container>,
-    ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'a>>;
+    fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched>;
 
     /// The account that the token belongs to, where the login names one. It opens nothing: clients
     /// compare it with what the host says of them.

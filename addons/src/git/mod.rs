@@ -3,11 +3,14 @@
 mod commands;
 mod discovery;
 mod lfs;
+mod metrics;
+mod operation;
 mod paths;
 mod pkt_line;
 mod push;
 mod refs;
 mod report;
+mod settings;
 mod size;
 
 use std::sync::Arc;
@@ -17,15 +20,18 @@ use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
-    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, GitOperation, HostSet,
-    Order, Outcome, Request, Response, Slot, Step, Verdict, names,
+    Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
+    Response, Slot, Step, Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
 use lfs::BatchRules;
 pub use lfs::Reachable;
+pub use metrics::GitMetrics;
+use operation::Operation;
 use paths::{Call, Named};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
+pub use settings::GitSettings;
 
 /// Told of pushes that deserve a word.
 pub trait PushWatch: Send + Sync {
@@ -33,32 +39,13 @@ pub trait PushWatch: Send + Sync {
     fn large(&self, container: &Container, repo: &str, bytes: u64);
 }
 
-/// What the git rules are made from.
-pub struct GitSettings {
-    /// Where they hold.
-    pub hosts: HostSet,
-    /// All that containers in bot mode may push to.
-    pub bot_branch_prefixes: Vec<String>,
-    /// Whether a push may delete refs.
-    pub allow_branch_deletion: bool,
-    /// Whether other repositories may be read, without any credential.
-    pub public_reads: bool,
-    /// Whether git is told of a denial in its own protocol rather than by a status.
-    pub report_push_denials: bool,
-    /// From where on a push is told to `watch`.
-    pub warning_bytes: u64,
-    /// What a push may not be larger than; a repository may have a limit of its own.
-    pub hard_limit_bytes: u64,
-    /// Where large files may lie.
-    pub reachable: Arc<Reachable>,
-    /// Told of large pushes.
-    pub watch: Arc<dyn PushWatch>,
-}
-
 /// The rules of the git hosts.
 pub struct Git {
     settings: GitSettings,
     prefixes: Arc<[String]>,
+    reachable: Arc<Reachable>,
+    watch: Arc<dyn PushWatch>,
+    metrics: Arc<GitMetrics>,
 }
 
 /// A push under way: where to.
@@ -72,11 +59,22 @@ struct Limit {
 }
 
 impl Git {
-    /// Makes the rules from their settings.
+    /// Makes the rules from their settings. `reachable` says where large files may lie.
     #[must_use]
-    pub fn new(mut settings: GitSettings) -> Self {
+    pub fn new(
+        mut settings: GitSettings,
+        reachable: Arc<Reachable>,
+        watch: Arc<dyn PushWatch>,
+        metrics: Arc<GitMetrics>,
+    ) -> Self {
         let prefixes = std::mem::take(&mut settings.bot_branch_prefixes).into();
-        Self { settings, prefixes }
+        Self {
+            settings,
+            prefixes,
+            reachable,
+            watch,
+            metrics,
+        }
     }
 
     fn judge(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
@@ -101,7 +99,7 @@ impl Git {
         }
         let limit = self.limit(&container, &named.repo);
         match wanted? {
-            Call::Git(GitOperation::Push) => self.push(flow, request, &container, named, limit),
+            Call::Git(Operation::Push) => self.push(flow, request, &container, named, limit),
             Call::Git(_) => Ok(()),
             Call::LfsBatch => lfs::call(flow, request, self.batch(limit, false)),
             Call::LfsUpload => upload(request, limit),
@@ -229,7 +227,7 @@ impl Addon for Git {
 
     fn order(&self) -> Order {
         Order {
-            provides: vec![Slot::of::<GitOperation>(), Slot::of::<Anonymous>()],
+            provides: vec![Slot::of::<Anonymous>()],
             after: &[names::IDENTITY, names::POLICY],
             before: &[names::CREDENTIALS],
             ..Order::default()
@@ -252,10 +250,13 @@ impl Addon for Git {
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        lfs::answer(flow, response, &self.settings.reachable).into()
+        lfs::answer(flow, response, &self.reachable).into()
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        if let Some(operation) = flow.find_slot::<Operation>() {
+            flow.effect(|| self.metrics.count(*operation, outcome));
+        }
         let (Some(Pushing(repo)), None) = (flow.find_slot(), &outcome.denial) else {
             return;
         };
@@ -263,7 +264,7 @@ impl Addon for Git {
         if let Some(container) = flow.known_container()
             && bytes > self.settings.warning_bytes
         {
-            self.settings.watch.large(container, repo, bytes);
+            self.watch.large(container, repo, bytes);
         }
     }
 }

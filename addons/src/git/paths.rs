@@ -2,7 +2,8 @@
 
 use http::Method;
 
-use crate::contract::{Code, Denial, GitOperation, Request};
+use super::operation::Operation;
+use crate::contract::{Code, Denial, Request};
 
 /// What only the root of a repository answers: a path that ends so names it by all before.
 const SERVICES: [&str; 3] = ["info/refs", "git-upload-pack", "git-receive-pack"];
@@ -21,7 +22,7 @@ pub(super) struct Named<'a> {
 /// What is wanted of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    Git(GitOperation),
+    Git(Operation),
     /// The batch of LFS, whose answer tells where large files are.
     LfsBatch,
     /// A large file on its way to the host itself.
@@ -29,16 +30,16 @@ pub(super) enum Call {
 }
 
 impl Call {
-    pub fn operation(self) -> GitOperation {
+    pub fn operation(self) -> Operation {
         match self {
             Self::Git(operation) => operation,
-            Self::LfsBatch | Self::LfsUpload => GitOperation::Lfs,
+            Self::LfsBatch | Self::LfsUpload => Operation::Lfs,
         }
     }
 
     /// Whether it reads; what a batch is for, its body says.
     pub fn may_read(self) -> bool {
-        use GitOperation::{Fetch, Page, Refs};
+        use Operation::{Fetch, Page, Refs};
         let reads = Self::Git(Refs { push: false });
         self == reads || matches!(self, Self::Git(Fetch | Page) | Self::LfsBatch)
     }
@@ -96,14 +97,14 @@ pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
     }
     let operation = match rest {
         "info/refs" if reads => match request.query.as_deref() {
-            None | Some("") => GitOperation::Page,
-            Some("service=git-upload-pack") => GitOperation::Refs { push: false },
-            Some("service=git-receive-pack") => GitOperation::Refs { push: true },
+            None | Some("") => Operation::Page,
+            Some("service=git-upload-pack") => Operation::Refs { push: false },
+            Some("service=git-receive-pack") => Operation::Refs { push: true },
             Some(_) => return Err(Denial::malformed("info/refs takes one service of git")),
         },
-        "git-upload-pack" if posts => GitOperation::Fetch,
-        "git-receive-pack" if posts => GitOperation::Push,
-        _ if reads => GitOperation::Page,
+        "git-upload-pack" if posts => Operation::Fetch,
+        "git-receive-pack" if posts => Operation::Push,
+        _ if reads => Operation::Page,
         _ => return Err(write_denied(request)),
     };
     Ok(Call::Git(operation))
@@ -118,10 +119,10 @@ fn lfs_call(request: &Request, path: &str, reads: bool) -> Result<Call, Denial> 
     };
     match (&request.method, path) {
         (&Method::POST, "objects/batch") => Ok(Call::LfsBatch),
-        (&Method::POST, "locks" | "locks/verify" | "verify") => Ok(Call::Git(GitOperation::Lfs)),
-        (&Method::POST, _) if unlocks() => Ok(Call::Git(GitOperation::Lfs)),
+        (&Method::POST, "locks" | "locks/verify" | "verify") => Ok(Call::Git(Operation::Lfs)),
+        (&Method::POST, _) if unlocks() => Ok(Call::Git(Operation::Lfs)),
         (&Method::PUT, path) if path.starts_with("objects/") => Ok(Call::LfsUpload),
-        _ if reads => Ok(Call::Git(GitOperation::Lfs)),
+        _ if reads => Ok(Call::Git(Operation::Lfs)),
         _ => Err(write_denied(request)),
     }
 }
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_call_is_known_by_its_suffix_and_method() {
-        use GitOperation::*;
+        use Operation::*;
         let git = |operation| Ok(Call::Git(operation));
         each_row(
             [

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 /// Accounts of assistants. Mentioning or assigning one starts work that runs with the
 /// assistant's own rights, which no rule of this proxy bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mentions(Vec<String>);
 
 impl Mentions {

@@ -11,6 +11,7 @@ mod graphql;
 mod mentions;
 mod patterns;
 mod rest;
+mod settings;
 mod target;
 mod writes;
 
@@ -27,52 +28,18 @@ use crate::contract::{
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
-pub use forge::{Forge, Node, Requester};
+pub use forge::{Forge, ForgeClient, Node, Requester};
 pub use graphql::Mutations;
 pub use mentions::Mentions;
 pub use patterns::Patterns;
 use rest::{Access, InRepo, Rest};
+pub use settings::GithubSettings;
 use target::Target;
 
 const NAME: &str = names::GITHUB;
 
 /// The hosts of gists, which belong to no repository.
 const GISTS: [&str; 2] = ["gist.github.com", "gist.githubusercontent.com"];
-
-/// What the guard is made from.
-pub struct GithubSettings {
-    /// The forges it guards.
-    pub hosts: Vec<ForgeHosts>,
-    /// `policy.blocked_api_patterns`
-    pub blocked: Patterns,
-    /// `policy.allowed_api_patterns`
-    pub allowed: Patterns,
-    /// `policy.github_writes: allowlist`
-    pub writes_are_an_allowlist: bool,
-    /// `git.public_reads: allow`
-    pub public_reads: bool,
-    /// Which mutations may be made.
-    pub mutations: Mutations,
-    /// `policy.blocked_mentions`
-    pub mentions: Mentions,
-    /// Resolves numbers and node ids.
-    pub forge: Arc<dyn Forge>,
-}
-
-/// One forge's hosts. Where the API has none of its own it lies on `host`, below `/api`.
-#[derive(Clone, Debug)]
-pub struct ForgeHosts {
-    /// Where people and git go.
-    pub host: Host,
-    /// The API.
-    pub api: Option<Host>,
-    /// Uploads of release assets.
-    pub uploads: Option<Host>,
-    /// Single files.
-    pub raw: Option<Host>,
-    /// Archives.
-    pub codeload: Option<Host>,
-}
 
 /// What a host serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +62,9 @@ pub struct Github {
 }
 
 impl Github {
-    /// Makes it from its settings.
+    /// Makes it from its settings. `forge` resolves numbers and node ids.
     #[must_use]
-    pub fn new(settings: GithubSettings) -> Self {
+    pub fn new(settings: GithubSettings, forge: Arc<dyn Forge>) -> Self {
         let mut services = HostMap::default();
         for hosts in settings.hosts {
             let gists = Host::parse(&format!("gist.{}", hosts.host)).ok();
@@ -126,7 +93,7 @@ impl Github {
             },
             mutations: Arc::new(settings.mutations),
             mentions,
-            forge: settings.forge,
+            forge,
         }
     }
 

@@ -1,6 +1,5 @@
 //! One line for every flow that ended.
 
-use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -10,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::budget::{Budget, Terms};
 use super::line::AuditLine;
+use super::settings::AuditSettings;
 use crate::contract::{Addon, Flow, Order, Outcome, Principal, names};
 
 /// Bytes that the log adds to each line: `"prev"`, the hash of the line before, and a newline.
@@ -34,19 +34,6 @@ pub enum Destination {
     Both,
 }
 
-/// What the audit is made from.
-pub struct AuditSettings {
-    /// Takes the lines, for the log and for those who watch.
-    pub sink: Arc<dyn AuditSink>,
-    /// Lines that one container may write to the log in any minute; strangers share as many, and
-    /// so do the errands of the appliance itself. Folded lines may come on top: 512, and the
-    /// coarse ones.
-    pub lines_per_minute_per_container: NonZeroU32,
-    /// The same in bytes. Folded lines count, but for the coarse ones, which have at most 128 KiB
-    /// a minute.
-    pub bytes_per_minute_per_container: NonZeroU32,
-}
-
 /// Writes the audit log. Made once: a reload keeps it.
 pub struct Audit {
     terms: Arc<Terms>,
@@ -57,15 +44,20 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Registers `proxy_audit_lines_folded_total` and begins.
-    pub fn new(settings: AuditSettings, registry: &Registry) -> prometheus::Result<Self> {
+    /// Registers `proxy_audit_lines_folded_total`. `sink` takes the lines, for the log and for
+    /// those who watch.
+    pub fn new(
+        settings: AuditSettings,
+        sink: Arc<dyn AuditSink>,
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
         let help = "Audit lines that were folded into an equal one";
         let folded = IntCounter::new("proxy_audit_lines_folded_total", help)?;
         registry.register(Box::new(folded.clone()))?;
         let terms = Arc::new(Terms {
             lines_per_minute: settings.lines_per_minute_per_container,
             bytes_per_minute: settings.bytes_per_minute_per_container,
-            sink: settings.sink,
+            sink,
             folded,
         });
         Ok(Self {
@@ -149,6 +141,7 @@ impl Addon for Audit {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
@@ -197,15 +190,15 @@ mod tests {
 
     fn audit(lines_per_minute: u32) -> (Audit, Arc<Lines>, Arc<Lines>) {
         let (log, live) = (Arc::new(Lines::default()), Arc::new(Lines::default()));
+        let sink = Sink {
+            log: Arc::clone(&log),
+            live: Arc::clone(&live),
+        };
         let settings = AuditSettings {
-            sink: Arc::new(Sink {
-                log: Arc::clone(&log),
-                live: Arc::clone(&live),
-            }),
             lines_per_minute_per_container: NonZeroU32::new(lines_per_minute).unwrap(),
             bytes_per_minute_per_container: NonZeroU32::MAX,
         };
-        let audit = Audit::new(settings, &Registry::new()).unwrap();
+        let audit = Audit::new(settings, Arc::new(sink), &Registry::new()).unwrap();
         (audit, log, live)
     }
 

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Container, Denial, Kind, Outcome};
     use crate::fixtures::{container, flow_of};
-    use crate::observe::audit::{Audit, AuditSettings};
+    use crate::observe::{Audit, AuditSettings};
 
     const BUDGET: u32 = 256 * 1024;
     const COARSE: usize = 128 * 1024;
@@ -271,11 +271,10 @@ mod tests {
 
     fn audit(log: &Arc<Log>) -> Audit {
         let settings = AuditSettings {
-            sink: Arc::clone(log) as _,
             lines_per_minute_per_container: NonZeroU32::MAX,
             bytes_per_minute_per_container: NonZeroU32::new(BUDGET).unwrap(),
         };
-        Audit::new(settings, &Registry::new()).unwrap()
+        Audit::new(settings, Arc::clone(log) as _, &Registry::new()).unwrap()
     }
 
     /// Ends a flow to a path that needs escaping, so that its line is as long as it can be.

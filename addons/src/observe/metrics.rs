@@ -7,7 +7,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::hot_counters::EntryCounters;
 use super::rejected::Rejected;
 use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
-use crate::contract::{Addon, Code, Flow, GitOperation, Kind, Order, Outcome, names};
+use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
 
 const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
@@ -17,20 +17,6 @@ const RECORD_TYPES: [&str; 13] = [
     "A", "AAAA", "CNAME", "HTTPS", "SVCB", "MX", "TXT", "NS", "SOA", "PTR", "SRV", "CAA", "ANY",
 ];
 
-/// The codes that the git rules deny a push with.
-const PUSH_DENIALS: [Code; 10] = [
-    Code::RepoNotAuthorized,
-    Code::BranchDeletionBlocked,
-    Code::BotBranchRestricted,
-    Code::PushTooLarge,
-    Code::BodyTooLargeToInspect,
-    Code::InspectionBusy,
-    Code::BodyTimeout,
-    Code::UnsupportedEncoding,
-    Code::MalformedRequest,
-    Code::WriteNotAllowed,
-];
-
 /// Counts flows. Made once: a reload keeps it.
 pub struct Metrics {
     requests: ShardedCounterVec,
@@ -38,8 +24,6 @@ pub struct Metrics {
     dns_queries: IntCounterVec,
     denials: IntCounterVec,
     injected: ShardedCounterVec,
-    git_operations: IntCounterVec,
-    pushes_blocked: IntCounterVec,
     rejected: Rejected,
     no_entry: EntryCounters,
 }
@@ -49,13 +33,10 @@ impl Metrics {
     /// here on, with 0.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self::register(registry)?;
-        let codes = |codes: &[Code]| codes.iter().map(|code| code.as_str()).collect::<Vec<_>>();
+        let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
         let types = [&RECORD_TYPES[..], &["other"]].concat();
-        create_series(&metrics.denials, &[&codes(Code::ALL)]);
+        create_series(&metrics.denials, &[&codes]);
         create_series(&metrics.dns_queries, &[&types, &Outcome::LABELS]);
-        let operations = &GitOperation::LABELS;
-        create_series(&metrics.git_operations, &[operations, &Outcome::LABELS]);
-        create_series(&metrics.pushes_blocked, &[&codes(&PUSH_DENIALS)]);
         Ok(metrics)
     }
 
@@ -103,18 +84,6 @@ impl Metrics {
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
-            git_operations: counters(
-                registry,
-                "proxy_git_operations_total",
-                "Requests to repositories on git hosts",
-                &["operation", "outcome"],
-            )?,
-            pushes_blocked: counters(
-                registry,
-                "proxy_git_push_blocked_total",
-                "Pushes that were denied, by the code of the denial",
-                &["reason"],
-            )?,
             rejected: registered(registry, Rejected::new()?)?,
             no_entry: EntryCounters::default(),
         })
@@ -143,17 +112,6 @@ impl Metrics {
             usual.injected.count(credential, injected);
         }
     }
-
-    fn count_git(&self, operation: GitOperation, outcome: &Outcome) {
-        let label = outcome.label();
-        increment(&self.git_operations, &[operation.as_str(), label]);
-        if let Some(denial) = &outcome.denial
-            && operation.is_push()
-            && label == "denied"
-        {
-            increment(&self.pushes_blocked, &[denial.code().as_str()]);
-        }
-    }
 }
 
 impl Addon for Metrics {
@@ -174,9 +132,6 @@ impl Addon for Metrics {
             increment(&self.dns_queries, &[record_type, outcome.label()]);
         } else {
             self.count_request(flow, outcome);
-        }
-        if let Some(operation) = flow.find_slot::<GitOperation>() {
-            self.count_git(*operation, outcome);
         }
         if let Some(denial) = &outcome.denial {
             increment(&self.denials, &[denial.code().as_str()]);
@@ -318,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_and_operations_are_listed_completely() {
+    fn outcomes_are_listed_completely() {
         let denied = outcome(403, Some(Code::RuleDenied));
         let failed = outcome(502, Some(Code::UpstreamTls));
         let aborted = Outcome {
@@ -327,10 +282,6 @@ mod tests {
         };
         let labels = [outcome(200, None), denied, failed, aborted].map(|one| one.label());
         assert_eq!(labels, Outcome::LABELS);
-        let refs = GitOperation::Refs { push: false };
-        use GitOperation::{Fetch, Lfs, Page, Push};
-        let operations = [refs, Fetch, Push, Lfs, Page].map(GitOperation::as_str);
-        assert_eq!(operations, GitOperation::LABELS);
     }
 
     #[test]
@@ -385,38 +336,6 @@ mod tests {
                 "{status}: {text}"
             );
         }
-    }
-
-    #[test]
-    fn git_operations_are_counted_and_denied_pushes_by_their_reason() {
-        let (metrics, registry) = metrics();
-        let refs = GitOperation::Refs { push: true };
-        let deletion = Some(Code::BranchDeletionBlocked);
-        for (operation, code) in [
-            (GitOperation::Fetch, None),
-            (GitOperation::Fetch, Some(Code::RepoNotAuthorized)),
-            (refs, Some(Code::RepoNotAuthorized)),
-            (GitOperation::Push, deletion),
-            (GitOperation::Push, Some(Code::UpstreamTimeout)),
-        ] {
-            let mut flow = flow(Kind::Http, "github.com");
-            flow.put_slot(operation);
-            metrics.finished(&flow, &outcome(200, code));
-        }
-        let text = text(&registry);
-        each_row(
-            [
-                r#"proxy_git_operations_total{operation="fetch",outcome="ok"} 1"#,
-                r#"proxy_git_operations_total{operation="fetch",outcome="denied"} 1"#,
-                r#"proxy_git_operations_total{operation="push",outcome="failed"} 1"#,
-                r#"proxy_git_push_blocked_total{reason="repo_not_authorized"} 1"#,
-                r#"proxy_git_push_blocked_total{reason="branch_deletion_blocked"} 1"#,
-            ],
-            |line| {
-                assert!(text.contains(line), "{line} is not in\n{text}");
-            },
-        );
-        assert!(!text.contains(r#"reason="upstream_timeout""#));
     }
 
     #[test]

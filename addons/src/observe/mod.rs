@@ -9,11 +9,13 @@ mod json;
 mod line;
 mod metrics;
 mod rejected;
+mod settings;
 mod sharded;
 mod trace;
 mod window;
 
-pub use audit::{Audit, AuditSettings, AuditSink, CHAIN_BYTES, Destination};
+pub use audit::{Audit, AuditSink, CHAIN_BYTES, Destination};
 pub use json::{hex, rfc_3339};
 pub use metrics::Metrics;
-pub use trace::{Span, SpanSink, Trace};
+pub use settings::AuditSettings;
+pub use trace::{Collector, Span, SpanSink, Trace, Traces};

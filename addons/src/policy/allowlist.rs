@@ -3,20 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::Method;
-
 use super::addresses::Guard;
+use crate::contract::settings::METHODS;
 use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
-
-const METHODS: [Method; 7] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::PATCH,
-    Method::DELETE,
-    Method::OPTIONS,
-];
 
 /// Whether this container may speak of the host at all.
 pub(super) fn permit(flow: &mut Flow, guard: &Guard) -> Verdict {

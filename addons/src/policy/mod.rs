@@ -5,6 +5,7 @@ mod addresses;
 mod allowlist;
 mod hygiene;
 mod rules;
+mod settings;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,18 +21,8 @@ use addresses::Guard;
 use rules::Rules;
 
 pub use rules::{Effect, Rule};
-
-/// What policy is made from.
-pub struct PolicySettings {
-    /// Ranges that may be dialled although they are special.
-    pub allow_private: Vec<IpNet>,
-    /// Tells our own listeners, which are never dialled.
-    pub own: Arc<dyn OwnAddresses>,
-    /// Hosts whose paths are judged: what has two readings there is refused.
-    pub guarded_hosts: HostSet,
-    /// The operator's own, in their order. Hosts whose paths they look at are guarded too.
-    pub rules: Vec<Rule>,
-}
+pub use settings::PolicySettings;
+pub use settings::allowlist::read_allowlist;
 
 /// The allowlist, the rules and the address guard.
 pub struct Policy {
@@ -41,11 +32,12 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Makes the three from their settings.
+    /// Makes the three from their settings. `own` tells our own listeners, which are never
+    /// dialled.
     #[must_use]
-    pub fn new(settings: PolicySettings) -> Self {
+    pub fn new(settings: PolicySettings, own: Arc<dyn OwnAddresses>) -> Self {
         Self {
-            guard: Guard::new(settings.allow_private, settings.own),
+            guard: Guard::new(settings.allow_private, own),
             guarded_hosts: settings.guarded_hosts,
             rules: Rules::new(settings.rules),
         }

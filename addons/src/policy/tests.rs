@@ -2,6 +2,7 @@ use http::{HeaderMap, Method, StatusCode};
 use testkit::each_row;
 
 use super::*;
+use crate::contract::settings::PathPattern;
 use crate::contract::{
     Container, Entry, EntryMap, HostPattern, Kind, Level, Origin, Registration, System,
 };
@@ -11,12 +12,12 @@ use crate::fixtures::{
 
 fn policy(guarded: &[&str]) -> Policy {
     let guarded = guarded.iter().map(|host| Host::parse(host).unwrap());
-    Policy::new(PolicySettings {
+    let settings = PolicySettings {
         allow_private: Vec::new(),
-        own: Arc::new(Nowhere),
         guarded_hosts: guarded.collect(),
         rules: vec![unread()],
-    })
+    };
+    Policy::new(settings, Arc::new(Nowhere))
 }
 
 /// A rule that looks at paths.
@@ -28,7 +29,7 @@ fn unread() -> Rule {
         line: 4,
     };
     let rule = Rule::new("unread", Effect::Deny, origin).for_hosts(hosts);
-    rule.for_paths(&["^/secret".to_owned()]).unwrap()
+    rule.for_paths(vec![PathPattern::parse("^/secret").unwrap()])
 }
 
 fn tunnel_with(change: impl FnOnce(&mut Flow)) -> Result<(), Denial> {

@@ -143,14 +143,15 @@ mod tests {
     }
 
     fn limit(queries: u32, names: u32) -> RateLimit {
-        RateLimit::new(RateLimitSettings {
+        let settings = RateLimitSettings {
             tunnels: TunnelBudget {
                 per_second: NonZeroU32::new(1_000_000).unwrap(),
             },
             dns: budget(queries, names),
             requests: None,
-            buckets: RateBuckets::new(&prometheus::Registry::new()).unwrap(),
-        })
+        };
+        let buckets = RateBuckets::new(&prometheus::Registry::new()).unwrap();
+        RateLimit::new(settings, buckets)
     }
 
     fn ask(limit: &RateLimit, container: &Arc<Container>, name: &str) -> Option<Code> {

@@ -4,6 +4,7 @@
 mod buckets;
 mod dns;
 mod requests;
+mod settings;
 mod tunnels;
 
 use std::time::Duration;
@@ -15,35 +16,27 @@ use crate::contract::{
 pub use buckets::RateBuckets;
 pub use dns::DnsBudget;
 pub use requests::{Rate, RequestLimits};
+pub use settings::RateLimitSettings;
 pub use tunnels::TunnelBudget;
 
-/// What the limits are made from.
-pub struct RateLimitSettings {
-    /// How many tunnels a lease may open.
-    pub tunnels: TunnelBudget,
-    /// What a lease may ask the resolver for.
-    pub dns: DnsBudget,
-    /// What a lease may ask an upstream for; `None` where requests are not counted.
-    pub requests: Option<RequestLimits>,
-    /// Knows every bucket across reloads, so it is made once and handed in.
-    pub buckets: RateBuckets,
+/// Holds every lease to its budgets.
+pub struct RateLimit {
+    settings: RateLimitSettings,
+    buckets: RateBuckets,
 }
 
-/// Holds every lease to its budgets.
-pub struct RateLimit(RateLimitSettings);
-
 impl RateLimit {
-    /// Gives every lease the same budgets.
+    /// Gives every lease the same budgets. `buckets` knows every bucket across reloads.
     #[must_use]
-    pub fn new(settings: RateLimitSettings) -> Self {
-        Self(settings)
+    pub fn new(settings: RateLimitSettings, buckets: RateBuckets) -> Self {
+        Self { settings, buckets }
     }
 
     fn count_tunnel(&self, flow: &mut Flow) -> Verdict {
         if flow.kind != Kind::Tunnel {
             return Ok(());
         }
-        let budget = self.0.tunnels;
+        let budget = self.settings.tunnels;
         let (each, burst) = (budget.per_second, budget.burst());
         flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
         let container = flow.container()?;
@@ -55,7 +48,7 @@ impl RateLimit {
     }
 
     fn count_name(&self, flow: &Flow, host: &Host, is_query: bool) -> Verdict {
-        let (budget, container) = (&self.0.dns, flow.container()?);
+        let (budget, container) = (&self.settings.dns, flow.container()?);
         let counted = flow.charge(|| budget.count(container, host, is_query, flow.started));
         counted.map_err(|(limit, wait)| {
             over(flow, wait)
@@ -65,13 +58,13 @@ impl RateLimit {
     }
 
     fn count_request(&self, flow: &mut Flow) -> Verdict {
-        let Some(limits) = &self.0.requests else {
+        let Some(limits) = &self.settings.requests else {
             return Ok(());
         };
         let (bucket, rate) = limits.bucket_of(flow.host(), flow.entry.as_deref());
         let (each, burst) = (rate.per_second, rate.burst);
         flow.note(|| format!("at most {each} requests a second to {bucket}, {burst} at once"));
-        let (buckets, container) = (&self.0.buckets, flow.container()?);
+        let (buckets, container) = (&self.buckets, flow.container()?);
         let counted = flow.charge(|| buckets.count(container, flow, bucket, rate));
         counted.map_err(|wait| {
             over(flow, wait).rule("rate_limits").hint(format!(

@@ -26,11 +26,13 @@ impl Rate {
 }
 
 /// What a lease may ask each upstream for.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     defaults: Rate,
     per_upstream: EntryMap<Limit>,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Limit {
     pattern: HostPattern,
     label: Box<str>,
@@ -43,18 +45,17 @@ impl RequestLimits {
         defaults: Rate,
         per_upstream: impl IntoIterator<Item = (HostPattern, Rate)>,
     ) -> Self {
-        let mut map = EntryMap::default();
-        for (pattern, rate) in per_upstream {
+        let per_upstream = per_upstream.into_iter().map(|(pattern, rate)| {
             let limit = Limit {
                 label: pattern.to_string().into(),
                 pattern: pattern.clone(),
                 rate,
             };
-            map.insert(pattern, limit);
-        }
+            (pattern, limit)
+        });
         Self {
             defaults,
-            per_upstream: map,
+            per_upstream: per_upstream.collect(),
         }
     }
 
@@ -127,7 +128,7 @@ mod tests {
         let per_upstream = per_upstream
             .iter()
             .map(|(pattern, rate)| (HostPattern::parse(pattern).unwrap(), *rate));
-        RateLimit::new(RateLimitSettings {
+        let settings = RateLimitSettings {
             tunnels: TunnelBudget {
                 per_second: NonZeroU32::new(1_000_000).unwrap(),
             },
@@ -136,8 +137,8 @@ mod tests {
                 distinct_names_per_minute: most,
             },
             requests: Some(RequestLimits::new(defaults, per_upstream)),
-            buckets: buckets.clone(),
-        })
+        };
+        RateLimit::new(settings, buckets.clone())
     }
 
     impl Limits {
@@ -278,10 +279,11 @@ mod tests {
         let reloaded = addon(&limits.buckets, rate(SLOW, 4), &[]);
         let passed = (0..10).filter(|_| ask(&reloaded, &web, host, host).is_ok());
         assert_eq!(passed.count(), 4);
-        let off = RateLimit::new(RateLimitSettings {
+        let settings = RateLimitSettings {
             requests: None,
-            ..reloaded.0
-        });
+            ..reloaded.settings
+        };
+        let off = RateLimit::new(settings, reloaded.buckets);
         assert!((0..10).all(|_| ask(&off, &web, host, host).is_ok()));
     }
 

@@ -64,7 +64,7 @@ mod tests {
 
     fn limit(per_second: u32, names_per_minute: u32) -> RateLimit {
         let number = |n| NonZeroU32::new(n).unwrap();
-        RateLimit::new(RateLimitSettings {
+        let settings = RateLimitSettings {
             tunnels: TunnelBudget {
                 per_second: number(per_second),
             },
@@ -74,8 +74,9 @@ mod tests {
             },
             // As `rate_limits.enabled: false` leaves it.
             requests: None,
-            buckets: RateBuckets::new(&prometheus::Registry::new()).unwrap(),
-        })
+        };
+        let buckets = RateBuckets::new(&prometheus::Registry::new()).unwrap();
+        RateLimit::new(settings, buckets)
     }
 
     fn tunnel(container: &Arc<Container>) -> Flow {

@@ -7,29 +7,40 @@
     clippy::missing_panics_doc
 )]
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use addons::circuit_breaker::{Breakers, CircuitBreakerSettings, Thresholds};
+use addons::circuit_breaker::Breakers;
 use addons::contract::*;
-use addons::credentials::{Credential, CredentialKind};
-use addons::git::{GitSettings, PushWatch};
-use addons::github::{Forge, GithubSettings, Mentions, Mutations, Node, Patterns, Requester};
-use addons::observe::{Audit, AuditSettings, AuditSink, Destination, Metrics};
-use addons::policy::PolicySettings;
-use addons::rate_limit::{
-    DnsBudget, Rate, RateBuckets, RateLimitSettings, RequestLimits, TunnelBudget,
-};
-use addons::{Parts, standard_chain};
+use addons::credentials::TokenSources;
+use addons::git::{GitMetrics, PushWatch};
+use addons::github::{Forge, Node, Requester};
+use addons::observe::{Audit, AuditSink, Destination, Metrics, Traces};
+use addons::rate_limit::RateBuckets;
+use addons::{Ports, Settings, standard_chain};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus::Registry;
-use zeroize::Zeroizing;
 
-use super::fixtures::{Nowhere, headers, request, start};
+use super::fixtures::ports::{MemoryFiles, NoOutbound, TestTasks};
+use super::fixtures::{Nowhere, headers, read_files, request, start};
+
+/// Limits that no test reaches.
+const PROXY: &str = "version: 1
+limits: { tunnels_per_second: 1000000 }
+audit: { lines_per_minute_per_container: 1000000, bytes_per_minute_per_container: 1GB }
+";
+const POLICY: &str = "version: 1
+git: { public_reads: allow }
+rate_limits: { defaults: { requests_per_second: 1000000, burst_size: 1000000 } }
+";
+
+const CREDENTIALS: &str = "version: 1
+credentials:
+  - { name: key, hosts: [api.example.com, github.com], bearer: sk-0123456789abcdef }
+";
 
 pub const SECRET: &str = "sk-0123456789abcdef";
 
@@ -53,18 +64,6 @@ impl Forge for NoForge {
     }
 }
 
-struct Fixed;
-
-impl SecretSource for Fixed {
-    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
-        Ok(Arc::new(Zeroizing::new(SECRET.to_owned())))
-    }
-
-    fn version(&self) -> u64 {
-        0
-    }
-}
-
 struct Silent;
 
 impl PushWatch for Silent {
@@ -84,87 +83,35 @@ impl AuditSink for Lines {
 /// The chain over a registry, with a secret for `api.example.com` and `github.com`.
 pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<Chain> {
     let registry = Registry::new();
-    let number = |n| NonZeroU32::new(n).unwrap();
-    let audit = AuditSettings {
-        sink,
-        lines_per_minute_per_container: number(1_000_000),
-        bytes_per_minute_per_container: number(1_000_000_000),
+    let settings = read_files(
+        &[
+            ("proxy.yaml", PROXY),
+            ("policy.yaml", POLICY),
+            ("credentials.yaml", CREDENTIALS),
+        ],
+        |files| Settings::read(files, &MemoryFiles::default()),
+    );
+    let settings = settings.unwrap();
+    let outside = SystemPorts {
+        outbound: Arc::new(NoOutbound),
+        files: Arc::new(MemoryFiles::default()),
+        tasks: Arc::new(TestTasks),
     };
-    let credential = Credential {
-        name: "key".into(),
-        hosts: ["api.example.com", "github.com"]
-            .map(|host| (Host::parse(host).unwrap(), 443))
-            .to_vec(),
-        kind: CredentialKind::Bearer(Arc::new(Fixed)),
-        remove_headers: Vec::new(),
-        remove_query: Vec::new(),
-        remove_cookies: Vec::new(),
-        containers: None,
-        repos: None,
-    };
-    let parts = Parts {
+    let ports = Ports {
         metrics: Arc::new(Metrics::new(&registry).unwrap()),
-        audit: Arc::new(Audit::new(audit, &registry).unwrap()),
-        spans: None,
+        audit: Arc::new(Audit::new(settings.audit, sink, &registry).unwrap()),
+        traces: Arc::new(Traces::new(outside.clone(), &registry).unwrap()),
+        git_metrics: Arc::new(GitMetrics::new(&registry).unwrap()),
         containers,
-        rate_limits: RateLimitSettings {
-            tunnels: TunnelBudget {
-                per_second: number(1_000_000),
-            },
-            dns: DnsBudget {
-                queries_per_minute: number(3000),
-                distinct_names_per_minute: number(300),
-            },
-            requests: Some(RequestLimits::new(
-                Rate {
-                    per_second: number(1_000_000),
-                    burst: number(1_000_000),
-                },
-                [],
-            )),
-            buckets: RateBuckets::new(&registry).unwrap(),
-        },
-        circuit_breakers: CircuitBreakerSettings {
-            defaults: Thresholds {
-                failures: number(5),
-                recovery: Duration::from_secs(30),
-                successes: number(2),
-            },
-            upstreams: EntryMap::default(),
-            passthrough: EntryMap::default(),
-            breakers: Breakers::new(&registry).unwrap(),
-        },
-        policy: PolicySettings {
-            allow_private: Vec::new(),
-            own: Arc::new(Nowhere),
-            guarded_hosts: HostSet::default(),
-            rules: Vec::new(),
-        },
-        git: GitSettings {
-            hosts: Host::parse("github.com").into_iter().collect(),
-            bot_branch_prefixes: Vec::new(),
-            allow_branch_deletion: false,
-            public_reads: true,
-            report_push_denials: true,
-            warning_bytes: 1,
-            hard_limit_bytes: 1,
-            reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
-            watch: Arc::new(Silent),
-        },
-        github: GithubSettings {
-            hosts: Vec::new(),
-            blocked: Patterns::default(),
-            allowed: Patterns::default(),
-            writes_are_an_allowlist: true,
-            public_reads: false,
-            mutations: Mutations::new(&[], &[], true),
-            mentions: Mentions::new(&[]),
-            forge: Arc::new(NoForge),
-        },
-        credentials: vec![credential],
+        buckets: RateBuckets::new(&registry).unwrap(),
+        breakers: Breakers::new(&registry).unwrap(),
+        own: Arc::new(Nowhere),
+        forge: Arc::new(NoForge),
+        push_watch: Arc::new(Silent),
+        token_sources: Arc::new(TokenSources::new(outside, &registry).unwrap()),
         deadline: Duration::from_secs(10),
     };
-    Arc::new(standard_chain(parts).unwrap())
+    Arc::new(standard_chain(&settings, ports).unwrap())
 }
 
 /// None of the standard addons waits.

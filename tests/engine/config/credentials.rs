@@ -1,6 +1,6 @@
 //! Credentials, and the variables that their secrets come from.
 
-use unified_proxy::config::{CredentialKind, SecretConfig};
+use addons::credentials::{KindSettings, SecretSetting};
 
 use super::errors::check_errors;
 use super::{env, load_files, load_one};
@@ -166,10 +166,12 @@ credentials:
     ]);
     let config = config.unwrap();
     let apis = config
+        .addons
         .credentials
+        .active
         .iter()
         .filter_map(|entry| match &entry.kind {
-            CredentialKind::GithubApp(app) => {
+            KindSettings::GithubApp(app) => {
                 let app = &app.installation;
                 Some(format!("{}{} {:?}", app.api, app.prefix, app.permissions))
             }
@@ -182,7 +184,8 @@ credentials:
             r#"ghe.example.com/api/v3 {"contents": "read"}"#,
         ]
     );
-    let Some(CredentialKind::Oauth(oauth)) = config.credentials.last().map(|c| &c.kind) else {
+    let Some(KindSettings::Oauth(oauth)) = config.addons.credentials.active.last().map(|c| &c.kind)
+    else {
         panic!("oauth");
     };
     assert_eq!(oauth.login.entry, "other");
@@ -293,7 +296,13 @@ credentials:
 "#,
     )
     .unwrap();
-    let names: Vec<_> = config.credentials.iter().map(|c| c.name.as_str()).collect();
+    let names: Vec<_> = config
+        .addons
+        .credentials
+        .active
+        .iter()
+        .map(|c| c.name.as_str())
+        .collect();
     assert_eq!(names, ["absent", "active"]);
     assert_eq!(
         config.warnings[1..3],
@@ -302,7 +311,7 @@ credentials:
             "credentials.yaml: 3 credentials are inactive, their secrets are empty: unset (NOT_SET), empty (EMPTY), literal (no variable)",
         ]
     );
-    let active = &config.credentials[1];
+    let active = &config.addons.credentials.active[1];
     let ports: Vec<_> = active.hosts.iter().map(|(_, port)| *port).collect();
     assert_eq!(ports, [443, 8443]);
     assert_eq!(active.repos.as_deref(), Some(&["o/n".to_owned()][..]));
@@ -322,10 +331,10 @@ fn a_variable_that_holds_yaml_stays_one_scalar() {
 
     let yaml = "version: 1\ncredentials:\n- name: a\n  hosts: [a.example]\n  basic:\n    username: u\n    password: ${YAML}\n";
     let config = load_one("credentials.yaml", yaml).unwrap();
-    let CredentialKind::Basic { password, .. } = &config.credentials[0].kind else {
+    let KindSettings::Basic { password, .. } = &config.addons.credentials.active[0].kind else {
         panic!("basic");
     };
-    let SecretConfig::Value(value) = password else {
+    let SecretSetting::Value(value) = password else {
         panic!("a value");
     };
     assert_eq!(Some(value.to_string()), env("YAML"));

@@ -153,7 +153,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_one() {
             (
                 "limits:\n  zzz: 1",
                 &[
-                    "3:3: limits.zzz: unknown key; known here: max_connections, max_connections_per_container, header_read_timeout, max_header_bytes, inspect_body_bytes, inspect_values, inspect_timeout, inspect_memory, tunnels_per_second, certificates_per_minute",
+                    "3:3: limits.zzz: unknown key; known here: max_connections, max_connections_per_container, header_read_timeout, max_header_bytes, inspect_body_bytes, inspect_values, inspect_timeout, inspect_memory, certificates_per_minute, tunnels_per_second",
                 ],
             ),
             (

@@ -30,9 +30,15 @@ fn the_samples_say_the_defaults() {
     let defaults = load_files(&[]).unwrap();
     let show = |config: &Config| format!("{:#?}", config.proxy);
     assert_eq!(show(&config), show(&defaults));
-    assert_eq!(config.policy, defaults.policy);
-    assert_eq!(config.allowlist.values().count(), 17);
-    assert!(config.credentials.is_empty());
+    let (said, default) = (&config.addons, &defaults.addons);
+    assert_eq!(said.audit, default.audit);
+    assert_eq!(said.rate_limit, default.rate_limit);
+    assert_eq!(said.circuit_breaker, default.circuit_breaker);
+    assert_eq!(said.policy, default.policy);
+    assert_eq!(said.github, default.github);
+    assert_eq!(said.git, default.git);
+    assert_eq!(said.allowlist.values().count(), 17);
+    assert!(config.addons.credentials.active.is_empty());
     let [inactive] = config.warnings.as_slice() else {
         panic!("{:?}", config.warnings);
     };
@@ -67,9 +73,15 @@ fn the_shipped_credentials_are_for_hosts_of_the_shipped_allowlist() {
         "{:?}",
         config.warnings
     );
-    assert!(!config.credentials.is_empty());
-    for (host, port) in config.credentials.iter().flat_map(|c| &c.hosts) {
-        let entry = config.allowlist.find(host);
+    assert!(!config.addons.credentials.active.is_empty());
+    for (host, port) in config
+        .addons
+        .credentials
+        .active
+        .iter()
+        .flat_map(|c| &c.hosts)
+    {
+        let entry = config.addons.allowlist.find(host);
         assert!(
             entry.is_some_and(|entry| entry.ports.contains(port)),
             "{host}"

@@ -3,15 +3,25 @@
 use std::path::Path;
 use std::time::Duration;
 
-use addons::contract::{Host, Level};
+use addons::contract::settings::{PathPattern, at_least_one};
+use addons::contract::{Host, HostPattern, Level};
+use addons::github::{Mentions, Patterns};
+use addons::rate_limit::{Rate, RequestLimits};
+use http::Method;
 use unified_proxy::config::{Profile, load_with};
 
 use super::{load_files, load_one};
 
+fn mentions(names: &[&str]) -> Mentions {
+    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    Mentions::new(&names)
+}
+
 #[test]
 fn absent_files_mean_secure_defaults() {
     let config = load_files(&[]).unwrap();
-    assert!(config.allowlist.is_empty() && config.credentials.is_empty());
+    let addons = &config.addons;
+    assert!(addons.allowlist.is_empty() && config.addons.credentials.active.is_empty());
     assert_eq!(
         config.proxy.listen.admin,
         Path::new("/var/run/proxy/api.sock")
@@ -24,9 +34,9 @@ fn absent_files_mean_secure_defaults() {
     );
     assert_eq!(config.proxy.dns.types, [1, 28, 5]);
     assert_eq!(config.proxy.logging.level, "info");
-    assert!(config.policy.api.writes_are_an_allowlist);
-    assert_eq!(config.policy.api.blocked_mentions, ["@copilot"]);
-    assert!(!config.policy.git.public_reads && !config.policy.allow_branch_deletion);
+    assert!(addons.github.writes_are_an_allowlist);
+    assert_eq!(addons.github.mentions, mentions(&["@copilot"]));
+    assert!(!addons.git.public_reads && !addons.git.allow_branch_deletion);
     assert_eq!(
         config.warnings,
         ["allowlist.yaml: no domain is allowed: every request is denied"]
@@ -66,8 +76,8 @@ logging: { level: "info,unified_proxy=debug", format: text }
 audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_container: 9, bytes_per_minute_per_container: 64KB }
 "#,
     )
-    .unwrap()
-    .proxy;
+    .unwrap();
+    let (config, addons) = (config.proxy, config.addons);
     let host = |name| Host::parse(name).unwrap();
     assert_eq!(
         config.listen.proxy,
@@ -98,7 +108,7 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
     };
     assert_eq!(answer("git.example.com"), ("10.0.0.4".into(), Some(8443)));
     assert_eq!(answer("other.example.com"), ("10.0.0.5".into(), None));
-    assert_eq!(upstream.allow_private[1].to_string(), "fd00::/8");
+    assert_eq!(addons.policy.allow_private[1].to_string(), "fd00::/8");
     assert_eq!(upstream.connect_timeout, Duration::from_secs(1));
     assert_eq!(upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(upstream.idle_timeout, Duration::from_secs(3600));
@@ -107,17 +117,19 @@ audit: { path: log.jsonl, max_bytes: "2MB", keep: 0, lines_per_minute_per_contai
     assert_eq!(config.limits.header_read_timeout, Duration::from_secs(4));
     assert_eq!(config.limits.max_header_bytes, 16_384);
     assert_eq!(config.limits.inspect_body_bytes, 1 << 20);
-    assert_eq!(config.limits.tunnels_per_second, 11);
+    assert_eq!(addons.rate_limit.tunnels.per_second.get(), 11);
     assert_eq!(config.limits.certificates_per_minute, 5);
     assert_eq!(config.dns.types, [16]);
-    assert_eq!(config.dns.queries_per_minute, 6);
-    assert_eq!(config.dns.distinct_names_per_minute, 8);
+    let dns = addons.rate_limit.dns;
+    assert_eq!(dns.queries_per_minute.get(), 6);
+    assert_eq!(dns.distinct_names_per_minute.get(), 8);
     assert_eq!(config.logging.level, "info,unified_proxy=debug");
     assert!(!config.logging.json);
     assert_eq!(config.audit.path, Path::new("log.jsonl"));
     assert_eq!((config.audit.max_bytes, config.audit.keep), (2 << 20, 0));
-    assert_eq!(config.audit.lines_per_minute_per_container, 9);
-    assert_eq!(config.audit.bytes_per_minute_per_container, 64 << 10);
+    let budget = addons.audit;
+    assert_eq!(budget.lines_per_minute_per_container.get(), 9);
+    assert_eq!(budget.bytes_per_minute_per_container.get(), 64 << 10);
 }
 
 #[test]
@@ -143,7 +155,7 @@ fn allowlist_entries_carry_their_settings_and_their_line() {
         "version: 1\ndomains:\n  - A.Example.\n  - { domain: \"*.example.com\", ports: [8443], websocket: false, max_level: Public }\n",
     )
     .unwrap();
-    let find = |name| config.allowlist.find(&Host::parse(name).unwrap());
+    let find = |name| config.addons.allowlist.find(&Host::parse(name).unwrap());
     let plain = find("a.example").unwrap();
     assert_eq!(
         (&*plain.label, &plain.ports[..]),
@@ -177,23 +189,31 @@ rate_limits: { defaults: { burst_size: 7 } }
 "#,
     )
     .unwrap();
-    let policy = &config.policy;
-    assert_eq!(policy.api.blocked_patterns.len(), 1);
-    assert_eq!(policy.api.blocked_mentions, ["@claude", "@codex-bot"]);
+    let addons = &config.addons;
+    let blocked = PathPattern::parse_ignoring_case("^/x$").unwrap();
+    let blocked = Patterns::from_iter([(Method::PATCH, vec![blocked])]);
+    assert_eq!(addons.github.blocked, blocked);
+    assert_eq!(addons.github.mentions, mentions(&["@claude", "@codex-bot"]));
     let emptied = "version: 1\npolicy: { blocked_mentions: [] }\n";
     let emptied = load_one("policy.yaml", emptied).unwrap();
-    assert!(emptied.policy.api.blocked_mentions.is_empty());
-    assert_eq!(policy.git.hosts[0].api, None);
+    assert_eq!(emptied.addons.github.mentions, mentions(&[]));
+    assert_eq!(addons.github.hosts[0].api, None);
     let host = |name| Host::parse(name).unwrap();
-    let breakers = &policy.circuit_breakers.upstreams;
+    let breakers = &addons.circuit_breaker.upstreams;
     let breaker = breakers.find(&host("a.example.com")).unwrap();
-    assert_eq!(breaker.recovery_timeout, Duration::from_secs(120));
-    assert_eq!(
-        (breaker.failure_threshold, breaker.success_threshold),
-        (5, 4)
-    );
+    assert_eq!(breaker.recovery, Duration::from_secs(120));
+    assert_eq!((breaker.failures.get(), breaker.successes.get()), (5, 4));
     assert!(breakers.find(&host("api.anthropic.com")).is_none());
-    let limits = &policy.rate_limits.per_upstream;
-    let limit = limits.find(&host("api.github.com")).unwrap();
-    assert_eq!((limit.requests_per_second, limit.burst_size), (50, 7));
+    let rate = |per_second| Rate {
+        per_second: at_least_one(per_second),
+        burst: at_least_one(7),
+    };
+    let slower = [
+        ("api.github.com", 50),
+        ("api.anthropic.com", 20),
+        ("api.openai.com", 20),
+    ];
+    let slower = slower.map(|(name, each)| (HostPattern::parse(name).unwrap(), rate(each)));
+    let limits = RequestLimits::new(rate(100), slower);
+    assert_eq!(addons.rate_limit.requests, Some(limits));
 }

@@ -6,14 +6,12 @@ mod nameserver;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::contract::*;
 use hickory_proto::op::Message;
-use hickory_proto::rr::RecordType;
 pub use nameserver::*;
 use parking_lot::Mutex;
 use time::OffsetDateTime;
@@ -181,7 +179,6 @@ pub fn upstream(nameserver: SocketAddr, hosts: &[(&str, &str, Option<u16>)]) -> 
     UpstreamConfig {
         nameservers: vec![nameserver],
         hosts: Arc::new(hosts.collect()),
-        allow_private: Vec::new(),
         connect_timeout: Duration::from_secs(10),
         response_timeout: Duration::from_secs(300),
         idle_timeout: Duration::from_secs(300),
@@ -189,7 +186,7 @@ pub fn upstream(nameserver: SocketAddr, hosts: &[(&str, &str, Option<u16>)]) -> 
 }
 
 /// `*.example.com`.
-fn allowlist() -> Arc<EntryMap<Arc<Entry>>> {
+fn allowlist() -> Arc<Allowlist> {
     let mut allowlist = EntryMap::default();
     let pattern = HostPattern::parse("*.example.com").unwrap();
     let origin = Origin {
@@ -211,102 +208,10 @@ fn allowlist() -> Arc<EntryMap<Arc<Entry>>> {
 
 /// The default configuration with `*.example.com` allowed.
 pub fn config(upstream: UpstreamConfig) -> Config {
-    Config {
-        proxy: proxy(upstream),
-        allowlist: allowlist(),
-        policy: policy(),
-        credentials: Vec::new(),
-        files: Vec::new(),
-        warnings: Vec::new(),
-    }
-}
-
-fn proxy(upstream: UpstreamConfig) -> ProxyConfig {
-    let types = [RecordType::A, RecordType::AAAA, RecordType::CNAME];
-    ProxyConfig {
-        listen: Listen {
-            proxy: Vec::new(),
-            dns: Vec::new(),
-            mcp: Vec::new(),
-            admin: PathBuf::from("api.sock"),
-        },
-        admin_mode: 0o600,
-        admin_uids: Vec::new(),
-        data_dir: PathBuf::new(),
-        certs_dir: PathBuf::new(),
-        shutdown_timeout: Duration::from_secs(10),
-        tls: TlsConfig {
-            passthrough: EntryMap::default(),
-            upstream_ca: None,
-        },
-        upstream,
-        limits: Limits {
-            max_connections: 1,
-            max_connections_per_container: 1,
-            header_read_timeout: Duration::from_secs(15),
-            max_header_bytes: 65536,
-            inspect_body_bytes: 8 << 20,
-            inspect_values: 100_000,
-            inspect_timeout: Duration::from_secs(30),
-            inspect_memory: 256 << 20,
-            tunnels_per_second: 50,
-            certificates_per_minute: 120,
-        },
-        dns: DnsConfig {
-            types: types.map(u16::from).into(),
-            queries_per_minute: 3000,
-            distinct_names_per_minute: 300,
-        },
-        logging: Logging {
-            level: "info".into(),
-            json: true,
-        },
-        collector: None,
-        audit: AuditConfig {
-            path: PathBuf::new(),
-            max_bytes: 100 << 20,
-            keep: 5,
-            lines_per_minute_per_container: 6000,
-            bytes_per_minute_per_container: 2 << 20,
-        },
-    }
-}
-
-fn policy() -> PolicyConfig {
-    PolicyConfig {
-        api: ApiPolicy {
-            blocked_patterns: Default::default(),
-            allowed_patterns: Default::default(),
-            blocked_mutations: Vec::new(),
-            allowed_mutations: Vec::new(),
-            blocked_mentions: Vec::new(),
-            writes_are_an_allowlist: true,
-        },
-        rules: Vec::new(),
-        allow_branch_deletion: false,
-        git: GitConfig {
-            hosts: Vec::new(),
-            bot_branch_prefixes: Vec::new(),
-            public_reads: false,
-            report_push_denials: true,
-            warning_bytes: 50 << 20,
-            hard_limit_bytes: 100 << 20,
-        },
-        circuit_breakers: CircuitBreakers {
-            defaults: CircuitBreaker {
-                failure_threshold: 5,
-                recovery_timeout: Duration::from_secs(30),
-                success_threshold: 2,
-            },
-            upstreams: EntryMap::default(),
-        },
-        rate_limits: RateLimits {
-            enabled: true,
-            defaults: RateLimit {
-                requests_per_second: 100,
-                burst_size: 200,
-            },
-            per_upstream: EntryMap::default(),
-        },
-    }
+    let dir = tempfile::tempdir().unwrap();
+    let allowlist = "version: 1\ndomains: [\"*.example.com\"]\n";
+    std::fs::write(dir.path().join("allowlist.yaml"), allowlist).unwrap();
+    let mut config = load_with(dir.path(), Profile::Serve, &|_| None).unwrap();
+    config.proxy.upstream = upstream;
+    config
 }

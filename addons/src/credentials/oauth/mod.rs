@@ -4,6 +4,9 @@
 mod file;
 mod placeholders;
 mod refresh;
+mod settings;
+mod state;
+mod tokens;
 
 use std::fmt;
 
@@ -12,9 +15,11 @@ use http::{HeaderName, Uri};
 use crate::contract::{Authority, Host};
 
 pub use file::{TokenFile, Tokens};
-pub use refresh::Refusal;
+pub use settings::OauthSettings;
 
 pub(super) use placeholders::PlaceholderAnswer;
+use refresh::Refusal;
+pub(super) use tokens::{OauthSource, OauthTokens};
 
 /// The account that a token of these tools belongs to.
 static ACCOUNT_FIELD: HeaderName = HeaderName::from_static("chatgpt-account-id");

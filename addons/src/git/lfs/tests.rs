@@ -4,6 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 use testkit::each_row;
 
+use super::super::tests::git;
 use super::super::tests::settings;
 use super::super::{Git, GitSettings};
 use super::*;
@@ -43,7 +44,7 @@ fn download() -> Value {
 
 #[test]
 fn uploads_are_held_to_the_limit_and_downloads_are_not() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let upload =
         |size: Value| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] });
     each_row(
@@ -70,7 +71,7 @@ fn uploads_are_held_to_the_limit_and_downloads_are_not() {
 
 #[test]
 fn of_public_repositories_files_are_downloaded_and_none_is_uploaded() {
-    let git = Git::new(GitSettings {
+    let git = git(GitSettings {
         public_reads: true,
         ..settings()
     });
@@ -85,7 +86,7 @@ fn of_public_repositories_files_are_downloaded_and_none_is_uploaded() {
 
 #[test]
 fn ways_out_of_the_allowlist_are_removed_from_the_answer() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let (mut flow, _) = batch(&git, &container("web"), "acme/web", &download());
     let to = |href: &str| json!({ "oid": "ab", "actions": { "download": { "href": href } } });
     let hrefs = [
@@ -114,7 +115,7 @@ fn ways_out_of_the_allowlist_are_removed_from_the_answer() {
 
 #[test]
 fn tokens_are_never_seen_and_their_placeholders_work_once_where_they_are_for() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let container = container("web");
     let (mut flow, _) = batch(&git, &container, "acme/web", &download());
     let header =
@@ -155,7 +156,7 @@ fn tokens_are_never_seen_and_their_placeholders_work_once_where_they_are_for() {
 
 #[test]
 fn an_answer_that_cannot_be_read_is_refused() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let (mut flow, _) = batch(&git, &container("web"), "acme/web", &download());
     let mut response = Response::new(StatusCode::OK, headers(&[("content-encoding", "gzip")]));
     let denial = verdict(git.response(&mut flow, &mut response)).unwrap_err();
@@ -164,7 +165,7 @@ fn an_answer_that_cannot_be_read_is_refused() {
 
 #[test]
 fn a_denial_says_why_where_its_client_looks() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let (web, batch_of) = (
         container("web"),
         |size| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] }),
@@ -189,7 +190,7 @@ fn a_denial_says_why_where_its_client_looks() {
 
 #[test]
 fn what_a_lease_keeps_of_tokens_is_bounded() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let container = container("web");
     let (mut flow, _) = batch(&git, &container, "acme/web", &download());
     let with = |token: &str| json!({ "actions": { "download": { "href": "https://files.example.com/ab", "header": { "Authorization": token } } } });
@@ -217,7 +218,7 @@ fn what_a_lease_keeps_of_tokens_is_bounded() {
 
 #[test]
 fn what_is_sent_of_a_batch_is_what_was_understood() {
-    let git = Git::new(settings());
+    let git = git(settings());
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut call = request("/acme/web/info/lfs/objects/batch", &[]);
     call.method = Method::POST;

@@ -4,6 +4,7 @@ mod rules;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use prometheus::Registry;
 
 use super::*;
 use crate::contract::Host;
@@ -30,9 +31,18 @@ pub(super) fn settings() -> GitSettings {
         report_push_denials: true,
         warning_bytes: 500,
         hard_limit_bytes: 1000,
-        reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
-        watch: Arc::new(Watched::default()),
     }
+}
+
+/// The rules of some settings, on hosts that all but one may be reached.
+pub(super) fn git(settings: GitSettings) -> Git {
+    watched_by(Arc::new(Watched::default()), settings)
+}
+
+fn watched_by(watch: Arc<Watched>, settings: GitSettings) -> Git {
+    let reachable = |_: &Container, host: &Host, _| host.name() != Some("evil.example.com");
+    let metrics = GitMetrics::new(&Registry::new()).unwrap();
+    Git::new(settings, Arc::new(reachable), watch, Arc::new(metrics))
 }
 
 /// The beginning of a push: the first command offers a report.

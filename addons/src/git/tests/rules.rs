@@ -8,7 +8,7 @@ use crate::contract::{Kind, Repo};
 use crate::fixtures::{container, flow_of, headers, registration, request, verdict};
 
 fn judged(settings: GitSettings, flow: &mut Flow, request: &mut Request) -> Verdict {
-    verdict(Git::new(settings).request(flow, request))
+    verdict(git(settings).request(flow, request))
 }
 
 fn code(settings: GitSettings, host: &str, method: &str, target: &str) -> Option<Code> {
@@ -193,10 +193,7 @@ fn large_files_are_held_to_the_limit_of_a_push() {
 #[test]
 fn pushes_above_the_warning_are_told_of_once_they_passed() {
     let watched = Arc::new(Watched::default());
-    let git = Git::new(GitSettings {
-        watch: Arc::clone(&watched) as _,
-        ..settings()
-    });
+    let git = watched_by(Arc::clone(&watched), settings());
     each_row(
         [
             ("/acme/web/git-receive-pack", 500, None),
@@ -223,18 +220,18 @@ fn pushes_above_the_warning_are_told_of_once_they_passed() {
 }
 
 #[test]
-fn the_operation_is_known_to_others_also_when_it_is_denied() {
+fn the_operation_is_known_also_when_it_is_denied() {
     each_row(
         [
             (
                 "/acme/web/info/refs?service=git-receive-pack",
-                GitOperation::Refs { push: true },
+                Operation::Refs { push: true },
             ),
             (
                 "/acme/other/info/refs?service=git-upload-pack",
-                GitOperation::Refs { push: false },
+                Operation::Refs { push: false },
             ),
-            ("/acme/other/blob/main/a", GitOperation::Page),
+            ("/acme/other/blob/main/a", Operation::Page),
         ],
         |(target, operation)| {
             let mut flow = flow_of(&container("web"), Kind::Http, "github.com");

@@ -38,6 +38,7 @@ const BLOCKED: &[&str] = &[
 ];
 
 /// The two lists, with what the configuration adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutations {
     allowed: HashSet<String>,
     blocked: HashSet<String>,

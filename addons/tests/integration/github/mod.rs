@@ -6,20 +6,22 @@ mod inputs;
 mod rest;
 mod writes;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixtures::{
-    Nowhere, OneContainer, container, flow, processor_time, registration, request,
+    Nowhere, OneContainer, container, flow, processor_time, read_files, registration, request,
 };
+use addons::contract::settings::PathPattern;
 use addons::contract::*;
 use addons::github::{
-    Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
+    Forge, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
 };
 use addons::identity::Identity;
 use addons::policy::{Policy, PolicySettings};
 use bytes::Bytes;
+use http::Method;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
@@ -71,46 +73,18 @@ fn host(name: &str) -> Host {
 }
 
 fn patterns(patterns: &[(&str, &str)]) -> Patterns {
-    let mut map: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut compiled: HashMap<Method, Vec<PathPattern>> = HashMap::new();
     for (method, pattern) in patterns {
-        map.entry((*method).to_owned())
-            .or_default()
-            .push((*pattern).to_owned());
+        let of_method = compiled.entry(method.parse().unwrap()).or_default();
+        of_method.push(PathPattern::parse_ignoring_case(pattern).unwrap());
     }
-    Patterns::new(&map).unwrap()
+    compiled.into_iter().collect()
 }
 
 /// The settings that are shipped, with a GitHub Enterprise server besides.
 fn settings() -> GithubSettings {
-    GithubSettings {
-        hosts: vec![
-            ForgeHosts {
-                host: host("github.com"),
-                api: Some(host("api.github.com")),
-                uploads: Some(host("uploads.github.com")),
-                raw: Some(host("raw.githubusercontent.com")),
-                codeload: Some(host("codeload.github.com")),
-            },
-            ForgeHosts {
-                host: host("ghe.example.com"),
-                api: None,
-                uploads: None,
-                raw: None,
-                codeload: None,
-            },
-        ],
-        blocked: patterns(&[
-            ("PUT", r"^/repos/[^/]+/[^/]+/pulls/\d+/merge$"),
-            ("POST", r"^/repos/[^/]+/[^/]+/releases$"),
-            ("DELETE", r"^/repos/[^/]+/[^/]+$"),
-        ]),
-        allowed: Patterns::default(),
-        writes_are_an_allowlist: true,
-        public_reads: false,
-        mutations: Mutations::new(&[], &[], true),
-        mentions: Mentions::new(&["@copilot".to_owned()]),
-        forge: Arc::new(Known),
-    }
+    let policy = "version: 1\ngit: { hosts: [github.com, ghe.example.com] }\n";
+    read_files(&[("policy.yaml", policy)], GithubSettings::read).unwrap()
 }
 
 struct Guard {
@@ -127,7 +101,6 @@ impl Guard {
     fn of(container: Arc<Container>, settings: GithubSettings) -> Self {
         let policy = PolicySettings {
             allow_private: Vec::new(),
-            own: Arc::new(Nowhere),
             guarded_hosts: ["api.github.com", "ghe.example.com"]
                 .map(host)
                 .into_iter()
@@ -136,8 +109,8 @@ impl Guard {
         };
         let links = vec![
             Link::Identity(Arc::new(Identity::new(OneContainer::new(container)))),
-            Arc::new(Policy::new(policy)).into(),
-            Arc::new(Github::new(settings)).into(),
+            Arc::new(Policy::new(policy, Arc::new(Nowhere))).into(),
+            Arc::new(Github::new(settings, Arc::new(Known))).into(),
         ];
         Self {
             chain: Chain::new(links, Duration::from_secs(10)).unwrap(),

@@ -1,0 +1,59 @@
+//! `circuit_breakers` in `policy.yaml`.
+
+use std::time::Duration;
+
+use super::Thresholds;
+use crate::contract::settings::{Fields, Files, Passthrough, at_least_one};
+use crate::contract::{EntryMap, Host, HostPattern, Origin};
+
+/// One lost request opens nothing, an outage is noticed within a few.
+const DEFAULTS: Thresholds = Thresholds {
+    failures: at_least_one(5),
+    recovery: Duration::from_secs(30),
+    successes: at_least_one(2),
+};
+
+/// Upstreams whose faults last: their circuits open sooner and stay open longer.
+const PATIENT_UPSTREAMS: [&str; 3] = ["api.anthropic.com", "api.openai.com", "api.tavily.com"];
+
+/// When circuits open and close.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CircuitBreakerSettings {
+    /// For most hosts.
+    pub defaults: Thresholds,
+    /// For some hosts.
+    pub upstreams: EntryMap<Thresholds>,
+    /// Hosts whose tunnels are connected before anything is seen of what is inside.
+    pub passthrough: EntryMap<Origin>,
+}
+
+impl CircuitBreakerSettings {
+    /// Reads the settings. What an upstream leaves out, the defaults say.
+    pub fn read(files: &Files<'_>) -> Self {
+        let fields = files.policy.fields().section("circuit_breakers");
+        let defaults = thresholds(&fields.section("defaults"), DEFAULTS);
+        let patient = Thresholds {
+            failures: at_least_one(3),
+            recovery: Duration::from_secs(60),
+            ..defaults
+        };
+        let patient = PATIENT_UPSTREAMS
+            .into_iter()
+            .map(|name| (HostPattern::Exactly(Host::Name(name.into())), patient));
+        Self {
+            defaults,
+            upstreams: fields.or("upstreams", patient.collect(), |at| {
+                at.by_host(|fields| thresholds(fields, defaults))
+            }),
+            passthrough: Passthrough::read(files).hosts(),
+        }
+    }
+}
+
+fn thresholds(fields: &Fields<'_>, otherwise: Thresholds) -> Thresholds {
+    Thresholds {
+        failures: fields.count("failure_threshold", otherwise.failures),
+        recovery: fields.or("recovery_timeout", otherwise.recovery, |at| at.seconds()),
+        successes: fields.count("success_threshold", otherwise.successes),
+    }
+}

@@ -1,0 +1,146 @@
+//! One configuration file, parsed and expanded.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use super::expand::{Env, expand};
+use super::fields::{self, Fields};
+use super::report::{FileReport, Report};
+use super::setting::Setting;
+use super::tree::{self, Mapping, Node, Place, Value};
+
+/// A configuration file, absent or read.
+pub struct Document<'a> {
+    name: Arc<str>,
+    report: &'a Report,
+    content: Content,
+}
+
+enum Content {
+    Absent,
+    /// An error was reported.
+    Broken,
+    Read(Node),
+}
+
+impl<'a> Document<'a> {
+    /// Parses a file's bytes. With `env`, variables are expanded.
+    pub fn parse(name: &str, bytes: &[u8], env: Option<Env<'_>>, report: &'a Report) -> Self {
+        let name: Arc<str> = name.into();
+        let file = FileReport {
+            file: &name,
+            report,
+        };
+        let content = parse(bytes, env, file);
+        Self {
+            name,
+            report,
+            content,
+        }
+    }
+
+    /// Stands for a file that does not exist: each key has its default.
+    pub fn absent(name: &str, report: &'a Report) -> Self {
+        Self {
+            name: name.into(),
+            report,
+            content: Content::Absent,
+        }
+    }
+
+    /// Stands for a file that exists and cannot be read, and reports that.
+    pub fn unreadable(name: &str, error: &dyn Display, report: &'a Report) -> Self {
+        let document = Self {
+            name: name.into(),
+            report,
+            content: Content::Broken,
+        };
+        let message = format!("cannot be read: {error}");
+        document.report().refuse_file(message);
+        document
+    }
+
+    /// Whether there is no such file.
+    pub fn is_absent(&self) -> bool {
+        matches!(self.content, Content::Absent)
+    }
+
+    /// Takes what is wrong with the file.
+    pub fn report(&self) -> FileReport<'_> {
+        FileReport {
+            file: &self.name,
+            report: self.report,
+        }
+    }
+
+    /// The keys of the file, and `version` checked. Every key is absent where the file is absent
+    /// or broken.
+    pub fn fields(&self) -> Fields<'_> {
+        let fields = self.root().and_then(|root| root.fields());
+        let fields = fields.unwrap_or_else(|| Fields::absent(self.report(), String::new()));
+        match fields.find("version") {
+            Some(version) => check_version(&version),
+            None if fields.is_present() => {
+                fields.refuse("version", "is missing: write version: 1");
+            }
+            None => {}
+        }
+        fields
+    }
+
+    /// The root, where the file was read.
+    pub fn root(&self) -> Option<Setting<'_>> {
+        match &self.content {
+            Content::Read(node) => Some(Setting::root(node, self.report())),
+            Content::Absent | Content::Broken => None,
+        }
+    }
+
+    /// Reports the keys that no reader claimed. To be called after all of them.
+    pub fn refuse_unknown_keys(&self) {
+        if let Content::Read(node) = &self.content {
+            fields::refuse_unknown_keys(node, "", self.report());
+        }
+    }
+}
+
+/// Refuses any version but 1.
+pub fn check_version(version: &Setting<'_>) {
+    const WRONG: &str = "must be 1, the only version there is";
+    if version.plain(WRONG).is_some_and(|text| text != "1") {
+        version.refuse(WRONG);
+    }
+}
+
+fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let place = end_of(bytes.get(..error.valid_up_to()).unwrap_or_default());
+            report.refuse(place, "", "is not UTF-8");
+            return Content::Broken;
+        }
+    };
+    let Ok(root) = tree::parse(text, report) else {
+        return Content::Broken;
+    };
+    // An empty document is one without keys: its version is missing, which is an error.
+    let mut root = root.unwrap_or(Node {
+        place: Place { line: 1, column: 1 },
+        value: Value::Mapping(Mapping::default()),
+    });
+    if let Some(env) = env {
+        expand(&mut root, "", env, report);
+    }
+    Content::Read(root)
+}
+
+/// The place behind a valid text.
+fn end_of(text: &[u8]) -> Place {
+    let lines = text.split(|byte| *byte == b'\n');
+    let last = lines.clone().next_back().unwrap_or_default();
+    Place {
+        line: lines.count(),
+        column: String::from_utf8_lossy(last).chars().count() + 1,
+    }
+}

@@ -1,0 +1,174 @@
+//! `${NAME}` and `${NAME:-default}` inside scalars.
+//!
+//! Variables are expanded after parsing, in each scalar by itself, so that their values can never
+//! become YAML.
+
+use zeroize::Zeroizing;
+
+use super::report::FileReport;
+use super::tree::{Node, Scalar, Value, Variable, key_path};
+
+/// Looks a variable up.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Expands every scalar below a node; what cannot be expanded is reported and refused.
+pub fn expand(node: &mut Node, path: &str, env: Env<'_>, report: FileReport<'_>) {
+    match &mut node.value {
+        Value::Scalar(scalar) => {
+            if let Err(messages) = expand_scalar(scalar, env) {
+                for message in messages {
+                    report.refuse(node.place, path, message);
+                }
+                node.value = Value::Refused;
+            }
+        }
+        Value::Sequence(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                expand(item, &format!("{path}[{index}]"), env, report);
+            }
+        }
+        Value::Mapping(mapping) => {
+            for (key, value) in &mut mapping.entries {
+                expand(value, &key_path(path, &key.name), env, report);
+            }
+        }
+        Value::Refused => {}
+    }
+}
+
+fn expand_scalar(scalar: &mut Scalar, env: Env<'_>) -> Result<(), Vec<String>> {
+    if !scalar.text.contains("${") {
+        return Ok(());
+    }
+    let mut text = Zeroizing::new(String::new());
+    let mut variables = Vec::new();
+    let mut errors = Vec::new();
+    let mut rest = scalar.text.as_str();
+    while let Some((before, after)) = rest.split_once("${") {
+        text.push_str(before);
+        let Some(reference) = read_reference(after) else {
+            errors.push("a variable is written ${NAME} or ${NAME:-default}".to_owned());
+            return Err(errors);
+        };
+        rest = reference.rest;
+        let name = reference.name;
+        match value(&reference, env) {
+            Some(value) => {
+                text.push_str(&value);
+                variables.push(Variable {
+                    name: name.to_owned(),
+                    empty: value.is_empty(),
+                });
+            }
+            None => errors.push(format!(
+                "the variable {name} is not set: set it, or give a default with ${{{name}:-…}}"
+            )),
+        }
+    }
+    text.push_str(rest);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    scalar.text = text;
+    scalar.variables = variables;
+    Ok(())
+}
+
+struct Reference<'a> {
+    name: &'a str,
+    default: Option<&'a str>,
+    rest: &'a str,
+}
+
+fn read_reference(text: &str) -> Option<Reference<'_>> {
+    let (inside, rest) = text.split_once('}')?;
+    let (name, default) = match inside.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inside, None),
+    };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let nested = default.is_some_and(|default| default.contains("${"));
+    let valid = begins_well && name.bytes().all(fits) && !nested;
+    valid.then_some(Reference {
+        name,
+        default,
+        rest,
+    })
+}
+
+/// As a shell does: a default stands in for an empty variable too.
+fn value(reference: &Reference<'_>, env: Env<'_>) -> Option<Zeroizing<String>> {
+    let set = env(reference.name).map(Zeroizing::new);
+    match reference.default {
+        Some(default) => Some(
+            set.filter(|value| !value.is_empty())
+                .unwrap_or_else(|| Zeroizing::new(default.to_owned())),
+        ),
+        None => set,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    fn expanded(text: &str) -> Result<String, Vec<String>> {
+        let mut scalar = Scalar {
+            text: Zeroizing::new(text.to_owned()),
+            ..Scalar::default()
+        };
+        let env = |name: &str| match name {
+            "A" => Some("a".to_owned()),
+            "EMPTY" => Some(String::new()),
+            "REFERENCE" => Some("${A}".to_owned()),
+            _ => None,
+        };
+        expand_scalar(&mut scalar, &env)?;
+        Ok(scalar.text.to_string())
+    }
+
+    #[test]
+    fn variables_and_defaults_are_expanded_once() {
+        each_row(
+            [
+                ("", ""),
+                ("$A $ {A} }", "$A $ {A} }"),
+                ("${A}", "a"),
+                ("x${A}y${A}z", "xayaz"),
+                ("${A:-b}", "a"),
+                ("${B:-b}", "b"),
+                ("${B:-}", ""),
+                ("${EMPTY}", ""),
+                ("${EMPTY:-b}", "b"),
+                ("${B:-b:-c}", "b:-c"),
+                ("${REFERENCE}", "${A}"),
+            ],
+            |(text, result)| {
+                assert_eq!(expanded(text).as_deref(), Ok(result), "{text}");
+            },
+        );
+    }
+
+    #[test]
+    fn what_is_unset_or_malformed_is_refused() {
+        each_row(
+            [
+                ("${B}", "variable B is not set"),
+                ("${A", "is written"),
+                ("${}", "is written"),
+                ("${1A}", "is written"),
+                ("${A-b}", "is written"),
+                ("${A b}", "is written"),
+                ("${B:-${A}}", "is written"),
+            ],
+            |(text, word)| {
+                let errors = expanded(text).unwrap_err();
+                assert!(errors[0].contains(word), "{text}: {errors:?}");
+            },
+        );
+        assert_eq!(expanded("${B}${C}").unwrap_err().len(), 2);
+    }
+}

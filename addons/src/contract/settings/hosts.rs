@@ -1,0 +1,70 @@
+//! What settings say about hosts.
+
+use super::{Fields, Files, Setting};
+use crate::contract::{EntryMap, Host, HostPattern, Origin};
+
+impl<'a> Setting<'a> {
+    /// A mapping from host patterns to values.
+    pub fn by_host<T>(&self, read: impl Fn(&Fields<'a>) -> T) -> Option<EntryMap<T>> {
+        let mut map = EntryMap::default();
+        for (key, value) in self.entries()? {
+            let read = value.mapping(&read);
+            match HostPattern::parse(&key.name) {
+                Ok(pattern) => {
+                    if let Some(read) = read
+                        && map.insert(pattern, read).is_some()
+                    {
+                        value.refuse_key(key, "this host stands here already");
+                    }
+                }
+                Err(error) => value.refuse_key(key, error.to_string()),
+            }
+        }
+        Some(map)
+    }
+}
+
+/// `tls.passthrough` in `proxy.yaml`: hosts that are tunnelled unread, so that no addon can judge
+/// what is sent there.
+pub struct Passthrough<'a>(Vec<(HostPattern, Setting<'a>)>);
+
+impl<'a> Passthrough<'a> {
+    /// Reads the list.
+    pub fn read(files: &'a Files<'_>) -> Self {
+        let mut seen = EntryMap::default();
+        let tls = files.proxy.fields().section("tls");
+        Self(tls.list("passthrough", |at| {
+            let pattern = at.parse(HostPattern::parse)?;
+            if let Some(line) = seen.insert(pattern.clone(), at.place().line) {
+                at.refuse(format!("{pattern} stands here already, in line {line}"));
+            }
+            Some((pattern, at))
+        }))
+    }
+
+    /// The hosts, and where each was written.
+    pub fn hosts(&self) -> EntryMap<Origin> {
+        let hosts = self.0.iter();
+        hosts
+            .map(|(pattern, at)| (pattern.clone(), at.origin()))
+            .collect()
+    }
+
+    /// Refuses each pattern that matches a host; `reason` says why the host must be read.
+    pub fn refuse_host(&self, host: &Host, reason: &str) {
+        let host = HostPattern::Exactly(host.clone());
+        self.refuse_where(|pattern| {
+            let matches = pattern.overlaps(&host);
+            matches.then(|| format!("{host} {reason}: it cannot be tunnelled unread"))
+        });
+    }
+
+    /// Refuses the patterns for which `reason` returns one.
+    pub fn refuse_where(&self, reason: impl Fn(&HostPattern) -> Option<String>) {
+        for (pattern, at) in &self.0 {
+            if let Some(reason) = reason(pattern) {
+                at.refuse(reason);
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The reader of configuration files, with which each addon decodes its own settings.
+//!
+//! A [`Document`] is a file as a tree that knows its places (`tree`), with the variables in its
+//! scalars expanded (`expand`). [`Fields`] and [`Setting`] make values of it and report every
+//! error with file, line, column and key path. Several readers may share a mapping: each claims
+//! its keys, and those that no reader claimed are refused at the end.
+
+mod document;
+mod expand;
+mod fields;
+mod hosts;
+mod report;
+mod requests;
+mod setting;
+mod tree;
+mod units;
+
+pub use document::{Document, check_version};
+pub use expand::Env;
+pub use fields::Fields;
+pub use hosts::Passthrough;
+pub use report::{ConfigError, ConfigErrors, FileReport, Report};
+pub use requests::{METHODS, PathPattern, parse_method};
+pub use setting::{Setting, at_least_one};
+pub use tree::{Key, Place, Scalar, Variable};
+
+/// The files that addons read their settings from.
+pub struct Files<'a> {
+    /// `proxy.yaml`
+    pub proxy: Document<'a>,
+    /// `allowlist.yaml`
+    pub allowlist: Document<'a>,
+    /// `policy.yaml`
+    pub policy: Document<'a>,
+    /// `credentials.yaml`
+    pub credentials: Document<'a>,
+}
+
+impl Files<'_> {
+    /// Reports the keys that no reader claimed. To be called after all of them.
+    pub fn refuse_unknown_keys(&self) {
+        for document in [
+            &self.proxy,
+            &self.allowlist,
+            &self.policy,
+            &self.credentials,
+        ] {
+            document.refuse_unknown_keys();
+        }
+    }
+}

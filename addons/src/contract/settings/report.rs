@@ -1,0 +1,142 @@
+//! The report: every error of every file, with file, line, column and key path.
+
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use super::tree::Place;
+
+/// Errors of one file that are kept. The rest most likely follows from these.
+const MAX_ERRORS_PER_FILE: usize = 100;
+
+/// One error and its place. Never holds a value from a file or the environment: it might be a
+/// secret in the wrong place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConfigError {
+    /// The file's name, or the directory where that is what is wrong.
+    pub file: Arc<str>,
+    /// From 1; 0 where the whole file is meant.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// The key's path, such as `domains[2].ports[0]`; empty for the whole document.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ": {}", self.key)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Every error of every file, by file and line. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Gathers errors and warnings while files are read.
+#[derive(Default)]
+pub struct Report {
+    errors: RefCell<Vec<ConfigError>>,
+    warnings: RefCell<Vec<String>>,
+}
+
+impl Report {
+    /// Adds an error, once if several readers report the same.
+    pub fn error(&self, error: ConfigError) {
+        let mut errors = self.errors.borrow_mut();
+        if errors.contains(&error) {
+            return;
+        }
+        let same_file = errors.iter().filter(|e| e.file == error.file).count();
+        match same_file.cmp(&MAX_ERRORS_PER_FILE) {
+            Ordering::Less => errors.push(error),
+            Ordering::Equal => errors.push(ConfigError {
+                file: error.file,
+                line: 0,
+                column: 0,
+                key: String::new(),
+                message: format!("has more than {MAX_ERRORS_PER_FILE} errors: not all are shown"),
+            }),
+            Ordering::Greater => {}
+        }
+    }
+
+    /// Adds a warning.
+    pub fn warn(&self, warning: String) {
+        self.warnings.borrow_mut().push(warning);
+    }
+
+    /// The warnings, or every error in order.
+    pub fn finish(self) -> Result<Vec<String>, ConfigErrors> {
+        let mut errors = self.errors.into_inner();
+        if errors.is_empty() {
+            return Ok(self.warnings.into_inner());
+        }
+        errors.sort();
+        Err(ConfigErrors(errors))
+    }
+}
+
+/// The report for one file.
+#[derive(Clone, Copy)]
+pub struct FileReport<'a> {
+    /// The file's name.
+    pub file: &'a Arc<str>,
+    /// Takes the errors of all files.
+    pub report: &'a Report,
+}
+
+impl FileReport<'_> {
+    /// Reports an error at a place.
+    pub fn refuse(&self, place: Place, key: &str, message: impl Into<String>) {
+        self.report.error(ConfigError {
+            file: self.file.clone(),
+            line: place.line,
+            column: place.column,
+            key: key.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    /// Reports an error of the file as a whole.
+    pub fn refuse_file(&self, message: impl Into<String>) {
+        self.refuse(Place { line: 0, column: 0 }, "", message);
+    }
+
+    /// Adds a warning about the file.
+    pub fn warn(&self, message: impl fmt::Display) {
+        self.report.warn(format!("{}: {message}", self.file));
+    }
+
+    /// Adds a warning about a line.
+    pub fn warn_at(&self, place: Place, message: impl fmt::Display) {
+        let line = place.line;
+        self.report.warn(format!("{}:{line}: {message}", self.file));
+    }
+}

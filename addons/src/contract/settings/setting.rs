@@ -1,0 +1,316 @@
+//! From the tree to values, collecting every error on the way.
+//!
+//! A reader that finds something wrong reports it and returns `None`. The caller goes on with a
+//! default, so that all errors are found, and the configuration is refused in the end. No message
+//! quotes a value: it might be a secret in the wrong place.
+
+use std::fmt::Display;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::fields::Fields;
+use super::report::FileReport;
+use super::tree::{Key, Node, Place, Scalar, Value, key_path};
+use super::units;
+use crate::contract::Origin;
+
+/// What a setting may count. Zero would be a switch in disguise, and more than a million is no
+/// limit.
+const COUNT: RangeInclusive<u32> = 1..=1_000_000;
+
+/// A number of a default; 0 counts as 1, as no budget is smaller.
+#[must_use]
+pub const fn at_least_one(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(number) => number,
+        None => NonZeroU32::MIN,
+    }
+}
+
+/// A value in a file, its key path, and the report for what is wrong with it.
+#[derive(Clone)]
+pub struct Setting<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: String,
+    pub(super) report: FileReport<'a>,
+}
+
+impl<'a> Setting<'a> {
+    /// The root of a document.
+    pub(super) fn root(node: &'a Node, report: FileReport<'a>) -> Self {
+        Self {
+            node,
+            path: String::new(),
+            report,
+        }
+    }
+
+    /// Where it begins.
+    pub fn place(&self) -> Place {
+        self.node.place
+    }
+
+    /// Its file and line.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            file: self.report.file.clone(),
+            line: self.node.place.line,
+        }
+    }
+
+    /// Takes what is wrong with its file.
+    pub fn report(&self) -> FileReport<'a> {
+        self.report
+    }
+
+    /// Reports that it is wrong.
+    pub fn refuse(&self, message: impl Into<String>) {
+        self.refuse_at(self.node.place, message);
+    }
+
+    /// Reports that its key is wrong.
+    pub fn refuse_key(&self, key: &Key, message: impl Into<String>) {
+        self.refuse_at(key.place, message);
+    }
+
+    fn refuse_at(&self, place: Place, message: impl Into<String>) {
+        self.report.refuse(place, &self.path, message);
+    }
+
+    /// Whether it says `null`, or a variable without a value.
+    pub fn is_nothing(&self) -> bool {
+        match &self.node.value {
+            Value::Scalar(scalar) => is_null(scalar) || scalar.text.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is a mapping.
+    pub fn is_mapping(&self) -> bool {
+        matches!(self.node.value, Value::Mapping(_))
+    }
+
+    /// A text, with the variables that were expanded in it.
+    pub fn scalar(&self) -> Option<&'a Scalar> {
+        let scalar = self.any_scalar("a text")?;
+        if is_null(scalar) {
+            self.refuse("has no value");
+            return None;
+        }
+        let expanded = !scalar.variables.is_empty();
+        if !scalar.quoted && !expanded && has_another_type(&scalar.text) {
+            self.refuse("must be a text: put it in quotes");
+            return None;
+        }
+        Some(scalar)
+    }
+
+    /// A text.
+    pub fn text(&self) -> Option<&'a str> {
+        self.scalar().map(|scalar| scalar.text.as_str())
+    }
+
+    /// A text that a parser understands; its error is the message.
+    pub fn parse<T, E: Display>(&self, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+        match parse(self.text()?) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.refuse(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        let text = self.any_scalar("a text")?.text.as_str();
+        let found = words.iter().find(|(word, _)| *word == text);
+        self.or_refuse(found.map(|(_, value)| *value), || {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            format!("must be one of {}", words.join(", "))
+        })
+    }
+
+    /// `true` or `false`.
+    pub fn boolean(&self) -> Option<bool> {
+        const WRONG: &str = "must be true or false";
+        let found = match self.plain(WRONG)? {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        };
+        self.or_refuse(found, || WRONG.to_owned())
+    }
+
+    /// A whole number.
+    pub fn number<T>(&self, range: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<u64> + PartialOrd + Display,
+    {
+        let wrong = || {
+            format!(
+                "must be a whole number from {} to {}",
+                range.start(),
+                range.end()
+            )
+        };
+        let number = units::whole(self.plain(&wrong())?);
+        let found = number
+            .and_then(|number| T::try_from(number).ok())
+            .filter(|number| range.contains(number));
+        self.or_refuse(found, wrong)
+    }
+
+    /// A whole number from 1 to a million.
+    pub fn count(&self) -> Option<NonZeroU32> {
+        self.number(COUNT).and_then(NonZeroU32::new)
+    }
+
+    /// Bytes, or a size such as `100MB`; in quotes too, as a text with a unit often is.
+    pub fn size<T>(&self, range: RangeInclusive<u64>) -> Option<T>
+    where
+        T: TryFrom<u64>,
+    {
+        let least = units::show_size(*range.start());
+        let most = units::show_size(*range.end());
+        let wanted = format!("a number of bytes or a size such as 100MB, from {least} to {most}");
+        let found = units::size(&self.any_scalar(&wanted)?.text)
+            .filter(|size| range.contains(size))
+            .and_then(|size| T::try_from(size).ok());
+        self.or_refuse(found, || format!("must be {wanted}"))
+    }
+
+    /// A duration such as `10s`.
+    pub fn duration(&self) -> Option<Duration> {
+        let found = units::duration(&self.any_scalar("a duration")?.text);
+        found.map_err(|message| self.refuse(message)).ok()
+    }
+
+    /// Seconds, or a duration such as `10s`.
+    pub fn seconds(&self) -> Option<Duration> {
+        let text = &self.any_scalar("a number of seconds")?.text;
+        let found = match units::whole(text) {
+            Some(_) => units::duration(&format!("{}s", text.as_str())),
+            None => units::duration(text),
+        };
+        found.map_err(|message| self.refuse(message)).ok()
+    }
+
+    /// The items of a list, without those that are wrong.
+    pub fn list<T>(&self, mut read: impl FnMut(Setting<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let Value::Sequence(items) = &self.node.value else {
+            return self.wrong_type("a list, [] for an empty one");
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for (index, node) in items.iter().enumerate() {
+            values.extend(read(Setting {
+                node,
+                path: format!("{}[{index}]", self.path),
+                report: self.report,
+            }));
+        }
+        Some(values)
+    }
+
+    /// A list that must have items.
+    pub fn filled_list<T>(&self, read: impl FnMut(Setting<'a>) -> Option<T>) -> Option<Vec<T>> {
+        if matches!(&self.node.value, Value::Sequence(items) if items.is_empty()) {
+            self.refuse("must not be empty");
+            return None;
+        }
+        self.list(read)
+    }
+
+    /// The keys and values of a mapping whose keys are the operator's.
+    pub fn entries(&self) -> Option<impl Iterator<Item = (&'a Key, Setting<'a>)> + use<'a>> {
+        let Value::Mapping(mapping) = &self.node.value else {
+            return self.wrong_type("a mapping, {} for an empty one");
+        };
+        let (path, report) = (self.path.clone(), self.report);
+        Some(mapping.entries.iter().map(move |(key, node)| {
+            let path = key_path(&path, &key.name);
+            (key, Setting { node, path, report })
+        }))
+    }
+
+    /// Reads a mapping whose keys are ours.
+    pub fn mapping<T>(&self, read: impl FnOnce(&Fields<'a>) -> T) -> Option<T> {
+        Some(read(&self.fields()?))
+    }
+
+    /// A mapping whose keys are ours.
+    pub fn fields(&self) -> Option<Fields<'a>> {
+        let Value::Mapping(mapping) = &self.node.value else {
+            return self.wrong_type("a mapping");
+        };
+        Some(Fields::of(
+            mapping,
+            self.node.place,
+            self.path.clone(),
+            self.report,
+        ))
+    }
+
+    fn any_scalar(&self, wanted: &str) -> Option<&'a Scalar> {
+        match &self.node.value {
+            Value::Scalar(scalar) => Some(scalar),
+            _ => self.wrong_type(wanted),
+        }
+    }
+
+    /// A scalar that is not a text: without quotes, or made by a variable.
+    pub fn plain(&self, wrong: &str) -> Option<&'a str> {
+        let scalar = match &self.node.value {
+            Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,
+            Value::Refused => return None,
+            _ => {
+                self.refuse(wrong);
+                return None;
+            }
+        };
+        Some(&scalar.text)
+    }
+
+    fn or_refuse<T>(&self, found: Option<T>, wrong: impl FnOnce() -> String) -> Option<T> {
+        if found.is_none() {
+            self.refuse(wrong());
+        }
+        found
+    }
+
+    fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
+        if !matches!(self.node.value, Value::Refused) {
+            self.refuse(format!("must be {wanted}"));
+        }
+        None
+    }
+}
+
+fn is_null(scalar: &Scalar) -> bool {
+    let written = !scalar.quoted && scalar.variables.is_empty();
+    written && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// Whether YAML reads a plain scalar as something else than a text.
+fn has_another_type(text: &str) -> bool {
+    let word = matches!(
+        text,
+        "" | "~"
+            | "null"
+            | "Null"
+            | "NULL"
+            | "true"
+            | "True"
+            | "TRUE"
+            | "false"
+            | "False"
+            | "FALSE"
+    );
+    let begins_as_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    let is_number = text.parse::<f64>().is_ok()
+        || text.starts_with("0x")
+        || text.starts_with("0o")
+        || matches!(text.trim_start_matches(['+', '-']), ".inf" | ".nan");
+    word || (begins_as_number && is_number)
+}

@@ -1,0 +1,342 @@
+//! A YAML document as a tree whose nodes know their line and column.
+//!
+//! Only plain YAML is read: one document of mappings, lists and scalars. Anchors, aliases, merge
+//! keys, tags and duplicate keys are refused: with them a text means something else than it shows.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use crate::contract::HostPattern;
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
+use zeroize::Zeroizing;
+
+use super::report::FileReport;
+
+/// Checked while the tree grows and without recursion, so what walks the tree may recurse.
+const MAX_DEPTH: usize = 128;
+/// A host pattern has at most 255 characters; no key is longer.
+const MAX_KEY_LENGTH: usize = 256;
+
+/// A line and a column, both from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+impl From<&Marker> for Place {
+    fn from(marker: &Marker) -> Self {
+        Self {
+            line: marker.line(),
+            column: marker.col() + 1,
+        }
+    }
+}
+
+/// A value and its place. It has no `Debug`: it may hold a secret.
+pub struct Node {
+    pub place: Place,
+    pub value: Value,
+}
+
+pub enum Value {
+    Scalar(Scalar),
+    Sequence(Vec<Node>),
+    Mapping(Mapping),
+    /// An error was reported already; no reader reports another one.
+    Refused,
+}
+
+#[derive(Default)]
+pub struct Mapping {
+    /// In the file's order; keys are unique.
+    pub entries: Vec<(Key, Node)>,
+    /// The keys that readers know, in the order in which they asked. `None`: no reader asked, or
+    /// the keys are the operator's.
+    pub claimed: RefCell<Option<Vec<&'static str>>>,
+}
+
+impl Mapping {
+    /// Marks a key as known.
+    pub fn claim(&self, key: &'static str) {
+        let mut claimed = self.claimed.borrow_mut();
+        let claimed = claimed.get_or_insert_default();
+        if !claimed.contains(&key) {
+            claimed.push(key);
+        }
+    }
+}
+
+/// A key of a mapping.
+pub struct Key {
+    /// Its text.
+    pub name: String,
+    /// Where it begins.
+    pub place: Place,
+}
+
+/// A value that is neither a list nor a mapping.
+#[derive(Default)]
+pub struct Scalar {
+    /// Its text, expanded.
+    pub text: Zeroizing<String>,
+    /// In quotes or a block: text, whatever it looks like.
+    pub quoted: bool,
+    /// The variables that were expanded in it.
+    pub variables: Vec<Variable>,
+}
+
+/// A variable that a scalar names.
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Whether it added nothing.
+    pub empty: bool,
+}
+
+/// The path of a key below a path.
+pub fn key_path(path: &str, key: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !key.is_empty() && key.bytes().all(plain) {
+        let dot = if path.is_empty() { "" } else { "." };
+        format!("{path}{dot}{key}")
+    } else {
+        format!("{path}[{key:?}]")
+    }
+}
+
+/// The document cannot be read further. An error was reported.
+pub struct Broken;
+
+/// Reads a document; `None` where it is empty.
+pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken> {
+    let mut parser = Parser::new_from_str(text);
+    let mut builder = Builder {
+        report,
+        frames: Vec::new(),
+        root: None,
+    };
+    while let Some(event) = parser.next_event() {
+        match event {
+            Ok((event, span)) => builder.event(event, span)?,
+            Err(error) => {
+                let place = Place::from(error.marker());
+                let message = match unquoted_star(text, place) {
+                    Some(advice) => advice,
+                    None => format!("is not YAML: {}", error.info()),
+                };
+                report.refuse(place, &builder.path(), message);
+                return Err(Broken);
+            }
+        }
+    }
+    Ok(builder.root)
+}
+
+/// What to do about a text at a place that begins with `*`: YAML takes it for an alias. It is
+/// repeated only where it is a host pattern, since anything else may be a secret.
+fn unquoted_star(text: &str, place: Place) -> Option<String> {
+    let line = text.lines().nth(place.line.checked_sub(1)?)?;
+    let from = line.char_indices().nth(place.column.checked_sub(1)?)?.0;
+    let rest = line.get(from..)?.strip_prefix('*')?;
+    let word = rest.split([' ', '\t', ',', ']', '}', '#']).next()?;
+    let example = match HostPattern::parse(&format!("*{word}")) {
+        Ok(pattern) => format!("write \"{pattern}\""),
+        Err(_) => "as in \"*.example.com\"".to_owned(),
+    };
+    Some(format!(
+        "what begins with * must stand in quotes: {example}"
+    ))
+}
+
+/// A collection that is still open.
+enum Frame {
+    Sequence {
+        place: Place,
+        items: Vec<Node>,
+    },
+    Mapping {
+        place: Place,
+        entries: Vec<(Key, Node)>,
+        lines: HashMap<String, usize>,
+        /// The key whose value comes next, and whether it may stay.
+        pending: Option<(Key, bool)>,
+    },
+}
+
+struct Builder<'a> {
+    report: FileReport<'a>,
+    frames: Vec<Frame>,
+    root: Option<Node>,
+}
+
+impl Builder<'_> {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Broken> {
+        let place = Place::from(&span.start);
+        match event {
+            Event::DocumentStart(_) if self.root.is_some() => {
+                self.stop(place, "a second document begins: one file holds one")
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_extras(place, anchor, tag.is_some());
+                self.scalar(place, text.into_owned(), style)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_extras(place, anchor, tag.is_some());
+                let items = Vec::new();
+                self.open(place, Frame::Sequence { place, items })
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_extras(place, anchor, tag.is_some());
+                let frame = Frame::Mapping {
+                    place,
+                    entries: Vec::new(),
+                    lines: HashMap::new(),
+                    pending: None,
+                };
+                self.open(place, frame)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                self.close();
+                Ok(())
+            }
+            Event::Alias(_) => {
+                self.refuse(place, "aliases are not read: write the value out");
+                self.expect_value(place)?;
+                self.add(place, Value::Refused);
+                Ok(())
+            }
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => Ok(()),
+        }
+    }
+
+    fn scalar(&mut self, place: Place, text: String, style: ScalarStyle) -> Result<(), Broken> {
+        if self.wants_key() {
+            return self.key(Key { name: text, place }, style == ScalarStyle::Plain);
+        }
+        let scalar = Scalar {
+            text: Zeroizing::new(text),
+            quoted: style != ScalarStyle::Plain,
+            variables: Vec::new(),
+        };
+        self.add(place, Value::Scalar(scalar));
+        Ok(())
+    }
+
+    fn key(&mut self, key: Key, plain: bool) -> Result<(), Broken> {
+        if key.name.len() > MAX_KEY_LENGTH {
+            let message = format!("a key is longer than {MAX_KEY_LENGTH} bytes");
+            return self.stop(key.place, &message);
+        }
+        let merge = plain && key.name == "<<";
+        let Some(Frame::Mapping { lines, pending, .. }) = self.frames.last_mut() else {
+            return Ok(());
+        };
+        let line = key.place.line;
+        let before = lines.insert(key.name.clone(), line);
+        let place = key.place;
+        *pending = Some((key, !merge && before.is_none()));
+        if merge {
+            self.refuse(place, "merge keys are not read: write the values out");
+        } else if let Some(before) = before {
+            self.refuse(place, &format!("stands here twice, first in line {before}"));
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, place: Place, frame: Frame) -> Result<(), Broken> {
+        self.expect_value(place)?;
+        if self.frames.len() >= MAX_DEPTH {
+            let message = format!("is nested deeper than {MAX_DEPTH}");
+            return self.stop(place, &message);
+        }
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        match self.frames.pop() {
+            Some(Frame::Sequence { place, items }) => self.add(place, Value::Sequence(items)),
+            Some(Frame::Mapping { place, entries, .. }) => {
+                let mapping = Mapping {
+                    entries,
+                    ..Mapping::default()
+                };
+                self.add(place, Value::Mapping(mapping));
+            }
+            None => {}
+        }
+    }
+
+    fn add(&mut self, place: Place, value: Value) {
+        let node = Node { place, value };
+        match self.frames.last_mut() {
+            None => self.root = Some(node),
+            Some(Frame::Sequence { items, .. }) => items.push(node),
+            Some(Frame::Mapping {
+                entries, pending, ..
+            }) => {
+                if let Some((key, true)) = pending.take() {
+                    entries.push((key, node));
+                }
+            }
+        }
+    }
+
+    fn wants_key(&self) -> bool {
+        matches!(
+            self.frames.last(),
+            Some(Frame::Mapping { pending: None, .. })
+        )
+    }
+
+    fn expect_value(&self, place: Place) -> Result<(), Broken> {
+        if self.wants_key() {
+            return self.stop(place, "a key must be a plain text");
+        }
+        Ok(())
+    }
+
+    fn refuse_extras(&self, place: Place, anchor: usize, tag: bool) {
+        if anchor != 0 {
+            self.refuse(place, "anchors are not read: write the value out");
+        }
+        if tag {
+            self.refuse(place, "tags are not read: write the value alone");
+        }
+    }
+
+    fn refuse(&self, place: Place, message: &str) {
+        self.report.refuse(place, &self.path(), message);
+    }
+
+    fn stop(&self, place: Place, message: &str) -> Result<(), Broken> {
+        self.refuse(place, message);
+        Err(Broken)
+    }
+
+    /// The path of what is being read.
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for frame in &self.frames {
+            match frame {
+                Frame::Sequence { items, .. } => {
+                    let _ = write!(path, "[{}]", items.len());
+                }
+                Frame::Mapping { pending, .. } => {
+                    if let Some((key, _)) = pending {
+                        path = key_path(&path, &key.name);
+                    }
+                }
+            }
+        }
+        path
+    }
+}

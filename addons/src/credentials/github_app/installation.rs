@@ -1,0 +1,250 @@
+//! What an installation of a GitHub App is asked for, and its answers.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use zeroize::Zeroizing;
+
+use crate::contract::{Container, Host, Repo};
+use crate::credentials::secret::{bearer_value, wipe};
+
+/// GitHub takes no more repositories for one token.
+const MAX_REPOS: usize = 500;
+
+/// An installation of a GitHub App, and what its tokens may do. No secret is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installation {
+    /// The App.
+    pub app_id: String,
+    /// Where it is installed.
+    pub installation_id: String,
+    /// The host of the API.
+    pub api: Host,
+    /// What stands before the API's paths: nothing, or `/api/v3`.
+    pub prefix: &'static str,
+    /// Sent with every request for a token: what is not named here is not granted.
+    pub permissions: BTreeMap<String, String>,
+}
+
+/// A token, and when it runs out.
+pub(super) struct Minted {
+    pub secret: Zeroizing<String>,
+    pub expires: OffsetDateTime,
+}
+
+impl Installation {
+    /// Asks whose installation it is: needed where a container has repositories of several
+    /// owners, since a request for a token names repositories without theirs.
+    pub(super) fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
+        self.request(Method::GET, "", jwt, Bytes::new())
+    }
+
+    /// The owner that [`Self::owner_request`] was answered with.
+    pub(super) fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
+        let answer = read(status, body)?;
+        let login = answer
+            .0
+            .get("account")
+            .and_then(|account| account.get("login"));
+        let login = login.and_then(Value::as_str).map(str::to_owned);
+        login.ok_or_else(|| "GitHub did not say whose installation it is".to_owned())
+    }
+
+    /// Asks for a token for these repositories and no others.
+    pub(super) fn token_request(
+        &self,
+        jwt: &str,
+        repos: &[&Repo],
+    ) -> Result<Request<Bytes>, String> {
+        let mut names: Vec<&str> = repos.iter().map(|repo| parts(repo).1).collect();
+        names.sort_unstable();
+        names.dedup();
+        // Without names it would be a token for all repositories of the installation.
+        if names.is_empty() {
+            return Err("no repository of the container belongs to the installation".to_owned());
+        }
+        if names.len() > MAX_REPOS {
+            return Err(format!("a token is for {MAX_REPOS} repositories at most"));
+        }
+        let body = json!({ "repositories": names, "permissions": self.permissions });
+        let body = Bytes::from(body.to_string());
+        self.request(Method::POST, "/access_tokens", jwt, body)
+    }
+
+    /// The token that GitHub answered with. One that reaches further than the container's own
+    /// repositories is not used.
+    pub(super) fn minted(
+        &self,
+        container: &Container,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<Minted, String> {
+        let answer = read(status, body)?;
+        let text = |key| answer.0.get(key).and_then(Value::as_str);
+        let reached = answer.0.get("repositories").and_then(Value::as_array);
+        let is_own = |repo: &Value| {
+            let name = repo.get("full_name").and_then(Value::as_str);
+            name.is_some_and(|name| container.repos.iter().any(|own| own.is(name)))
+        };
+        // What is not said may be all of them.
+        let within = reached.is_some_and(|repos| !repos.is_empty() && repos.iter().all(is_own));
+        if !within || text("repository_selection") != Some("selected") {
+            return Err(
+                "GitHub did not say that the token is for the container's repositories alone; it is not used"
+                    .to_owned(),
+            );
+        }
+        let secret = text("token").ok_or("GitHub's answer holds no token")?;
+        let expires = text("expires_at").and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
+        Ok(Minted {
+            secret: Zeroizing::new(secret.to_owned()),
+            expires: expires.ok_or("GitHub did not say when the token runs out")?,
+        })
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        jwt: &str,
+        body: Bytes,
+    ) -> Result<Request<Bytes>, String> {
+        let unusable = |_| "the installation's id cannot stand in a URL".to_owned();
+        let (api, prefix, id) = (&self.api, self.prefix, &self.installation_id);
+        Request::builder()
+            .method(method)
+            .uri(format!(
+                "https://{api}{prefix}/app/installations/{id}{path}"
+            ))
+            .header(AUTHORIZATION, bearer_value(jwt)?)
+            .header(ACCEPT, "application/vnd.github+json")
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, "unified-proxy")
+            .header("x-github-api-version", "2022-11-28")
+            .body(body)
+            .map_err(unusable)
+    }
+}
+
+/// The owners of a container's repositories, each once.
+pub(super) fn owners(container: &Container) -> Vec<&str> {
+    let mut owners: Vec<&str> = Vec::new();
+    for owner in container.repos.iter().map(|repo| parts(repo).0) {
+        if !owners.iter().any(|known| known.eq_ignore_ascii_case(owner)) {
+            owners.push(owner);
+        }
+    }
+    owners
+}
+
+/// The repositories of one owner.
+pub(super) fn repos_of<'c>(container: &'c Container, owner: &str) -> Vec<&'c Repo> {
+    let of_owner = |repo: &&Repo| parts(repo).0.eq_ignore_ascii_case(owner);
+    container.repos.iter().filter(of_owner).collect()
+}
+
+fn parts(repo: &Repo) -> (&str, &str) {
+    repo.name.split_once('/').unwrap_or(("", &repo.name))
+}
+
+/// What GitHub answered, a token perhaps. Wiped when it goes; no `Debug`.
+struct Answer(Value);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+fn read(status: StatusCode, body: &[u8]) -> Result<Answer, String> {
+    if !status.is_success() {
+        return Err(format!(
+            "GitHub answered {}{}",
+            status.as_u16(),
+            advice(status)
+        ));
+    }
+    let answer = serde_json::from_slice(body).map(Answer);
+    answer.map_err(|_| "GitHub's answer is not JSON".to_owned())
+}
+
+fn advice(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => ": check app_id, the private key and the clock",
+        403 | 404 => ": check installation_id, and that the App is installed there",
+        422 => ": the App lacks a permission, or is not installed for a repository",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::registration;
+
+    #[test]
+    fn owners_are_the_same_in_any_case_and_have_all_their_repositories() {
+        let mut registration = registration("web");
+        let repo = |name: &str| Repo {
+            name: name.into(),
+            max_receive_pack_bytes: None,
+        };
+        registration.repos = ["acme/web", "Acme/api", "other/web"].map(repo).into();
+        let container = Container::new(registration);
+        assert_eq!(owners(&container), ["acme", "other"]);
+        let names = |owner| {
+            let repos = repos_of(&container, owner);
+            repos.iter().map(|repo| &*repo.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("ACME"), ["acme/web", "Acme/api"]);
+        assert_eq!(names("other"), ["other/web"]);
+    }
+
+    #[test]
+    fn a_token_whose_reach_is_not_told_is_not_used() {
+        let installation = Installation {
+            app_id: "1".to_owned(),
+            installation_id: "2".to_owned(),
+            api: Host::parse("api.github.com").unwrap(),
+            prefix: "",
+            permissions: BTreeMap::new(),
+        };
+        let mut registration = registration("web");
+        registration.repos = vec![Repo {
+            name: "acme/web".into(),
+            max_receive_pack_bytes: None,
+        }];
+        let container = Container::new(registration);
+        let own = json!([{ "full_name": "Acme/Web" }]);
+        let mut good = json!({
+            "token": "ghs_1", "expires_at": "2100-01-01T00:00:00Z",
+            "repository_selection": "selected", "repositories": own,
+        });
+        let minted = |answer: &Value| {
+            let body = answer.to_string();
+            installation.minted(&container, StatusCode::CREATED, body.as_bytes())
+        };
+        assert!(minted(&good).is_ok());
+        for (key, other) in [
+            ("repositories", Value::Null),
+            ("repositories", json!([])),
+            ("repositories", json!([{ "id": 1 }])),
+            (
+                "repositories",
+                json!([{ "full_name": "acme/web" }, { "id": 1 }]),
+            ),
+            ("repositories", json!([{ "full_name": "acme/api" }])),
+            ("repository_selection", Value::Null),
+            ("repository_selection", json!("all")),
+        ] {
+            let kept = std::mem::replace(&mut good[key], other);
+            assert!(minted(&good).is_err(), "{good}");
+            good[key] = kept;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The `github_app` key of an entry in `credentials.yaml`.
+
+use std::collections::BTreeMap;
+
+use super::Installation;
+use crate::contract::Host;
+use crate::contract::settings::Setting;
+use crate::credentials::{SecretReader, SecretSetting};
+use crate::forges::ForgeHosts;
+
+const ACCESS: [(&str, &str); 3] = [("read", "read"), ("write", "write"), ("admin", "admin")];
+
+/// A GitHub App installation that mints a token for each lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppSettings {
+    /// What is asked for tokens.
+    pub installation: Installation,
+    /// The App's RSA key in PEM.
+    pub private_key: SecretSetting,
+}
+
+impl AppSettings {
+    /// Reads the settings for hosts that must all be those of one forge.
+    pub(in crate::credentials) fn read<'a>(
+        at: &Setting<'a>,
+        hosts: &[(Host, u16)],
+        forges: &[ForgeHosts],
+        secrets: &SecretReader<'a>,
+    ) -> Option<Self> {
+        let host = forge_of(hosts, forges);
+        let is_elsewhere = |(named, _): &&(Host, u16)| {
+            host.is_none_or(|host| host.all_hosts().all(|known| known != named))
+        };
+        if let Some((elsewhere, _)) = hosts.iter().find(is_elsewhere) {
+            // The token would be sent to it.
+            at.refuse(match host {
+            None => "none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml".to_owned(),
+            Some(host) => format!("{elsewhere} does not belong to {} in git.hosts of policy.yaml: an App is of one git host", host.host),
+        });
+        }
+        at.mapping(|fields| {
+            let [app_id, installation_id] = ["app_id", "installation_id"]
+                .map(|key| fields.need(key).and_then(|at| at.parse(id)));
+            let private_key = fields.need("private_key").and_then(|at| secrets.read(&at));
+            let reading = BTreeMap::from([("contents".to_owned(), "read".to_owned())]);
+            let permissions = fields.or("permissions", reading, |at| permissions(&at));
+            let (api, prefix) = api_of(host?);
+            Some(Self {
+                installation: Installation {
+                    app_id: app_id?,
+                    installation_id: installation_id?,
+                    api,
+                    prefix,
+                    permissions,
+                },
+                private_key: private_key?,
+            })
+        })?
+    }
+}
+
+fn permissions(at: &Setting<'_>) -> Option<BTreeMap<String, String>> {
+    let granted = at.entries()?.filter_map(|(key, access)| {
+        let access = access.one_of(&ACCESS)?;
+        Some((key.name.to_string(), access.to_owned()))
+    });
+    let granted: BTreeMap<_, _> = granted.collect();
+    if granted.is_empty() {
+        at.refuse("must grant something, such as contents: read");
+    }
+    Some(granted)
+}
+
+/// A number, or the client id that GitHub gives Apps as well: it becomes part of a path.
+fn id(text: &str) -> Result<String, &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
+    let valid = !text.is_empty() && text.bytes().all(fits);
+    valid
+        .then(|| text.to_owned())
+        .ok_or("must be an id of letters and digits")
+}
+
+/// The forge that some of the hosts belong to.
+fn forge_of<'f>(hosts: &[(Host, u16)], forges: &'f [ForgeHosts]) -> Option<&'f ForgeHosts> {
+    let is_named = |host: &Host| hosts.iter().any(|(named, _)| named == host);
+    forges.iter().find(|forge| forge.all_hosts().any(is_named))
+}
+
+/// An Enterprise server has its API under a path of its own host.
+fn api_of(forge: &ForgeHosts) -> (Host, &'static str) {
+    match &forge.api {
+        Some(api) if *api != forge.host => (api.clone(), ""),
+        _ => (forge.host.clone(), "/api/v3"),
+    }
+}

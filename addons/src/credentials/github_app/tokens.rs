@@ -1,0 +1,286 @@
+//! Installation tokens of a GitHub App: one for each lease, and gone with it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use parking_lot::Mutex;
+use time::OffsetDateTime;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::installation::{Minted, owners, repos_of};
+use super::{AppSettings, Installation, jwt};
+use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPorts};
+use crate::credentials::secret::wipe_bytes;
+use crate::credentials::{Fetched, Token, TokenSource};
+
+/// How long before its end a token is minted anew: GitHub's last an hour.
+const AHEAD: Duration = Duration::from_secs(300);
+/// How long a lease waits before it tries again what failed, or what GitHub refused.
+const BACK_OFF: Duration = Duration::from_secs(10);
+/// All that is asked for one token: less than a request may wait, so that the reason is told.
+const LIMIT: Duration = Duration::from_secs(25);
+
+/// One App installation. Lives over reloads, as the tokens of leases do.
+pub struct AppTokens {
+    /// Told apart from other installations in what a lease owns.
+    number: u64,
+    name: Arc<str>,
+    settings: AppSettings,
+    key: Arc<dyn SecretSource>,
+    ports: SystemPorts,
+    principal: Arc<System>,
+    owner: OnceLock<String>,
+}
+
+/// What a lease owns: its token of each installation.
+#[derive(Default)]
+struct OfLease(Mutex<HashMap<u64, Arc<Slot>>>);
+
+#[derive(Default)]
+struct Slot {
+    state: Mutex<State>,
+    /// Held by the one who mints.
+    minting: Arc<AsyncMutex<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<(Arc<Token>, OffsetDateTime)>,
+    minted: Option<Instant>,
+    failed: Option<(Instant, String)>,
+}
+
+impl AppTokens {
+    pub fn new(name: &str, settings: &AppSettings, ports: SystemPorts) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let principal = System {
+            name: "github_app",
+            hosts: vec![(settings.installation.api.clone(), 443)],
+            trust_private: false,
+        };
+        Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            name: name.into(),
+            settings: settings.clone(),
+            key: settings.private_key.source(&*ports.files),
+            ports,
+            principal: Arc::new(principal),
+            owner: OnceLock::new(),
+        }
+    }
+
+    /// Whether these are the tokens of such an entry.
+    pub fn is(&self, name: &str, settings: &AppSettings) -> bool {
+        *self.name == *name && self.settings == *settings
+    }
+
+    fn installation(&self) -> &Installation {
+        &self.settings.installation
+    }
+
+    fn slot(&self, container: &Container) -> Arc<Slot> {
+        let owned = container.state_or_init(OfLease::default);
+        let mut slots = owned.0.lock();
+        Arc::clone(slots.entry(self.number).or_default())
+    }
+
+    /// What a flow waits for that has no token at hand.
+    async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
+        let slot = self.slot(container);
+        let alone = Arc::clone(&slot.minting).lock_owned().await;
+        if let Some(answer) = slot.state.lock().answer() {
+            return answer;
+        }
+        let minted = self.start(alone, slot, Arc::clone(container)).await;
+        minted.unwrap_or_else(|_| Err("minting broke off".to_owned()))
+    }
+
+    /// On its own: clients that go away in the middle must not have us mint again and again.
+    fn start(
+        self: &Arc<Self>,
+        alone: OwnedMutexGuard<()>,
+        slot: Arc<Slot>,
+        container: Arc<Container>,
+    ) -> oneshot::Receiver<Fetched> {
+        let tokens = Arc::clone(self);
+        self.ports.tasks.run(async move {
+            let _alone = alone;
+            let minting = tokens.mint(&slot, &container);
+            let minted = container.ended().run_until_cancelled(minting).await;
+            minted.unwrap_or_else(|| Err("the container's lease ended".to_owned()))
+        })
+    }
+
+    async fn mint(&self, slot: &Slot, container: &Container) -> Fetched {
+        let asked = timeout(LIMIT, self.ask(container)).await;
+        let asked = asked.unwrap_or_else(|_| Err("GitHub did not answer in time".to_owned()));
+        let made = asked.and_then(|minted| {
+            let token = Token::new(&self.name, &minted.secret, [])?;
+            Ok((Arc::new(token), minted.expires))
+        });
+        let mut state = slot.state.lock();
+        match made {
+            Ok((token, expires)) => {
+                *state = State {
+                    token: Some((Arc::clone(&token), expires)),
+                    minted: Some(Instant::now()),
+                    failed: None,
+                };
+                Ok(token)
+            }
+            Err(why) => {
+                tracing::warn!(credential = %self.name, container = %container.id, "no installation token: {why}");
+                state.failed = Some((Instant::now(), why.clone()));
+                Err(why)
+            }
+        }
+    }
+
+    async fn ask(&self, container: &Container) -> Result<Minted, String> {
+        let jwt = self.jwt()?;
+        let repos = self.repos(container, &jwt).await?;
+        let request = self.installation().token_request(&jwt, &repos)?;
+        let (head, body) = self.send(request).await?.into_parts();
+        let minted = self.installation().minted(container, head.status, &body);
+        wipe_bytes(body);
+        minted
+    }
+
+    /// Those of the installation's owner. Whose it is need not be asked where a container has
+    /// repositories of one owner alone: GitHub's answer names what the token reaches.
+    async fn repos<'c>(
+        &self,
+        container: &'c Container,
+        jwt: &str,
+    ) -> Result<Vec<&'c Repo>, String> {
+        if let [owner] = owners(container).as_slice() {
+            return Ok(repos_of(container, owner));
+        }
+        if self.owner.get().is_none() {
+            let request = self.installation().owner_request(jwt)?;
+            let response = self.send(request).await?;
+            let owner = self
+                .installation()
+                .owner(response.status(), response.body())?;
+            // Two that ask at once are told the same.
+            let _ = self.owner.set(owner);
+        }
+        let owner = self.owner.get().map_or("", String::as_str);
+        Ok(repos_of(container, owner))
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let sent = self.ports.outbound.send(&self.principal, request).await;
+        sent.map_err(|error| error.to_string())
+    }
+
+    /// The App's own token, with which it asks for others.
+    fn jwt(&self) -> Result<Zeroizing<String>, String> {
+        let pem = self.key.read()?;
+        jwt::signed(&self.installation().app_id, &pem, OffsetDateTime::now_utc())
+    }
+}
+
+impl State {
+    fn left(&self) -> Option<time::Duration> {
+        let (_, expires) = self.token.as_ref()?;
+        Some(*expires - OffsetDateTime::now_utc())
+    }
+
+    fn to_send(&self) -> Option<Arc<Token>> {
+        let (token, _) = self.token.as_ref()?;
+        let lives = self.left().is_some_and(time::Duration::is_positive);
+        lives.then(|| Arc::clone(token))
+    }
+
+    /// Whether another one should be minted before this one's end.
+    fn is_due(&self) -> bool {
+        self.left().is_some_and(|left| left < AHEAD) && self.must_wait().is_none()
+    }
+
+    /// What a flow is told that asks for a token, unless minting could give it one.
+    fn answer(&self) -> Option<Fetched> {
+        let token = self.to_send().map(Ok);
+        token.or_else(|| self.must_wait().map(Err))
+    }
+
+    fn must_wait(&self) -> Option<String> {
+        let (at, why) = self.failed.as_ref()?;
+        (at.elapsed() < BACK_OFF).then(|| why.clone())
+    }
+}
+
+/// What the chain asks.
+pub struct AppSource(pub Arc<AppTokens>);
+
+impl TokenSource for AppSource {
+    /// A token without repositories would be one for all of them.
+    fn is_for(&self, container: &Container) -> bool {
+        !container.repos.is_empty()
+    }
+
+    fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>> {
+        let slot = self.0.slot(container);
+        let (token, is_due) = {
+            let state = slot.state.lock();
+            (state.to_send()?, state.is_due())
+        };
+        // Asked once more alone: another flow's may have come meanwhile.
+        if is_due
+            && let Ok(alone) = Arc::clone(&slot.minting).try_lock_owned()
+            && slot.state.lock().is_due()
+        {
+            self.0.start(alone, slot, Arc::clone(container));
+        }
+        Some(token)
+    }
+
+    fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched> {
+        Box::pin(self.0.wait(container))
+    }
+
+    fn refused(&self, container: &Container, token: &Arc<Token>) {
+        let slot = self.0.slot(container);
+        let mut state = slot.state.lock();
+        let is_young = state.minted.is_some_and(|at| at.elapsed() < BACK_OFF);
+        let is_this = matches!(&state.token, Some((own, _)) if Arc::ptr_eq(own, token));
+        if is_this && !is_young {
+            state.token = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_lives_is_lent_while_the_next_one_is_minted() {
+        each_row(
+            [
+                (AHEAD * 2, true, false),
+                (AHEAD / 2, true, true),
+                (Duration::ZERO, false, true),
+            ],
+            |(left, lent, due)| {
+                let token = Arc::new(Token::new("app", "ghs_1", []).unwrap());
+                let mut state = State {
+                    token: Some((token, OffsetDateTime::now_utc() + left)),
+                    ..State::default()
+                };
+                assert_eq!((state.to_send().is_some(), state.is_due()), (lent, due));
+                state.failed = Some((Instant::now(), "why".to_owned()));
+                assert!(!state.is_due());
+                assert_eq!(state.answer().unwrap().is_ok(), lent);
+            },
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! The `oauth` key of an entry in `credentials.yaml`.
+
+use std::path::PathBuf;
+
+use super::{Login, Provider, TokenUrl};
+use crate::contract::settings::{Fields, Setting};
+use crate::credentials::{SecretReader, SecretSetting};
+
+const PROVIDERS: [(&str, Provider); 5] = [
+    ("codex", Provider::Codex),
+    ("gemini", Provider::Gemini),
+    ("opencode", Provider::OpenCode),
+    ("claude", Provider::Claude),
+    ("generic", Provider::Generic),
+];
+
+/// The entry of OpenCode's file that is used where none is named.
+const OPENCODE_ENTRY: &str = "openai";
+
+/// A login that is kept in a token file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OauthSettings {
+    /// How its tokens are stored and refreshed.
+    pub login: Login,
+    /// The file, which is rewritten after each refresh.
+    pub token_file: PathBuf,
+    /// Sent with each refresh, where the application has one.
+    pub client_secret: Option<SecretSetting>,
+}
+
+impl OauthSettings {
+    pub(in crate::credentials) fn read<'a>(
+        at: &Setting<'a>,
+        secrets: &SecretReader<'a>,
+    ) -> Option<Self> {
+        at.mapping(|fields| {
+            let token_file = fields
+                .need("token_file")
+                .and_then(|at| secrets.read_file(&at));
+            let provider = fields.need("provider").and_then(|at| at.one_of(&PROVIDERS));
+            let client_secret = fields
+                .find("client_secret")
+                .and_then(|at| secrets.read(&at));
+            let scopes = fields.list("scopes", |at| at.text().map(str::to_owned));
+            let provider = provider?;
+            let entry = match provider {
+                Provider::OpenCode => fields.or("entry", OPENCODE_ENTRY, |at| at.text()),
+                _ => OPENCODE_ENTRY,
+            };
+            let text = |at: Setting<'_>| at.text().map(str::to_owned);
+            let url = |at: Setting<'_>| at.parse(TokenUrl::parse);
+            let known_url = provider
+                .token_url()
+                .and_then(|url| TokenUrl::parse(url).ok());
+            let token_url = known_or_given(fields, "token_url", known_url, url);
+            let known_id = provider.client_id().map(str::to_owned);
+            let client_id = known_or_given(fields, "client_id", known_id, text);
+            Some(Self {
+                login: Login {
+                    provider,
+                    token_url: token_url?,
+                    client_id: client_id?,
+                    scopes,
+                    entry: entry.to_owned(),
+                },
+                token_file: token_file?,
+                client_secret,
+            })
+        })?
+    }
+}
+
+/// What the provider knows by itself may be given all the same; else it must be.
+fn known_or_given<'a, T>(
+    fields: &Fields<'a>,
+    key: &'static str,
+    known: Option<T>,
+    read: impl FnOnce(Setting<'a>) -> Option<T>,
+) -> Option<T> {
+    match known {
+        Some(known) => Some(fields.or(key, known, read)),
+        None => fields.need(key).and_then(read),
+    }
+}

@@ -1,0 +1,293 @@
+//! What is known of a login, and what follows from it: send its token, wait, or refresh.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use time::OffsetDateTime;
+use zeroize::Zeroizing;
+
+use super::{Refusal, TokenFile, Tokens};
+use crate::contract::FileVersion;
+use crate::credentials::{Fetched, Token};
+
+/// How long before its end a token is refreshed: requests under way outlive it.
+const AHEAD: Duration = Duration::from_secs(300);
+/// A token that was refreshed is not refreshed again any sooner unless it ran out: a host that
+/// answers 401 to everything must not make us hammer the token endpoint. Twice as long after each
+/// refresh that a 401 brought about in vain.
+const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
+/// How long a token is used before its file is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The first and the longest wait after a refresh that failed for the time being.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// How many tokens that were replaced are still known in responses.
+const MAX_REPLACED: usize = 4;
+
+/// What is known of the file, the tokens in use, and how the last refresh went.
+#[derive(Default)]
+pub struct LoginState {
+    pub looked: Option<Instant>,
+    /// Why the file cannot be read: nothing is lent then.
+    pub unreadable: Option<String>,
+    pub seen: Option<Seen>,
+    pub held: Option<Held>,
+    /// Whether the tokens in use are still to be written to the file.
+    pub owed: bool,
+    pub failed: Option<Failed>,
+    replaced: Vec<Replaced>,
+}
+
+/// The file as it was read or written last.
+pub struct Seen {
+    pub version: FileVersion,
+    pub tokens: Tokens,
+}
+
+/// The tokens in use.
+pub struct Held {
+    pub file: TokenFile,
+    pub tokens: Tokens,
+    /// Ready to be sent, where there is one that can be.
+    pub token: Option<Arc<Token>>,
+    /// When it was refreshed by us.
+    pub refreshed: Option<Instant>,
+    /// Whether a host answered 401 to it.
+    pub refused: bool,
+    pub min_age: Duration,
+}
+
+/// Why there is no new token, and until when none is asked for.
+pub struct Failed {
+    why: String,
+    permanent: bool,
+    pub until: Instant,
+    pub wait: Duration,
+}
+
+/// A token that is no longer lent and may still work.
+struct Replaced {
+    secret: Zeroizing<String>,
+    expires: Option<OffsetDateTime>,
+}
+
+impl Held {
+    /// Tokens as a file has them.
+    pub fn of(file: TokenFile, tokens: Tokens, token: Option<Arc<Token>>) -> Self {
+        Self {
+            file,
+            tokens,
+            token,
+            refreshed: None,
+            refused: false,
+            min_age: MIN_AGE.0,
+        }
+    }
+
+    fn replaced(&self) -> Option<Replaced> {
+        let (secret, expires) = (self.tokens.access.clone()?, self.tokens.expires);
+        Some(Replaced { secret, expires })
+    }
+
+    fn left(&self) -> Option<time::Duration> {
+        let expires = self.tokens.expires?;
+        Some(expires - OffsetDateTime::now_utc())
+    }
+
+    fn lives(&self) -> bool {
+        self.token.is_some() && self.left().is_none_or(time::Duration::is_positive)
+    }
+
+    fn is_young(&self) -> bool {
+        self.refreshed.is_some_and(|at| at.elapsed() < self.min_age)
+    }
+}
+
+impl LoginState {
+    /// Whether the file was looked at just now.
+    pub fn is_fresh(&self) -> bool {
+        self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
+    }
+
+    /// Whether the file can be read and written, and nobody has to log in anew.
+    pub fn is_well(&self) -> bool {
+        self.unreadable.is_none() && self.failed.is_none()
+    }
+
+    /// The token to send as things are. One that a host refused only where it cannot be
+    /// refreshed just now, and not where it never will be.
+    pub fn to_send(&self) -> Option<Arc<Token>> {
+        let held = self.held.as_ref().filter(|held| held.lives())?;
+        let is_lost = self.failed.as_ref().is_some_and(|failed| failed.permanent);
+        let waits = held.is_young() || (self.must_wait().is_some() && !is_lost);
+        let may_send = self.unreadable.is_none() && (!held.refused || waits);
+        held.token.clone().filter(|_| may_send)
+    }
+
+    /// Whether there is something to do for these tokens now: refresh them, or write them.
+    pub fn is_due(&self) -> bool {
+        let Some(held) = &self.held else {
+            return false;
+        };
+        let is_near = held.left().is_some_and(|left| left < AHEAD);
+        let is_old = !held.lives() || ((held.refused || is_near) && !held.is_young());
+        let may_try = self.unreadable.is_none() && self.must_wait().is_none();
+        may_try && (self.owed || is_old)
+    }
+
+    /// What a flow is told that asks for a token, unless a refresh could give it one.
+    pub fn answer(&self) -> Option<Fetched> {
+        let why_not = || self.unreadable.as_deref().or(self.must_wait());
+        let token = self.to_send().map(Ok);
+        token.or_else(|| why_not().map(|why| Err(why.to_owned())))
+    }
+
+    /// Why no refresh is tried now.
+    fn must_wait(&self) -> Option<&str> {
+        let failed = self.failed.as_ref()?;
+        let waits = failed.permanent || Instant::now() < failed.until;
+        waits.then_some(&failed.why)
+    }
+
+    /// The tokens that may still come back in a response once there is another one.
+    pub fn earlier(&self) -> Vec<Zeroizing<String>> {
+        let now = OffsetDateTime::now_utc();
+        let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);
+        let used = self.held.as_ref().and_then(Held::replaced);
+        let all = used.iter().chain(&self.replaced).filter(may_work);
+        all.map(|old| old.secret.clone()).collect()
+    }
+
+    /// Takes other tokens into use.
+    fn hold(&mut self, held: Held) {
+        let before = self.held.replace(held);
+        if let Some(replaced) = before.as_ref().and_then(Held::replaced) {
+            self.replaced.insert(0, replaced);
+            self.replaced.truncate(MAX_REPLACED);
+        }
+    }
+
+    /// Somebody logged in: what was wrong with the old login is forgotten.
+    pub fn begin(&mut self, held: Held) {
+        self.hold(held);
+        self.owed = false;
+        self.failed = None;
+    }
+
+    /// Tokens after a refresh, that the file does not have yet.
+    pub fn renew(&mut self, mut held: Held) {
+        let before = self.held.as_ref();
+        let in_vain = before.filter(|before| before.refused && before.refreshed.is_some());
+        held.min_age = in_vain.map_or(MIN_AGE.0, |before| (before.min_age * 2).min(MIN_AGE.1));
+        held.refreshed = Some(Instant::now());
+        self.hold(held);
+        self.owed = true;
+    }
+
+    /// The file has the tokens in use.
+    pub fn wrote(&mut self, version: FileVersion) {
+        let Some(held) = &self.held else { return };
+        let tokens = held.tokens.clone();
+        self.seen = Some(Seen { version, tokens });
+        self.owed = false;
+        if held.token.is_some() {
+            self.failed = None;
+        }
+    }
+
+    /// Nothing is tried for a while; for good, until somebody logs in.
+    pub fn failed(&mut self, refusal: Refusal) {
+        let before = self.failed.as_ref().map(|failed| failed.wait);
+        let (first, longest) = BACK_OFF;
+        let wait = before.map_or(first, |wait| (wait * 2).min(longest));
+        self.failed = Some(Failed {
+            why: refusal.why,
+            permanent: refusal.permanent,
+            until: Instant::now() + wait,
+            wait,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    fn held(secret: &str, expires: Option<OffsetDateTime>) -> Held {
+        let tokens = Tokens {
+            access: Some(Zeroizing::new(secret.to_owned())),
+            refresh: None,
+            expires,
+            account: None,
+        };
+        let token = Token::new("login", secret, []).unwrap();
+        let file = TokenFile::parse(b"{}").unwrap();
+        Held::of(file, tokens, Some(Arc::new(token)))
+    }
+
+    /// A 401, so many seconds after the token was got; answers whether it is refreshed.
+    fn refused_after(known: &mut LoginState, seconds: u64) -> bool {
+        let held = known.held.as_mut().unwrap();
+        held.refused = true;
+        held.refreshed = Instant::now().checked_sub(Duration::from_secs(seconds));
+        known.owed = false;
+        assert_ne!(known.to_send().is_some(), known.is_due());
+        known.is_due()
+    }
+
+    #[test]
+    fn refreshes_that_401s_bring_about_in_vain_become_ever_rarer() {
+        let mut known = LoginState::default();
+        known.begin(held("first", None));
+        known.held.as_mut().unwrap().refused = true;
+        assert!(known.is_due(), "the first one counts");
+        known.renew(held("again", None));
+        for wait in [30, 60, 120, 240, 480, 960, 1920, 3600, 3600] {
+            assert!(!refused_after(&mut known, wait - 1), "{wait}");
+            assert!(refused_after(&mut known, wait), "{wait}");
+            known.renew(held("again", None));
+        }
+        known.renew(held("one that no host had refused before", None));
+        assert!(refused_after(&mut known, 30));
+    }
+
+    #[test]
+    fn tokens_that_were_replaced_and_may_still_work_are_remembered() {
+        let now = OffsetDateTime::now_utc();
+        let mut known = LoginState::default();
+        known.begin(held("over", Some(now - AHEAD)));
+        known.renew(held("lives", Some(now + AHEAD)));
+        known.begin(held("used", None));
+        let remembered = |known: &LoginState| {
+            known
+                .earlier()
+                .iter()
+                .map(|s| s.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(remembered(&known), ["used", "lives"]);
+        for _ in 0..9 {
+            known.renew(held("again", None));
+        }
+        assert_eq!(remembered(&known).len(), 1 + MAX_REPLACED);
+    }
+
+    #[test]
+    fn a_token_that_lives_is_sent_while_it_is_refreshed_and_one_that_ran_out_is_not() {
+        let now = OffsetDateTime::now_utc();
+        each_row(
+            [
+                (AHEAD * 2, true, false),
+                (AHEAD / 2, true, true),
+                (Duration::ZERO, false, true),
+            ],
+            |(left, sent, due)| {
+                let mut known = LoginState::default();
+                known.begin(held("token", Some(now + left)));
+                let found = (known.to_send().is_some(), known.is_due());
+                assert_eq!(found, (sent, due), "{left:?}");
+            },
+        );
+    }
+}

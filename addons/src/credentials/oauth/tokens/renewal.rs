@@ -1,0 +1,197 @@
+//! Refreshes a login: one request to its token endpoint, and the new tokens in its file.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use time::OffsetDateTime;
+use zeroize::Zeroizing;
+
+use super::OauthTokens;
+use crate::contract::Replacement;
+use crate::credentials::oauth::{Refusal, TokenFile};
+use crate::credentials::secret::wipe_bytes;
+
+/// What a refresh sends, and what it needs once it is answered.
+pub(super) struct RefreshRequest {
+    pub(super) request: Request<Bytes>,
+    pub(super) sent: Zeroizing<String>,
+    /// Created before the tokens are asked for: refresh tokens often work once, and one whose
+    /// successor cannot be stored must not be spent.
+    pub(super) replacement: Box<dyn Replacement>,
+}
+
+impl OauthTokens {
+    /// Refreshes, one at a time for all processes that share the file: the next one finds these
+    /// tokens in it, and asks for none.
+    pub(super) async fn renew(self: &Arc<Self>) {
+        let (files, file) = (Arc::clone(&self.ports.files), self.file.clone());
+        let locked = self.ports.tasks.run_blocking(move || files.lock(&file));
+        let _lock = match locked.await {
+            Ok(Ok(lock)) => lock,
+            Ok(Err(why)) => return self.failed(transient(why)),
+            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
+        };
+        let prepared = self.aside(self.at_file().await, Self::prepare).await;
+        let request = match prepared {
+            Ok(Ok(Some(request))) => request,
+            Ok(Ok(None)) => return,
+            Ok(Err(why)) => return self.failed(transient(why)),
+            Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
+        };
+        let RefreshRequest {
+            request,
+            sent,
+            replacement,
+        } = request;
+        let response = match self.ports.outbound.send(&self.principal, request).await {
+            Ok(response) => response,
+            Err(error) => return self.failed(transient(error.to_string())),
+        };
+        let keep = move |tokens: &Self| tokens.keep(&sent, replacement, response);
+        if self.aside(self.at_file().await, keep).await.is_err() {
+            self.failed(transient("the refresh broke off".to_owned()));
+        }
+    }
+
+    /// What to ask for, if it is due. Tokens that the file does not have yet are written first:
+    /// no others are asked for while these could be lost. Blocks.
+    pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
+        self.look();
+        let (refresh, owed) = {
+            let known = self.known.lock();
+            let Some(held) = known.held.as_ref().filter(|_| known.is_due()) else {
+                return Ok(None);
+            };
+            (held.tokens.refresh.clone(), known.owed)
+        };
+        let path = &self.settings.token_file;
+        let replacement = self.ports.files.replace(path).map_err(|error| {
+            let path = path.display();
+            format!("{path} cannot be rewritten, so it is not refreshed: {error}")
+        })?;
+        if owed {
+            self.write(replacement);
+            return Ok(None);
+        }
+        let sent = refresh.ok_or("there is no refresh token: log in with the tool again")?;
+        let secret = self.client_secret.as_ref();
+        let secret = secret.map(|source| source.read()).transpose()?;
+        let secret = secret.as_ref().map(|secret| secret.as_str());
+        let request = self.login().refresh_request(&sent, secret)?;
+        Ok(Some(RefreshRequest {
+            request,
+            sent,
+            replacement,
+        }))
+    }
+
+    /// Keeps the new tokens, in memory in any case: the old refresh token may work no more. Blocks.
+    pub(super) fn keep(
+        &self,
+        sent: &str,
+        replacement: Box<dyn Replacement>,
+        response: Response<Bytes>,
+    ) {
+        self.look();
+        let (head, body) = response.into_parts();
+        let refreshed = self.refreshed(sent, head.status, &body);
+        wipe_bytes(body);
+        let renewed = refreshed.and_then(|file| match file {
+            Some(file) => self.ready(file).map(Some).map_err(transient),
+            None => Ok(None),
+        });
+        match renewed {
+            Ok(Some((held, usable))) => {
+                self.known.lock().renew(held);
+                self.write(replacement);
+                if let Err(why) = usable {
+                    let why = format!("the token endpoint's answer cannot be used: {why}");
+                    self.failed(transient(why));
+                }
+            }
+            Ok(None) => {
+                tracing::info!(credential = %self.name, "somebody logged in anew during a refresh");
+            }
+            Err(refusal) => self.failed(refusal),
+        }
+    }
+
+    /// The file with the new tokens. None where the file is that of another login by now: what
+    /// was asked for belongs to the old one.
+    pub(super) fn refreshed(
+        &self,
+        sent: &str,
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<Option<TokenFile>, Refusal> {
+        let known = self.known.lock();
+        let seen = known.seen.as_ref().and_then(|s| s.tokens.refresh.as_ref());
+        let is_same = seen.is_some_and(|seen| seen.as_str() == sent);
+        let Some(held) = known.held.as_ref().filter(|_| is_same) else {
+            return Ok(None);
+        };
+        let now = OffsetDateTime::now_utc();
+        self.login()
+            .refreshed(&held.file, status, body, now)
+            .map(Some)
+    }
+
+    /// Writes the tokens in use to the file. Blocks.
+    pub(super) fn write(&self, mut replacement: Box<dyn Replacement>) {
+        let text = match &self.known.lock().held {
+            Some(held) => held.file.text(),
+            None => return,
+        };
+        let filled = replacement.fill(text.as_bytes());
+        // Once more right before it is replaced: the disk may have taken its time.
+        self.look();
+        let unreadable = {
+            let known = self.known.lock();
+            if !known.owed {
+                return;
+            }
+            known.unreadable.clone()
+        };
+        let written = match (filled, unreadable) {
+            (Ok(()), None) => replacement.commit().map_err(|error| error.to_string()),
+            (Err(error), _) => Err(error.to_string()),
+            (_, Some(why)) => Err(why),
+        };
+        match written {
+            Ok(version) => {
+                self.known.lock().wrote(version);
+                self.count("ok");
+            }
+            Err(why) => {
+                let path = self.settings.token_file.display();
+                self.failed(transient(format!(
+                    "{path} could not be rewritten, and the new tokens are lost with this process: {why}"
+                )));
+            }
+        }
+    }
+
+    fn failed(&self, refusal: Refusal) {
+        let (name, why) = (&self.name, &refusal.why);
+        tracing::warn!(credential = %name, permanent = refusal.permanent, "not refreshed: {why}");
+        self.count(if refusal.permanent {
+            "refused"
+        } else {
+            "failed"
+        });
+        self.known.lock().failed(refusal);
+    }
+
+    fn count(&self, outcome: &str) {
+        let provider = self.login().provider.as_str();
+        self.refreshes.with_label_values(&[provider, outcome]).inc();
+    }
+}
+
+fn transient(why: String) -> Refusal {
+    Refusal {
+        permanent: false,
+        why,
+    }
+}

@@ -1,0 +1,273 @@
+//! What becomes of the tokens and of their file, whoever else is at it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use prometheus::Opts;
+use serde_json::{Value, json};
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+
+use super::renewal::RefreshRequest;
+use super::*;
+use crate::contract::{Outbound, OutboundError};
+use crate::credentials::oauth::{Provider, TokenUrl};
+use crate::fixtures::container;
+use crate::fixtures::ports::{MemoryFiles, TestTasks};
+
+const PATH: &str = "/logins/token.json";
+
+struct Fixture {
+    files: MemoryFiles,
+    endpoint: Arc<Endpoint>,
+    tokens: Arc<OauthTokens>,
+}
+
+/// A token endpoint that answers once it is let.
+struct Endpoint {
+    asked: AtomicUsize,
+    answers: Semaphore,
+}
+
+impl Default for Endpoint {
+    fn default() -> Self {
+        Self {
+            asked: AtomicUsize::new(0),
+            answers: Semaphore::new(0),
+        }
+    }
+}
+
+impl Outbound for Endpoint {
+    fn send<'a>(
+        &'a self,
+        _: &'a Arc<System>,
+        _: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
+        Box::pin(async {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let answer = self.answers.acquire().await;
+            answer.unwrap().forget();
+            let body =
+                json!({ "access_token": "second", "refresh_token": "rotated", "expires_in": 3600 });
+            Ok(Response::new(Bytes::from(body.to_string())))
+        })
+    }
+
+    fn look_up<'a>(
+        &'a self,
+        _: &'a Arc<Container>,
+        _: Request<Bytes>,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, OutboundError>> {
+        unreachable!("tokens are nobody's look-up");
+    }
+}
+
+fn settings(path: &str) -> OauthSettings {
+    OauthSettings {
+        login: Login {
+            provider: Provider::Generic,
+            token_url: TokenUrl::parse("https://login.example.com/token").unwrap(),
+            client_id: "client".to_owned(),
+            scopes: Vec::new(),
+            entry: String::new(),
+        },
+        token_file: path.into(),
+        client_secret: None,
+    }
+}
+
+/// Tokens that ran out.
+fn file(name: &str) -> String {
+    let tokens = json!({
+        "access_token": name, "refresh_token": format!("refresh-{name}"), "expires_at": 1,
+    });
+    tokens.to_string()
+}
+
+fn start() -> Fixture {
+    let (files, endpoint) = (MemoryFiles::default(), Arc::new(Endpoint::default()));
+    files.write(Path::new(PATH), file("first"));
+    let opts = Opts::new("refreshes", "refreshes");
+    let refreshes = IntCounterVec::new(opts, &["provider", "outcome"]).unwrap();
+    let ports = SystemPorts {
+        outbound: Arc::clone(&endpoint) as _,
+        files: Arc::new(files.clone()),
+        tasks: Arc::new(TestTasks),
+    };
+    let tokens = OauthTokens::new("login", &settings(PATH), ports, refreshes, &[]);
+    Fixture {
+        files,
+        endpoint,
+        tokens: Arc::new(tokens),
+    }
+}
+
+impl Fixture {
+    fn prepare(&self) -> RefreshRequest {
+        self.tokens.prepare().unwrap().unwrap()
+    }
+
+    fn answer(&self, request: RefreshRequest, access: &str) {
+        let body =
+            json!({ "access_token": access, "refresh_token": "rotated", "expires_in": 3600 });
+        let response = Response::new(Bytes::from(body.to_string()));
+        self.tokens
+            .keep(&request.sent, request.replacement, response);
+    }
+
+    fn write(&self, name: &str) {
+        self.files.write(Path::new(PATH), file(name));
+    }
+
+    fn in_file(&self, key: &str) -> String {
+        let text = self.files.text(Path::new(PATH)).unwrap();
+        let file: Value = serde_json::from_slice(&text).unwrap();
+        file[key].as_str().unwrap().to_owned()
+    }
+
+    fn in_use(&self) -> String {
+        let known = self.tokens.known.lock();
+        let access = known.held.as_ref().unwrap().tokens.access.clone();
+        access.unwrap().to_string()
+    }
+
+    fn is_lent(&self) -> bool {
+        self.tokens.known.lock().to_send().is_some()
+    }
+
+    /// Ends a back-off and returns how long it was.
+    fn wait(&self) -> Duration {
+        let mut known = self.tokens.known.lock();
+        let failed = known.failed.as_mut().unwrap();
+        failed.until = Instant::now();
+        failed.wait
+    }
+}
+
+#[test]
+fn a_backup_or_another_mode_during_a_refresh_loses_no_token() {
+    let login = start();
+    let request = login.prepare();
+    login.files.touch(Path::new(PATH));
+    login.tokens.look();
+    login.answer(request, "second");
+    assert_eq!(login.in_file("refresh_token"), "rotated");
+    assert!(login.is_lent());
+}
+
+#[test]
+fn a_login_during_a_refresh_is_never_overwritten() {
+    let login = start();
+    let request = login.prepare();
+    login.write("anew");
+    login.answer(request, "second");
+    assert_eq!(login.in_file("access_token"), "anew");
+    assert_eq!(login.in_use(), "anew");
+
+    // Nor one that comes while the new tokens are on their way to the disk.
+    let request = login.prepare();
+    let tokens = &login.tokens;
+    let answered = br#"{ "access_token": "second", "refresh_token": "rotated" }"#;
+    let refreshed = tokens.refreshed(&request.sent, StatusCode::OK, answered);
+    let (held, _) = tokens.ready(refreshed.unwrap().unwrap()).unwrap();
+    tokens.known.lock().renew(held);
+    login.write("newest");
+    tokens.write(request.replacement);
+    assert_eq!(login.in_file("access_token"), "newest");
+    assert_eq!(login.in_use(), "newest");
+}
+
+#[test]
+fn tokens_that_could_not_be_written_are_lent_and_written_before_others_are_asked_for() {
+    let login = start();
+    let (path, aside) = (Path::new(PATH), Path::new("/logins/aside"));
+    let request = login.prepare();
+    login.files.rename(path, aside);
+    login.answer(request, "second");
+    assert!(!login.tokens.known.lock().is_well());
+    assert!(
+        login.files.text(path).is_none(),
+        "who took it away is right"
+    );
+    login.files.rename(aside, path);
+    login.tokens.look();
+    assert!(login.is_lent());
+    assert!(!login.tokens.known.lock().is_well(), "it is owed");
+    assert_eq!(login.in_use(), "second");
+    login.wait();
+    assert!(login.tokens.prepare().unwrap().is_none());
+    assert_eq!(login.in_file("refresh_token"), "rotated");
+    assert!(login.tokens.known.lock().is_well());
+}
+
+#[test]
+fn a_rotated_refresh_token_is_kept_though_the_access_token_cannot_be_used() {
+    let login = start();
+    for wait in [5, 10, 20] {
+        login.answer(login.prepare(), "not\na token");
+        assert_eq!(login.in_file("refresh_token"), "rotated");
+        assert!(!login.is_lent());
+        assert!(login.tokens.prepare().unwrap().is_none(), "it waits");
+        assert_eq!(login.wait(), Duration::from_secs(wait));
+    }
+    login.answer(login.prepare(), "second");
+    assert!(login.is_lent() && login.tokens.known.lock().is_well());
+}
+
+#[test]
+fn a_token_is_at_hand_though_the_disk_takes_its_time() {
+    let login = start();
+    login.answer(login.prepare(), "second");
+    login.tokens.known.lock().looked = None;
+    let source = OauthSource(Arc::clone(&login.tokens));
+    let container = container("web");
+    assert!(
+        source.at_hand(&container).is_none(),
+        "it is looked at first"
+    );
+    let _at_file = login.tokens.at_file.try_lock().unwrap();
+    assert!(source.at_hand(&container).is_some());
+}
+
+#[test]
+fn an_entry_under_another_name_shares_the_one_refresh_of_its_file() {
+    const LINK: &str = "/logins/link";
+    let login = start();
+    login.files.link(Path::new(PATH), Path::new(LINK));
+    let renamed = |path| {
+        let (ports, refreshes) = (login.tokens.ports.clone(), login.tokens.refreshes.clone());
+        let others = [Arc::clone(&login.tokens)];
+        OauthTokens::new("other", &settings(path), ports, refreshes, &others)
+    };
+    let _alone = login.tokens.refreshing.try_lock().unwrap();
+    assert!(renamed(PATH).refreshing.try_lock().is_err());
+    assert!(renamed(LINK).refreshing.try_lock().is_err());
+}
+
+#[test]
+fn flows_that_need_a_token_at_once_wait_for_one_refresh_that_goes_on_without_them() {
+    let login = start();
+    let container = container("web");
+    let fetch = || {
+        let (tokens, container) = (Arc::clone(&login.tokens), Arc::clone(&container));
+        tokio::spawn(async move { OauthSource(tokens).fetch(&container).await.is_ok() })
+    };
+    let runtime = Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let gone = fetch();
+        while login.endpoint.asked.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        gone.abort();
+        assert!(gone.await.is_err());
+        let (one, other) = (fetch(), fetch());
+        login.endpoint.answers.add_permits(1);
+        assert!(one.await.unwrap() && other.await.unwrap());
+    });
+    assert_eq!(login.endpoint.asked.load(Ordering::Relaxed), 1);
+    assert_eq!(login.in_file("refresh_token"), "rotated");
+}

@@ -1,0 +1,197 @@
+//! `credentials.yaml`
+
+mod entry;
+mod secret;
+
+use std::collections::HashMap;
+
+use http::HeaderName;
+
+use super::github_app::AppSettings;
+use super::oauth::OauthSettings;
+use crate::contract::settings::{FileReport, Files, Passthrough};
+use crate::contract::{Allowlist, ContainerId, Host, Origin, SecretFiles};
+use crate::forges::ForgeHosts;
+
+pub(super) use secret::SecretReader;
+pub use secret::SecretSetting;
+
+/// The entries of the file; without one nothing is injected.
+#[derive(Clone, Debug, Default)]
+pub struct CredentialSettings {
+    /// Those whose secrets are not empty.
+    pub active: Vec<CredentialEntry>,
+    /// The hosts of all, with the credential's name.
+    pub hosts: Vec<(Host, String)>,
+}
+
+/// An entry whose secret is not empty.
+#[derive(Clone, Debug)]
+pub struct CredentialEntry {
+    /// Stands in the place of an echo, in the audit and in metrics.
+    pub name: String,
+    /// The hosts and ports it is for.
+    pub hosts: Vec<(Host, u16)>,
+    /// How the secret is put into a request.
+    pub kind: KindSettings,
+    /// Fields that a client could bring a key of its own in.
+    pub remove_headers: Vec<HeaderName>,
+    /// The same for query parameters.
+    pub remove_query: Vec<String>,
+    /// The same for cookies.
+    pub remove_cookies: Vec<String>,
+    /// The containers it is for; `None` for all.
+    pub containers: Option<Vec<ContainerId>>,
+    /// The repositories it is for; `None` for whatever repositories a container has.
+    pub repos: Option<Vec<String>>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// How a secret is put into a request.
+#[derive(Clone, Debug)]
+pub enum KindSettings {
+    /// As the whole value of fields.
+    SetHeaders(Vec<(HeaderName, SecretSetting)>),
+    /// As `Authorization: Basic`.
+    Basic {
+        /// Not a secret.
+        username: String,
+        /// The secret.
+        password: SecretSetting,
+    },
+    /// As `Authorization: Bearer`.
+    Bearer(SecretSetting),
+    /// As a token that an App mints for each lease.
+    GithubApp(AppSettings),
+    /// As the access token of a login.
+    Oauth(OauthSettings),
+}
+
+impl CredentialSettings {
+    /// Reads the settings. Looks at the files that they name, so it may block.
+    pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
+        let forges = ForgeHosts::read(files);
+        let mut settings = Self::default();
+        let mut inactive = Vec::new();
+        let mut names = HashMap::new();
+        let mut token_files = HashMap::new();
+        files.credentials.fields().list("credentials", |at| {
+            let secrets = SecretReader::default();
+            let entry = entry::read(&at, &forges, &secrets)?;
+            let line = at.place().line;
+            if let Some(before) = names.insert(entry.name.clone(), line) {
+                at.refuse(format!("its name is taken already, in line {before}"));
+            }
+            if let KindSettings::Oauth(oauth) = &entry.kind
+                && let file = secret_files.real_path(&oauth.token_file)
+                && let Some(before) = token_files.insert(file, line)
+            {
+                // Two would refresh it, and most refresh tokens work once.
+                at.refuse(format!(
+                    "its token_file is that of the entry in line {before}: name all hosts in one entry"
+                ));
+            }
+            let hosts = entry.hosts.iter();
+            let hosts = hosts.map(|(host, _)| (host.clone(), entry.name.clone()));
+            settings.hosts.extend(hosts);
+            if let Some(variables) = secrets.empty() {
+                inactive.push((entry.name, variables));
+                return Some(());
+            }
+            // An entry whose file cannot be read stays: the file may come later.
+            secrets.each_file(|path| {
+                if let Err(error) = secret_files.check(path) {
+                    let (name, path) = (&entry.name, path.display());
+                    let message = format!("{name}: {path} cannot be read: {error}");
+                    at.report().warn_at(at.place(), message);
+                }
+            });
+            settings.active.push(entry);
+            Some(())
+        });
+        warn_of_inactive(files.credentials.report(), &inactive);
+        settings
+    }
+
+    /// Reports what is wrong, or deserves a word, between this file and others.
+    pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
+        // A request that is tunnelled unread cannot be given a credential.
+        for (host, name) in &self.hosts {
+            passthrough.refuse_host(host, &format!("has the credential {name}"));
+        }
+        let report = files.credentials.report().report;
+        let forges = ForgeHosts::read(files);
+        for entry in &self.active {
+            if let Some(warning) = entry.personal_token(&forges) {
+                report.warn(warning);
+            }
+        }
+        for warning in self
+            .active
+            .iter()
+            .flat_map(|entry| entry.unlisted(allowlist))
+        {
+            report.warn(warning);
+        }
+    }
+}
+
+impl CredentialEntry {
+    /// A token that is the same for all containers reaches what its owner reaches.
+    fn personal_token(&self, forges: &[ForgeHosts]) -> Option<String> {
+        let is_token = matches!(
+            self.kind,
+            KindSettings::Basic { .. } | KindSettings::Bearer(_)
+        );
+        let is_forges = |(host, _): &(Host, u16)| {
+            forges
+                .iter()
+                .any(|forge| forge.all_hosts().any(|h| h == host))
+        };
+        (is_token && self.hosts.iter().any(is_forges)).then(|| {
+            format!(
+                "{}: {} is one token for all containers, and reaches whatever its owner does: github_app gives each container a token for its own repositories",
+                self.origin, self.name
+            )
+        })
+    }
+
+    /// No request gets as far as a credential for a host that the allowlist denies.
+    fn unlisted(&self, allowlist: &Allowlist) -> impl Iterator<Item = String> {
+        let (name, origin) = (&self.name, &self.origin);
+        self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {
+            None => Some(format!(
+                "{origin}: {name} is for {host}, which no entry of allowlist.yaml allows: it is never used; add \"- {host}\" under domains, or take the host out"
+            )),
+            Some(entry) if !entry.ports.contains(port) => Some(format!(
+                "{origin}: {name} is for {host}:{port}, and the entry at {} allows other ports only: add {port} to its ports, or take the host out",
+                entry.origin
+            )),
+            Some(_) => None,
+        })
+    }
+}
+
+/// One line for all of them: most installations use a few of the shipped entries.
+fn warn_of_inactive(report: FileReport<'_>, inactive: &[(String, String)]) {
+    let entries = inactive.iter().map(|(name, variables)| {
+        let variables = if variables.is_empty() {
+            "no variable"
+        } else {
+            variables
+        };
+        format!("{name} ({variables})")
+    });
+    let entries: Vec<_> = entries.collect();
+    let (count, verb) = match entries.len() {
+        0 => return,
+        1 => ("1 credential".to_owned(), "is inactive, its secret is"),
+        count => (
+            format!("{count} credentials"),
+            "are inactive, their secrets are",
+        ),
+    };
+    let entries = entries.join(", ");
+    report.warn(format_args!("{count} {verb} empty: {entries}"));
+}

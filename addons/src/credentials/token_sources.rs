@@ -1,0 +1,161 @@
+//! Builds the credentials of a configuration, and keeps what must outlive a reload.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts, Registry};
+
+use super::github_app::{AppSettings, AppSource, AppTokens};
+use super::oauth::{OauthSettings, OauthSource, OauthTokens};
+use super::{Credential, CredentialEntry, CredentialKind, KindSettings, TokenForm};
+use crate::contract::{Host, SystemPorts};
+
+/// Logins and Apps that tokens come from. An entry that a reload did not change keeps its tokens,
+/// so that no login is ever refreshed by two at once.
+pub struct TokenSources {
+    ports: SystemPorts,
+    refreshes: IntCounterVec,
+    logins: Mutex<Vec<Arc<OauthTokens>>>,
+    apps: Mutex<Vec<Arc<AppTokens>>>,
+}
+
+impl TokenSources {
+    /// Registers `proxy_oauth_refreshes_total`.
+    pub fn new(ports: SystemPorts, metrics: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "proxy_oauth_refreshes_total",
+            "Refreshes of OAuth logins, by outcome.",
+        );
+        let refreshes = IntCounterVec::new(opts, &["provider", "outcome"])?;
+        metrics.register(Box::new(refreshes.clone()))?;
+        Ok(Self {
+            ports,
+            refreshes,
+            logins: Mutex::default(),
+            apps: Mutex::default(),
+        })
+    }
+
+    /// What the entries inject. `is_git` tells git hosts from their APIs: the former take an App's
+    /// token as a password, the latter as a bearer's. Reads token files, so it may block.
+    pub fn credentials(
+        &self,
+        entries: &[CredentialEntry],
+        is_git: &dyn Fn(&Host) -> bool,
+    ) -> Vec<Credential> {
+        let of_entry = |entry| self.credentials_of(entry, is_git);
+        entries.iter().flat_map(of_entry).collect()
+    }
+
+    fn credentials_of(
+        &self,
+        entry: &CredentialEntry,
+        is_git: &dyn Fn(&Host) -> bool,
+    ) -> Vec<Credential> {
+        let source = |secret: &super::SecretSetting| secret.source(&*self.ports.files);
+        let kind = match &entry.kind {
+            KindSettings::SetHeaders(headers) => {
+                let headers = headers.iter();
+                let headers = headers.map(|(name, secret)| (name.clone(), source(secret)));
+                CredentialKind::SetHeaders(headers.collect())
+            }
+            KindSettings::Basic { username, password } => CredentialKind::Basic {
+                username: username.clone(),
+                password: source(password),
+            },
+            KindSettings::Bearer(secret) => CredentialKind::Bearer(source(secret)),
+            KindSettings::Oauth(oauth) => self.login(&entry.name, oauth),
+            KindSettings::GithubApp(app) => {
+                let tokens = self.app(&entry.name, app);
+                let hosts = entry.hosts.iter().cloned();
+                let (git, apis) = hosts.partition(|(host, _)| is_git(host));
+                let forms = [(TokenForm::Basic, git), (TokenForm::Bearer, apis)];
+                let of_form = |(form, hosts)| {
+                    let kind = CredentialKind::Token {
+                        form,
+                        source: Arc::new(AppSource(Arc::clone(&tokens))),
+                        login: None,
+                    };
+                    credential(entry, kind, hosts)
+                };
+                return forms.map(of_form).into();
+            }
+        };
+        vec![credential(entry, kind, entry.hosts.clone())]
+    }
+
+    fn login(&self, name: &str, settings: &OauthSettings) -> CredentialKind {
+        for outcome in ["ok", "refused", "failed"] {
+            let provider = settings.login.provider.as_str();
+            self.refreshes.with_label_values(&[provider, outcome]);
+        }
+        let mut logins = self.logins.lock();
+        let known = logins.iter().find(|login| login.is(name, settings));
+        let tokens = known.cloned().unwrap_or_else(|| {
+            let (ports, refreshes) = (self.ports.clone(), self.refreshes.clone());
+            let made = OauthTokens::new(name, settings, ports, refreshes, &logins);
+            let made = Arc::new(made);
+            logins.push(Arc::clone(&made));
+            made
+        });
+        CredentialKind::Token {
+            form: TokenForm::Bearer,
+            source: Arc::new(OauthSource(tokens)),
+            login: Some(settings.login.clone()),
+        }
+    }
+
+    fn app(&self, name: &str, settings: &AppSettings) -> Arc<AppTokens> {
+        let mut apps = self.apps.lock();
+        let known = apps.iter().find(|app| app.is(name, settings));
+        known.cloned().unwrap_or_else(|| {
+            let made = Arc::new(AppTokens::new(name, settings, self.ports.clone()));
+            apps.push(Arc::clone(&made));
+            made
+        })
+    }
+
+    /// The account of an `oauth` entry's login, where its token file names one.
+    pub fn account(&self, name: &str, settings: &OauthSettings) -> Option<String> {
+        let logins = self.logins();
+        let login = logins.iter().find(|login| login.is(name, settings))?;
+        login.account()
+    }
+
+    /// Whether every login can be read and refreshed, and none waits for somebody to log in again.
+    /// Forgets entries that are no longer configured and that no flow uses.
+    pub fn are_well(&self) -> bool {
+        let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;
+        self.logins.lock().retain(is_used);
+        self.apps.lock().retain(|app| Arc::strong_count(app) > 1);
+        self.logins().iter().all(OauthTokens::is_well)
+    }
+
+    /// Waits for the refreshes under way: what their endpoints answer must not be lost.
+    pub async fn rest(&self) {
+        for login in self.logins() {
+            login.rest().await;
+        }
+    }
+
+    fn logins(&self) -> Vec<Arc<OauthTokens>> {
+        self.logins.lock().clone()
+    }
+}
+
+fn credential(
+    entry: &CredentialEntry,
+    kind: CredentialKind,
+    hosts: Vec<(Host, u16)>,
+) -> Credential {
+    Credential {
+        name: entry.name.as_str().into(),
+        hosts,
+        kind,
+        remove_headers: entry.remove_headers.clone(),
+        remove_query: entry.remove_query.clone(),
+        remove_cookies: entry.remove_cookies.clone(),
+        containers: entry.containers.clone(),
+        repos: entry.repos.clone(),
+    }
+}

@@ -1,0 +1,93 @@
+//! Git forges and their hosts, as `git` in `policy.yaml` names them. Several addons judge them.
+
+use std::collections::HashSet;
+
+use crate::contract::Host;
+use crate::contract::settings::{Files, Setting};
+
+/// One forge's hosts. An API that has no host of its own lies on `host`, below `/api`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForgeHosts {
+    /// Pages and git.
+    pub host: Host,
+    /// The API.
+    pub api: Option<Host>,
+    /// Uploads of release assets.
+    pub uploads: Option<Host>,
+    /// Single files.
+    pub raw: Option<Host>,
+    /// Archives.
+    pub codeload: Option<Host>,
+}
+
+impl ForgeHosts {
+    /// Reads `git.hosts`: github.com if it is absent.
+    pub fn read(files: &Files<'_>) -> Vec<Self> {
+        let git = files.policy.fields().section("git");
+        git.or("hosts", vec![Self::github()], |at| {
+            let mut seen = HashSet::new();
+            at.list(|at| {
+                let forge = Self::read_one(&at)?;
+                if !seen.insert(forge.host.clone()) {
+                    at.refuse(format!("{} stands here twice", forge.host));
+                }
+                Some(forge)
+            })
+        })
+    }
+
+    fn read_one(at: &Setting<'_>) -> Option<Self> {
+        if at.is_mapping() {
+            let fields = at.fields()?;
+            let host = fields.need("host").and_then(|at| at.parse(Host::parse));
+            let service = |key| fields.optional(key, |at| at.parse(Host::parse));
+            let [api, uploads, raw, codeload] = ["api", "uploads", "raw", "codeload"].map(service);
+            return Some(Self {
+                host: host?,
+                api,
+                uploads,
+                raw,
+                codeload,
+            });
+        }
+        let host = at.parse(Host::parse)?;
+        let github = Self::github();
+        if host == github.host {
+            return Some(github);
+        }
+        Some(Self {
+            host,
+            api: None,
+            uploads: None,
+            raw: None,
+            codeload: None,
+        })
+    }
+
+    /// github.com, whose other hosts need not be written out.
+    fn github() -> Self {
+        let name = |name: &str| Host::Name(name.into());
+        Self {
+            host: name("github.com"),
+            api: Some(name("api.github.com")),
+            uploads: Some(name("uploads.github.com")),
+            raw: Some(name("raw.githubusercontent.com")),
+            codeload: Some(name("codeload.github.com")),
+        }
+    }
+
+    /// The host, and those of its services.
+    pub fn all_hosts(&self) -> impl Iterator<Item = &Host> {
+        let others = [&self.api, &self.uploads, &self.raw, &self.codeload];
+        std::iter::once(&self.host).chain(others.into_iter().flatten())
+    }
+}
+
+/// Reads `git.public_reads`: whether repositories that are not a container's own may be read,
+/// without any credential.
+pub fn public_reads(files: &Files<'_>) -> bool {
+    let git = files.policy.fields().section("git");
+    git.or("public_reads", false, |at| {
+        at.one_of(&[("deny", false), ("allow", true)])
+    })
+}

@@ -1,0 +1,40 @@
+//! What a request to a git host does, as metrics name it.
+
+/// What a request to a git host does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Asks which refs there are, to fetch or to push.
+    Refs {
+        /// It is the first half of a push.
+        push: bool,
+    },
+    /// Fetches objects.
+    Fetch,
+    /// Sends commands and a pack.
+    Push,
+    /// Large files and their locks.
+    Lfs,
+    /// Reads a page or a file of a repository.
+    Page,
+}
+
+impl Operation {
+    /// Every value of [`Operation::as_str`].
+    pub const LABELS: [&'static str; 5] = ["refs", "fetch", "push", "lfs", "page"];
+
+    /// The `operation` label of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refs { .. } => "refs",
+            Self::Fetch => "fetch",
+            Self::Push => "push",
+            Self::Lfs => "lfs",
+            Self::Page => "page",
+        }
+    }
+
+    /// Whether it is a push or the first half of one.
+    pub const fn is_push(self) -> bool {
+        matches!(self, Self::Push | Self::Refs { push: true })
+    }
+}

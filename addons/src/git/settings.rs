@@ -1,0 +1,87 @@
+//! `git` and `policy.allow_branch_deletion` in `policy.yaml`.
+
+use crate::contract::HostSet;
+use crate::contract::settings::{Files, Passthrough};
+use crate::forges::{ForgeHosts, public_reads};
+
+const MB: u64 = 1 << 20;
+const GB: u64 = 1 << 30;
+
+/// GitHub warns of files above 50 MB and refuses those above 100 MB.
+const WARNING_BYTES: u64 = 50 * MB;
+const HARD_LIMIT_BYTES: u64 = 100 * MB;
+
+/// Branches that no person works on.
+const BOT_BRANCH_PREFIX: &str = "refs/heads/sandbox/";
+
+/// What may be read and pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GitSettings {
+    /// Where the rules hold.
+    pub hosts: HostSet,
+    /// All that containers in bot mode may push to.
+    pub bot_branch_prefixes: Vec<String>,
+    /// Whether a push may delete refs.
+    pub allow_branch_deletion: bool,
+    /// Whether other repositories may be read, without any credential.
+    pub public_reads: bool,
+    /// Whether git is told of a denial in its own protocol rather than by a status.
+    pub report_push_denials: bool,
+    /// Larger pushes are reported to `PushWatch`.
+    pub warning_bytes: u64,
+    /// Larger pushes are denied; a repository may have a limit of its own.
+    pub hard_limit_bytes: u64,
+}
+
+impl GitSettings {
+    /// Reads the settings.
+    pub fn read(files: &Files<'_>) -> Self {
+        let fields = files.policy.fields();
+        let (policy, git) = (fields.section("policy"), fields.section("git"));
+        let hosts = ForgeHosts::read(files).into_iter().map(|forge| forge.host);
+        let prefixes = vec![BOT_BRANCH_PREFIX.to_owned()];
+        let bot_branch_prefixes = git.or("bot_branch_prefixes", prefixes, |at| {
+            at.list(|at| at.parse(branch_prefix))
+        });
+        let public_reads = public_reads(files);
+        let report_push_denials = git.or("push_denials", true, |at| {
+            at.one_of(&[("report", true), ("status", false)])
+        });
+        let limits = git.section("push_limits");
+        let limit = |key, default| limits.or(key, default, |at| at.size(1..=1024 * GB));
+        let warning_bytes = limit("warning_bytes", WARNING_BYTES);
+        let hard_limit_bytes = limit("hard_limit_bytes", HARD_LIMIT_BYTES);
+        if warning_bytes > hard_limit_bytes {
+            limits.refuse("warning_bytes", "must not be above hard_limit_bytes");
+        }
+        Self {
+            hosts: hosts.collect(),
+            bot_branch_prefixes,
+            allow_branch_deletion: policy.or("allow_branch_deletion", false, |at| at.boolean()),
+            public_reads,
+            report_push_denials,
+            warning_bytes,
+            hard_limit_bytes,
+        }
+    }
+
+    /// Refuses to tunnel unread what the rules must read: the forges with their other hosts.
+    pub fn check(files: &Files<'_>, passthrough: &Passthrough<'_>) {
+        for host in ForgeHosts::read(files)
+            .iter()
+            .flat_map(ForgeHosts::all_hosts)
+        {
+            passthrough.refuse_host(host, "has git rules");
+        }
+    }
+}
+
+fn branch_prefix(text: &str) -> Result<String, &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'/');
+    let below = text.strip_prefix("refs/heads/").unwrap_or_default();
+    let whole = below.ends_with('/') && !below.starts_with('/');
+    let valid = whole && below.bytes().all(fits) && !below.contains("//") && !below.contains("..");
+    valid
+        .then(|| text.to_owned())
+        .ok_or("must be a prefix of branches such as refs/heads/sandbox/")
+}

@@ -1,0 +1,226 @@
+//! Asks a forge which repository a number or a node belongs to, on a container's behalf.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{Request, StatusCode};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{Forge, Node, Requester};
+use crate::contract::{BoxFuture, Code, Denial, Fault, Outbound, OutboundError};
+
+/// How long an answer is believed: repositories are renamed and issues move.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+/// What a lease remembers.
+const KEPT: usize = 4096;
+/// No forge's ids are longer.
+const MAX_ID: usize = 256;
+
+/// Every type that names its repository, and accounts; nodes of other types stay unknown.
+const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
+    ...on Actor{login}\
+    ...on Repository{nameWithOwner}\
+    ...on RepositoryNode{repository{nameWithOwner}}\
+    ...on GitObject{repository{nameWithOwner}}\
+    ...on Label{name repository{nameWithOwner}}\
+    ...on Milestone{repository{nameWithOwner}}\
+    ...on PullRequestReviewThread{repository{nameWithOwner}}\
+    ...on Ref{repository{nameWithOwner}}\
+    ...on Release{repository{nameWithOwner}}}}";
+
+/// A forge that is asked with the container's own credential, through the chain.
+pub struct ForgeClient {
+    outbound: Arc<dyn Outbound>,
+}
+
+impl ForgeClient {
+    /// Asks through `outbound`.
+    #[must_use]
+    pub fn new(outbound: Arc<dyn Outbound>) -> Self {
+        Self { outbound }
+    }
+
+    /// The forge's answer, or `None` where policy or the forge does not let the container see it.
+    async fn ask(
+        &self,
+        requester: &Requester,
+        request: http::Result<Request<Bytes>>,
+    ) -> Result<Option<Value>, Denial> {
+        let request = request.map_err(Denial::malformed)?;
+        let response = match self.outbound.look_up(&requester.container, request).await {
+            Ok(response) => response,
+            Err(OutboundError::Denied(denial)) if is_policy(&denial) => return Ok(None),
+            Err(OutboundError::Denied(denial)) => return Err(denial),
+            Err(OutboundError::Starting | OutboundError::NoUrl) => return Err(Denial::internal()),
+        };
+        if response.status().is_server_error() {
+            let sentence = format!("{} cannot say whose that is", requester.host);
+            return Err(Denial::new(Code::UpstreamUnreachable, sentence));
+        }
+        if response.status() != StatusCode::OK {
+            return Ok(None);
+        }
+        Ok(serde_json::from_slice(response.body()).ok())
+    }
+
+    async fn ask_repo(&self, requester: &Requester, id: u64) -> Result<Option<String>, Denial> {
+        let below = if requester.prefix.is_empty() {
+            ""
+        } else {
+            "/v3"
+        };
+        let request = Request::get(url(requester, &format!("{below}/repositories/{id}")))
+            .header(USER_AGENT, "unified-proxy")
+            .header(ACCEPT, "application/vnd.github+json")
+            .body(Bytes::new());
+        let answer = self.ask(requester, request).await?.unwrap_or_default();
+        let name = answer.get("full_name").and_then(Value::as_str);
+        Ok(name.map(str::to_owned))
+    }
+
+    async fn ask_nodes(
+        &self,
+        requester: &Requester,
+        ids: &[&String],
+    ) -> Result<Vec<Option<Node>>, Denial> {
+        let body = json!({ "query": NODES, "variables": { "ids": ids } });
+        let request = Request::post(url(requester, "/graphql"))
+            .header(USER_AGENT, "unified-proxy")
+            .header(CONTENT_TYPE, "application/json")
+            .body(body.to_string().into());
+        let answer = self.ask(requester, request).await?.unwrap_or_default();
+        let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
+        // One too few or too many, and an answer would be taken for another's.
+        let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
+        Ok(nodes.map_or_else(Vec::new, |nodes| nodes.iter().map(node).collect()))
+    }
+}
+
+/// Whether the container may not ask; everything else may pass by itself.
+fn is_policy(denial: &Denial) -> bool {
+    denial.code().fault() == Fault::Policy && denial.retry_after_seconds().is_none()
+}
+
+impl Forge for ForgeClient {
+    fn repo_of_id<'a>(
+        &'a self,
+        requester: Requester,
+        id: u64,
+    ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
+        Box::pin(async move {
+            let known = requester.container.state_or_init(Known::default);
+            let key = Key::new(&requester, What::Number(id));
+            if let Some(node) = known.find(&key) {
+                return Ok(node.repo);
+            }
+            let repo = self.ask_repo(&requester, id).await?;
+            if repo.is_some() {
+                let node = Node {
+                    repo: repo.clone(),
+                    label: None,
+                    login: None,
+                };
+                known.keep(key, node);
+            }
+            Ok(repo)
+        })
+    }
+
+    fn nodes<'a>(
+        &'a self,
+        requester: Requester,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
+        Box::pin(async move {
+            let known = requester.container.state_or_init(Known::default);
+            let key = |id: &String| Key::new(&requester, What::Node(id.clone()));
+            let mut nodes: Vec<Option<Node>> = ids.iter().map(|id| known.find(&key(id))).collect();
+            let mut unknown: Vec<(&String, &mut Option<Node>)> = ids
+                .iter()
+                .zip(&mut nodes)
+                .filter(|(id, node)| node.is_none() && id.len() <= MAX_ID)
+                .collect();
+            let asked: Vec<&String> = unknown.iter().map(|(id, _)| *id).collect();
+            if asked.is_empty() {
+                return Ok(nodes);
+            }
+            let answers = self.ask_nodes(&requester, &asked).await?;
+            for ((id, node), answer) in unknown.iter_mut().zip(answers) {
+                if let Some(answer) = &answer {
+                    known.keep(key(id), answer.clone());
+                }
+                **node = answer;
+            }
+            Ok(nodes)
+        })
+    }
+}
+
+fn url(requester: &Requester, path: &str) -> String {
+    let Requester {
+        host, port, prefix, ..
+    } = requester;
+    match port {
+        443 => format!("https://{host}{prefix}{path}"),
+        _ => format!("https://{host}:{port}{prefix}{path}"),
+    }
+}
+
+fn node(value: &Value) -> Option<Node> {
+    let text = |pointer| {
+        let text = value.pointer(pointer).and_then(Value::as_str);
+        text.map(str::to_owned)
+    };
+    let node = Node {
+        repo: text("/repository/nameWithOwner").or_else(|| text("/nameWithOwner")),
+        label: text("/name"),
+        login: text("/login"),
+    };
+    (node.repo.is_some() || node.login.is_some()).then_some(node)
+}
+
+/// The answers that a lease got, so that it asks once.
+#[derive(Default)]
+struct Known(Mutex<HashMap<Key, (Instant, Node)>>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    api: String,
+    what: What,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum What {
+    Number(u64),
+    Node(String),
+}
+
+impl Key {
+    fn new(requester: &Requester, what: What) -> Self {
+        let api = url(requester, "");
+        Self { api, what }
+    }
+}
+
+impl Known {
+    fn find(&self, key: &Key) -> Option<Node> {
+        let known = self.0.lock();
+        let (at, node) = known.get(key)?;
+        (at.elapsed() < KEPT_FOR).then(|| node.clone())
+    }
+
+    fn keep(&self, key: Key, node: Node) {
+        let mut known = self.0.lock();
+        if known.len() >= KEPT {
+            known.retain(|_, (at, _)| at.elapsed() < KEPT_FOR);
+        }
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(key, (Instant::now(), node));
+    }
+}

@@ -1,0 +1,60 @@
+//! The collector that `tracing.otlp_endpoint` of `proxy.yaml` names.
+
+use std::fmt;
+
+use http::Uri;
+
+use crate::contract::settings::Files;
+use crate::contract::{Authority, Host};
+
+/// An OTLP collector that takes HTTP: its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    base: String,
+    authority: Authority,
+}
+
+impl Collector {
+    /// Reads `tracing` of `proxy.yaml`.
+    pub fn read(files: &Files<'_>) -> Option<Self> {
+        let tracing = files.proxy.fields().section("tracing");
+        tracing.optional("otlp_endpoint", |at| at.parse(Self::parse))
+    }
+
+    /// Parses an `http://` or `https://` URL without a query.
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        const WRONG: &str = "must be the http:// or https:// URL of an OTLP collector, such as \
+             http://collector.example.com:4318";
+        let uri: Uri = text.parse().map_err(|_| WRONG)?;
+        let port = match uri.scheme_str() {
+            Some("https") => 443,
+            Some("http") => 80,
+            _ => return Err(WRONG),
+        };
+        let authority = uri.authority().ok_or(WRONG)?.as_str();
+        let authority = Authority::parse(authority, Some(port)).map_err(|_| WRONG)?;
+        if uri.query().is_some() {
+            return Err(WRONG);
+        }
+        Ok(Self {
+            base: text.trim_end_matches('/').to_owned(),
+            authority,
+        })
+    }
+
+    /// Its host and port.
+    pub(super) fn authority(&self) -> (Host, u16) {
+        (self.authority.host.clone(), self.authority.port)
+    }
+
+    /// Where it takes spans.
+    pub(super) fn traces_url(&self) -> String {
+        format!("{}/v1/traces", self.base)
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.base)
+    }
+}

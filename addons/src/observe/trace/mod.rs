@@ -1,0 +1,281 @@
+//! A span for every flow, in the trace that its client says it is in.
+
+mod collector;
+mod export;
+
+use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::line::AuditLine;
+use crate::contract::{Addon, Flow, Order, Outcome, Request, Step, names};
+
+pub use collector::Collector;
+pub use export::Traces;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const SAMPLED: u8 = 1;
+
+/// Takes spans. It must not block: it is called where flows end.
+pub trait SpanSink: Send + Sync {
+    /// Takes a span, or drops it and counts that.
+    fn write(&self, span: Span);
+}
+
+/// What a container asked for, from its first byte to its last.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// The trace that it is part of.
+    pub trace: u128,
+    /// The span in the client that it came from.
+    pub parent: Option<u64>,
+    /// Its own id: the flow's, so that the audit log and the trace name each other.
+    pub id: u64,
+    /// What happened: the line of the audit log, as JSON.
+    pub line: Vec<u8>,
+    /// When it began.
+    pub at: SystemTime,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// Makes a span of every flow of a container. A request that brings W3C trace context is a child
+/// there, and the upstream is told of our span; one that brings none begins a trace, and is sent
+/// on as it came.
+pub struct Trace {
+    sink: Arc<dyn SpanSink>,
+}
+
+impl Trace {
+    /// Hands the spans to `sink`.
+    #[must_use]
+    pub fn new(sink: Arc<dyn SpanSink>) -> Self {
+        Self { sink }
+    }
+}
+
+impl Addon for Trace {
+    fn name(&self) -> &'static str {
+        names::TRACE
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            before: &[names::IDENTITY],
+            ..Order::default()
+        }
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
+        if let Some(context) = Context::of(&request.headers) {
+            let ours = context.field(flow.id().number());
+            request.headers.insert(TRACEPARENT, ours);
+            flow.put_slot(context);
+        }
+        Step::PASS
+    }
+
+    fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        // The appliance's own errands are in nobody's trace, least of all those that bring spans.
+        if flow.known_container().is_none() {
+            return;
+        }
+        let context = flow.find_slot::<Context>();
+        if context.is_some_and(|context| context.flags & SAMPLED == 0) {
+            return;
+        }
+        let id = flow.id().number();
+        self.sink.write(Span {
+            trace: context.map_or_else(|| begun_by(id), |context| context.trace),
+            parent: context.map(|context| context.parent),
+            id,
+            line: AuditLine::of(flow, outcome).encode().into_json(),
+            at: flow.at,
+            duration: outcome.duration,
+        });
+    }
+}
+
+/// A trace of a flow's own. It needs to be like no other, not to be secret.
+fn begun_by(flow: u64) -> u128 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    let process = *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish() | 1);
+    u128::from(process) << 64 | u128::from(flow)
+}
+
+/// Where a client says that a request belongs: <https://www.w3.org/TR/trace-context/>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Context {
+    trace: u128,
+    parent: u64,
+    flags: u8,
+}
+
+impl Context {
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut values = headers.get_all(TRACEPARENT).iter();
+        let only = values.next().filter(|_| values.next().is_none());
+        Self::parse(only?.to_str().ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let mut hex = |length: usize| {
+            let lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            let part = parts.next()?;
+            (part.len() == length && part.bytes().all(lower)).then_some(part)
+        };
+        let (version, trace, parent, flags) = (hex(2)?, hex(32)?, hex(16)?, hex(2)?);
+        let more = parts.next().is_some();
+        // Later versions may say more at the end; this one does not.
+        if version == "ff" || (version == "00" && more) {
+            return None;
+        }
+        let context = Self {
+            trace: u128::from_str_radix(trace, 16).ok()?,
+            parent: u64::from_str_radix(parent, 16).ok()?,
+            flags: u8::from_str_radix(flags, 16).ok()?,
+        };
+        (context.trace != 0 && context.parent != 0).then_some(context)
+    }
+
+    /// The field for the upstream, whose parent is our span.
+    fn field(self, span: u64) -> HeaderValue {
+        let mut text = String::with_capacity(55);
+        // Nothing fails that writes to a String.
+        let _ = write!(
+            text,
+            "00-{:032x}-{span:016x}-{:02x}",
+            self.trace, self.flags
+        );
+        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use serde_json::Value;
+    use testkit::each_row;
+
+    use super::*;
+    use crate::contract::{Kind, Principal, System};
+    use crate::fixtures::{container, flow_of, request};
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Span>>);
+
+    impl SpanSink for Kept {
+        fn write(&self, span: Span) {
+            self.0.lock().push(span);
+        }
+    }
+
+    fn outcome() -> Outcome {
+        Outcome {
+            status: 200,
+            denial: None,
+            aborted: false,
+            duration: Duration::from_millis(5),
+        }
+    }
+
+    /// The field that goes on, and the span, of a request that brought these fields.
+    fn traced(
+        fields: &[&'static str],
+        change: impl FnOnce(&mut Flow),
+    ) -> (Vec<String>, Option<Span>) {
+        let kept = Arc::new(Kept::default());
+        let trace = Trace::new(Arc::clone(&kept) as _);
+        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+        change(&mut flow);
+        let mut request = request("/", &[]);
+        for field in fields {
+            request
+                .headers
+                .append(TRACEPARENT, HeaderValue::from_static(field));
+        }
+        let step = trace.request(&mut flow, &mut request);
+        drop(step);
+        trace.finished(&flow, &outcome());
+        let sent = request.headers.get_all(TRACEPARENT).iter();
+        let sent = sent
+            .map(|value| value.to_str().unwrap().to_owned())
+            .collect();
+        let span = kept.0.lock().pop();
+        (sent, span)
+    }
+
+    #[test]
+    fn a_request_with_context_is_a_child_and_the_upstream_a_child_of_ours() {
+        let (sent, span) = traced(&[PARENT], |_| ());
+        let span = span.unwrap();
+        assert_eq!(span.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+        assert_eq!(span.parent, Some(0x00f0_67aa_0ba9_02b7));
+        let ours = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{:016x}-01", span.id);
+        assert_eq!(sent, [ours]);
+        let line: Value = serde_json::from_slice(&span.line).unwrap();
+        assert_eq!(line["host"], "api.example.com");
+    }
+
+    #[test]
+    fn a_request_without_context_begins_a_trace_and_is_sent_as_it_came() {
+        let (sent, span) = traced(&[], |_| ());
+        let span = span.unwrap();
+        assert!(sent.is_empty());
+        assert_eq!(span.parent, None);
+        assert_eq!(span.trace as u64, span.id);
+        assert_ne!(span.trace >> 64, 0);
+    }
+
+    #[test]
+    fn what_is_not_sampled_is_told_on_and_not_exported() {
+        let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+        let (sent, span) = traced(&[unsampled], |_| ());
+        assert!(span.is_none());
+        assert!(sent[0].ends_with("-00") && sent[0] != unsampled);
+    }
+
+    #[test]
+    fn what_is_no_context_goes_on_untouched() {
+        each_row(
+            [
+                "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+                "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+                "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+                "",
+            ],
+            |wrong| {
+                let (sent, span) = traced(&[wrong], |_| ());
+                assert_eq!(sent, [wrong]);
+                assert_eq!(span.unwrap().parent, None, "{wrong}");
+            },
+        );
+        let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
+        assert!(traced(&[later], |_| ()).1.unwrap().parent.is_some());
+        let (twice, span) = traced(&[PARENT, PARENT], |_| ());
+        assert_eq!((twice.len(), span.unwrap().parent), (2, None));
+    }
+
+    #[test]
+    fn the_appliances_own_errands_and_strangers_have_no_span() {
+        let (_, span) = traced(&[], |flow| {
+            flow.start_mut().principal = Some(Principal::System(Arc::new(System {
+                name: "traces",
+                hosts: Vec::new(),
+                trust_private: true,
+            })));
+        });
+        assert!(span.is_none());
+        let (_, span) = traced(&[], |flow| flow.start_mut().principal = None);
+        assert!(span.is_none());
+    }
+}

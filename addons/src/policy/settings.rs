@@ -1,0 +1,92 @@
+//! `policy.rules` in `policy.yaml` and `upstream.allow_private` in `proxy.yaml`.
+
+pub(super) mod allowlist;
+
+use std::collections::HashSet;
+
+use ipnet::IpNet;
+
+use super::{Effect, Rule};
+use crate::contract::settings::{Fields, Files, Passthrough, PathPattern, Setting, parse_method};
+use crate::contract::{HostPattern, HostSet};
+use crate::forges::ForgeHosts;
+
+const EFFECTS: [(&str, Effect); 3] = [
+    ("allow", Effect::Allow),
+    ("deny", Effect::Deny),
+    ("ask", Effect::Ask),
+];
+
+/// Which addresses and paths are judged, and the operator's rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySettings {
+    /// Ranges that may be dialled although they are special.
+    pub allow_private: Vec<IpNet>,
+    /// Hosts whose paths are judged: what has two readings there is refused.
+    pub guarded_hosts: HostSet,
+    /// The operator's own, in their order. Hosts whose paths they look at are guarded too.
+    pub rules: Vec<Rule>,
+}
+
+impl PolicySettings {
+    /// Reads the settings. The hosts of forges are guarded, with those of their APIs.
+    pub fn read(files: &Files<'_>) -> Self {
+        let forges = ForgeHosts::read(files);
+        let guarded = forges.iter().flat_map(ForgeHosts::all_hosts);
+        let upstream = files.proxy.fields().section("upstream");
+        Self {
+            allow_private: upstream.list("allow_private", |at| at.parse(network)),
+            guarded_hosts: guarded.cloned().collect(),
+            rules: rules(&files.policy.fields().section("policy")),
+        }
+    }
+
+    /// Refuses to tunnel unread what a rule looks into.
+    pub fn check(&self, passthrough: &Passthrough<'_>) {
+        for rule in &self.rules {
+            passthrough.refuse_where(|pattern| {
+                rule.must_read(pattern).then(|| {
+                    let (name, origin) = (rule.name(), rule.origin());
+                    format!(
+                        "rule {name} at {origin} judges requests there: they cannot be tunnelled unread"
+                    )
+                })
+            });
+        }
+    }
+}
+
+fn rules(fields: &Fields<'_>) -> Vec<Rule> {
+    let mut names = HashSet::new();
+    fields.list("rules", |at| rule(&at, &mut names))
+}
+
+fn rule(at: &Setting<'_>, names: &mut HashSet<String>) -> Option<Rule> {
+    let fields = at.fields()?;
+    let name = fields.need("name").and_then(|at| {
+        let name = at.text()?;
+        if name.is_empty() || !names.insert(name.to_owned()) {
+            at.refuse("must be a name that no other rule has");
+        }
+        Some(name)
+    });
+    let effect = fields.need("effect").and_then(|at| at.one_of(&EFFECTS));
+    let hosts = fields.list("hosts", |at| at.parse(HostPattern::parse));
+    let methods = fields.list("methods", |at| at.parse(parse_method));
+    let paths = fields.list("paths", |at| at.parse(PathPattern::parse));
+    let rule = Rule::new(name?, effect?, at.origin());
+    Some(
+        rule.for_hosts(hosts.into_iter().map(|host| (host, ())).collect())
+            .for_methods(methods)
+            .for_paths(paths),
+    )
+}
+
+fn network(text: &str) -> Result<IpNet, &'static str> {
+    let wrong = |_| "must be a network such as 10.1.0.0/16";
+    let network: IpNet = text.parse().map_err(wrong)?;
+    if network.trunc() != network {
+        return Err("has bits behind its prefix: write the first address of the network");
+    }
+    Ok(network)
+}

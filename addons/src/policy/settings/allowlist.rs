@@ -1,0 +1,107 @@
+//! `allowlist.yaml`: one list for HTTP and DNS.
+
+use std::sync::Arc;
+
+use crate::contract::settings::{Files, Setting};
+use crate::contract::{Allowlist, Entry, HostPattern, Level, TypeMap};
+
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
+
+const LEVELS: [(&str, Level); 3] = [
+    (Level::Public.as_str(), Level::Public),
+    (Level::Confidential.as_str(), Level::Confidential),
+    (Level::Secret.as_str(), Level::Secret),
+];
+
+/// Reads the file; without one everything is denied.
+pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
+    let mut allowlist = Allowlist::default();
+    let fields = files.allowlist.fields();
+    let entries = fields.list("domains", |at| Some((entry(&at)?, at)));
+    for (entry, at) in entries {
+        let entry = Arc::new(entry);
+        let before = allowlist.insert(entry.pattern.clone(), entry.clone());
+        if let Some(before) = before {
+            let line = before.origin.line;
+            at.refuse(format!(
+                "{} is on the list already, in line {line}",
+                entry.label
+            ));
+        }
+    }
+    if allowlist.is_empty() {
+        files
+            .allowlist
+            .report()
+            .warn("no domain is allowed: every request is denied");
+    }
+    allowlist
+}
+
+fn entry(at: &Setting<'_>) -> Option<Entry> {
+    let entry = |pattern: HostPattern| Entry {
+        label: pattern.to_string().into(),
+        pattern,
+        ports: DEFAULT_PORTS.to_vec(),
+        websocket: true,
+        max_level: Level::Secret,
+        origin: at.origin(),
+        state: TypeMap::default(),
+    };
+    if !at.is_mapping() {
+        return at.parse(pattern).map(entry);
+    }
+    at.mapping(|fields| {
+        let pattern = fields.need("domain").and_then(|at| at.parse(pattern));
+        let ports = fields.or("ports", DEFAULT_PORTS.to_vec(), |at| {
+            at.filled_list(|at| at.number(1..=u16::MAX))
+        });
+        let websocket = fields.or("websocket", true, |at| at.boolean());
+        let max_level = fields.or("max_level", Level::Secret, |at| at.one_of(&LEVELS));
+        Some(Entry {
+            ports,
+            websocket,
+            max_level,
+            ..entry(pattern?)
+        })
+    })?
+}
+
+/// A host pattern. What people copy from elsewhere, with a scheme, a path or a port, is refused
+/// with what to write in its place.
+fn pattern(text: &str) -> Result<HostPattern, String> {
+    let wrong = match HostPattern::parse(text) {
+        Ok(pattern) => return Ok(pattern),
+        Err(wrong) => wrong.to_string(),
+    };
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // Nothing that may be a password is repeated.
+    let authority = authority.rsplit('@').next().unwrap_or_default();
+    if let Ok(pattern) = HostPattern::parse(authority) {
+        let pattern = quoted(&pattern);
+        return Err(format!(
+            "must be a name without scheme and path: write {pattern}"
+        ));
+    }
+    let with_port = authority.rsplit_once(':').and_then(|(name, port)| {
+        let pattern = HostPattern::parse(name).ok()?;
+        Some((pattern, port.parse::<u16>().ok().filter(|port| *port > 0)?))
+    });
+    match with_port {
+        Some((pattern, port)) => Err(format!(
+            "must be a name, with its ports beside it: write {{ domain: {}, ports: [{port}] }}",
+            quoted(&pattern)
+        )),
+        None => Err(wrong),
+    }
+}
+
+/// As YAML takes it: a text that begins with `*` or `[` is something else without quotes.
+fn quoted(pattern: &HostPattern) -> String {
+    let text = pattern.to_string();
+    match text.starts_with(['*', '[']) {
+        true => format!("\"{text}\""),
+        false => text,
+    }
+}

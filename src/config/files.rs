@@ -1,0 +1,41 @@
+//! Files of the configuration directory.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use addons::contract::settings::{Document, Env, Report};
+use zeroize::Zeroizing;
+
+/// The largest file that is read; the largest sensible one is a tenth of it.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Reads a file of the directory. With `env`, variables are expanded.
+pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report) -> Document<'a> {
+    match read(&dir.join(name)) {
+        Ok(None) => Document::absent(name, report),
+        Ok(Some(bytes)) => Document::parse(name, &bytes, env, report),
+        Err(error) => Document::unreadable(name, &error, report),
+    }
+}
+
+/// `None` where there is no such file; a link that leads nowhere is an error.
+fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    // Asked before it is opened: opening a pipe waits for a writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Zeroizing::new(Vec::new());
+    File::open(path)?
+        .take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other("it is larger than 1 MB"));
+    }
+    Ok(Some(bytes))
+}

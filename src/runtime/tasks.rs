@@ -1,0 +1,16 @@
+//! Work of addons that outlives a request.
+
+use addons::contract::{BoxFuture, Tasks};
+
+/// Spawns on the caller's runtime; every flow and every command of the admin API runs on one.
+pub struct TokioTasks;
+
+impl Tasks for TokioTasks {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        tokio::spawn(task);
+    }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        tokio::task::spawn_blocking(work);
+    }
+}

@@ -1,0 +1,113 @@
+//! Keeps two processes that share a token file from spending its refresh token twice.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use addons::contract::FileLock;
+use rustix::fs::{Gid, OFlags, Uid, fchown};
+
+/// How long the refresh of another process may take: its request has 20 s, then it writes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a lock that is held is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// The lock of a token file. The kernel releases it with the last handle, also when the process
+/// is killed. The lock is on a file beside the token file, since every refresh replaces that one.
+pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] File);
+
+impl FileLock for LockBeside {}
+
+impl LockBeside {
+    /// Waits for the lock, for 30 s at most. Blocks. An error says which file is locked or cannot
+    /// be.
+    pub fn acquire(token_file: &Path) -> Result<Self, String> {
+        Self::acquire_within(token_file, PATIENCE)
+    }
+
+    fn acquire_within(token_file: &Path, patience: Duration) -> Result<Self, String> {
+        let path = path_of(token_file);
+        let failed = |error: io::Error| {
+            let (path, file) = (path.display(), token_file.display());
+            format!("{path} cannot be locked, so {file} is not refreshed: {error}")
+        };
+        let file = open(&path, token_file).map_err(failed)?;
+        let until = Instant::now() + patience;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self(file)),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(TRY_AGAIN);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let (path, file) = (path.display(), token_file.display());
+                    return Err(format!(
+                        "another process has held {path} for {} s, so {file} is not refreshed here",
+                        patience.as_secs()
+                    ));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+        }
+    }
+}
+
+/// Opens the lock's file, or creates it with the owner of the token file: a server that runs as
+/// root must not lock that owner out.
+fn open(path: &Path, token_file: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut create = File::options();
+    create.write(true).create_new(true).mode(0o600);
+    match create.custom_flags(flags).open(path) {
+        Ok(file) => {
+            let owner = token_file.metadata()?;
+            let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+            // Only root may give files away.
+            let _ = fchown(&file, Some(uid), Some(gid));
+            Ok(file)
+        }
+        // A lock needs no right to write.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            File::options().read(true).custom_flags(flags).open(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// `auth.json` is locked by `auth.json.lock`.
+fn path_of(token_file: &Path) -> PathBuf {
+    let mut path = token_file.as_os_str().to_owned();
+    path.push(".lock");
+    path.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_file_is_locked_by_one_at_a_time_and_free_once_that_one_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("auth.json");
+        std::fs::write(&file, "{}").unwrap();
+        let held = LockBeside::acquire(&file).unwrap();
+        let refused = LockBeside::acquire_within(&file, Duration::ZERO).err();
+        assert!(refused.unwrap().contains("auth.json.lock for 0 s"));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| LockBeside::acquire(&file).is_ok());
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!waiting.is_finished());
+            drop(held);
+            assert!(waiting.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_says_so() {
+        let why = LockBeside::acquire(Path::new("/nowhere/auth.json")).err();
+        let why = why.unwrap();
+        assert!(why.starts_with("/nowhere/auth.json.lock cannot be locked"));
+    }
+}

@@ -1,0 +1,171 @@
+//! A file's text as a secret, read again when the file changes.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use addons::contract::{FileVersion, SecretSource};
+use parking_lot::Mutex;
+use zeroize::Zeroizing;
+
+use super::version;
+
+/// How long a value is used before its file is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// No token is longer; a larger file is a mistake in the path.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// A secret in a file.
+pub struct InFile {
+    path: PathBuf,
+    began: Instant,
+    /// Until when the file need not be looked at, in milliseconds since the beginning.
+    fresh_until: AtomicU64,
+    /// Counts what `seen` was.
+    version: AtomicU64,
+    /// What the file held, unless it could not be read.
+    seen: Mutex<Option<Seen>>,
+}
+
+#[derive(Clone)]
+struct Seen {
+    version: FileVersion,
+    value: Arc<Zeroizing<String>>,
+}
+
+impl InFile {
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            began: Instant::now(),
+            fresh_until: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            seen: Mutex::new(None),
+        }
+    }
+
+    fn millis(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.millis() < self.fresh_until.load(Ordering::Acquire)
+    }
+
+    /// What the file holds, read only where it is not what was seen.
+    fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
+        let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
+        let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
+        let version = version(&metadata);
+        if let Some(seen) = seen.filter(|seen| seen.version == version) {
+            return Ok(seen.clone());
+        }
+        if version.length > MAX_BYTES {
+            return Err(failed(&"it is too large to be a secret"));
+        }
+        let text = Zeroizing::new(fs::read_to_string(&self.path).map_err(|error| failed(&error))?);
+        let value = Arc::new(Zeroizing::new(text.trim().to_owned()));
+        if value.is_empty() {
+            return Err(failed(&"it is empty"));
+        }
+        Ok(Seen { version, value })
+    }
+}
+
+impl SecretSource for InFile {
+    fn read(&self) -> Result<Arc<Zeroizing<String>>, String> {
+        let mut seen = self.seen.lock();
+        if let Some(seen) = seen.as_ref().filter(|_| self.is_fresh()) {
+            return Ok(Arc::clone(&seen.value));
+        }
+        let until = self.millis() + LOOK_AGAIN.as_millis() as u64;
+        let found = self.look(seen.as_ref());
+        let now = found.as_ref().ok().map(|found| &found.version);
+        if now != seen.as_ref().map(|seen| &seen.version) {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        // What cannot be read is looked at each time, so that it is back at once.
+        let until = if found.is_ok() { until } else { 0 };
+        *seen = found.clone().ok();
+        self.fresh_until.store(until, Ordering::Release);
+        found.map(|seen| seen.value)
+    }
+
+    fn version(&self) -> u64 {
+        if !self.is_fresh() {
+            let _readable = self.read();
+        }
+        self.version.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_in_a_file_is_read_again_when_it_changes_and_an_error_never_shows_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let source = InFile::new(&path);
+        assert!(source.read().is_err_and(|why| why.contains("key")));
+        fs::write(&path, "first\n").unwrap();
+        assert!(source.read().is_ok_and(|value| **value == "first"));
+        fs::write(&path, "the second").unwrap();
+        std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
+        assert!(source.read().is_ok_and(|value| **value == "the second"));
+        fs::remove_file(&path).unwrap();
+        std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
+        assert!(source.read().is_err_and(|why| !why.contains("second")));
+    }
+
+    #[test]
+    fn a_version_is_another_one_exactly_when_the_file_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let source = InFile::new(&path);
+        let next_second = || std::thread::sleep(LOOK_AGAIN + Duration::from_millis(50));
+        let missing = source.version();
+        assert_eq!(source.version(), missing);
+        fs::write(&path, "first").unwrap();
+        let first = source.version();
+        assert_ne!(first, missing);
+        assert!(source.read().is_ok_and(|value| **value == "first"));
+        next_second();
+        assert_eq!(source.version(), first);
+        fs::write(&path, "other").unwrap();
+        next_second();
+        let other = source.version();
+        assert_ne!(other, first);
+        assert!(source.read().is_ok_and(|value| **value == "other"));
+        let aside = dir.path().join("aside");
+        fs::rename(&path, &aside).unwrap();
+        next_second();
+        let gone = source.version();
+        assert_ne!(gone, other);
+        assert!(source.read().is_err());
+        assert_eq!(source.version(), gone);
+        fs::rename(&aside, &path).unwrap();
+        assert_ne!(source.version(), gone);
+        assert!(source.read().is_ok_and(|value| **value == "other"));
+    }
+
+    #[test]
+    fn a_change_is_seen_within_a_second_by_whoever_asks_for_the_version_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let source = InFile::new(&path);
+        fs::write(&path, "first").unwrap();
+        let first = source.version();
+        fs::write(&path, "the second").unwrap();
+        let changed = Instant::now();
+        while source.version() == first {
+            assert!(changed.elapsed() < LOOK_AGAIN + Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(source.read().is_ok_and(|value| **value == "the second"));
+    }
+}
