@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use crate::contract::{
     Addon, Code, Container, Containers, Denial, DnsQuery, Flow, Order, Principal, Request, Step,
-    Verdict,
+    Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
 
@@ -65,12 +65,12 @@ impl Identity {
 
 impl Addon for Identity {
     fn name(&self) -> &'static str {
-        "identity"
+        names::IDENTITY
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["rate_limit", "policy", "credentials"],
+            before: &[names::RATE_LIMIT, names::POLICY, names::CREDENTIALS],
             ..Order::default()
         }
     }
@@ -138,6 +138,7 @@ fn registry_unavailable() -> Denial {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use testkit::each_row;
     use time::{Duration, OffsetDateTime};
 
     use super::*;
@@ -226,41 +227,44 @@ mod tests {
     fn a_claimed_id_must_match_in_every_spelling_and_never_goes_upstream() {
         let container = fixtures::container("web");
         let (_, identity) = identity(&container);
-        for (fields, verdict) in [
-            (vec![("x-container-id", "web")], None),
-            (
-                vec![("x_container_id", "web"), ("x-container-id", "web")],
-                None,
-            ),
-            (
-                vec![("x-container-id", "db")],
-                Some(Code::ContainerIdMismatch),
-            ),
-            (
-                vec![("x-container-id", "")],
-                Some(Code::ContainerIdMismatch),
-            ),
-            (
-                vec![("x_container-id", "db")],
-                Some(Code::ContainerIdMismatch),
-            ),
-            (
-                vec![("x-container-id", "web"), ("x-container-id", "db")],
-                Some(Code::ContainerIdMismatch),
-            ),
-            (
-                vec![("x-container-id", "web"), ("x_container_id", "db")],
-                Some(Code::ContainerIdMismatch),
-            ),
-        ] {
-            let mut request = request("/", &fields);
-            let mut inside = flow(Kind::Http, "api.example.com");
-            assert_eq!(code(identity.request(&mut inside, &mut request)), verdict);
-            assert!(request.headers.is_empty(), "{fields:?}");
+        each_row(
+            [
+                (vec![("x-container-id", "web")], None),
+                (
+                    vec![("x_container_id", "web"), ("x-container-id", "web")],
+                    None,
+                ),
+                (
+                    vec![("x-container-id", "db")],
+                    Some(Code::ContainerIdMismatch),
+                ),
+                (
+                    vec![("x-container-id", "")],
+                    Some(Code::ContainerIdMismatch),
+                ),
+                (
+                    vec![("x_container-id", "db")],
+                    Some(Code::ContainerIdMismatch),
+                ),
+                (
+                    vec![("x-container-id", "web"), ("x-container-id", "db")],
+                    Some(Code::ContainerIdMismatch),
+                ),
+                (
+                    vec![("x-container-id", "web"), ("x_container_id", "db")],
+                    Some(Code::ContainerIdMismatch),
+                ),
+            ],
+            |(fields, verdict)| {
+                let mut request = request("/", &fields);
+                let mut inside = flow(Kind::Http, "api.example.com");
+                assert_eq!(code(identity.request(&mut inside, &mut request)), verdict);
+                assert!(request.headers.is_empty(), "{fields:?}");
 
-            let mut connect = flow(Kind::Tunnel, "api.example.com");
-            connect.claimed_id = claimed_id(&headers(&fields));
-            assert_eq!(code(identity.tunnel(&mut connect)), verdict, "{fields:?}");
-        }
+                let mut connect = flow(Kind::Tunnel, "api.example.com");
+                connect.claimed_id = claimed_id(&headers(&fields));
+                assert_eq!(code(identity.tunnel(&mut connect)), verdict, "{fields:?}");
+            },
+        );
     }
 }

@@ -162,57 +162,67 @@ impl<'de> Visitor<'de> for Strict {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use testkit::each_row;
 
     use super::*;
 
     #[test]
     fn json_with_one_reading_is_read() {
-        for text in [
-            "null",
-            "[]",
-            " {\"a\": [1, -2, 3.5, \"x\\u0041\", true, null]} ",
-            "{\"a\":{\"b\":1},\"c\":{\"b\":1}}",
-            "\"]]]]{{{{\"",
-        ] {
-            let plain: Value = serde_json::from_str(text).unwrap();
-            assert_eq!(parse(text.as_bytes()), Ok(plain), "{text}");
-        }
+        each_row(
+            [
+                "null",
+                "[]",
+                " {\"a\": [1, -2, 3.5, \"x\\u0041\", true, null]} ",
+                "{\"a\":{\"b\":1},\"c\":{\"b\":1}}",
+                "\"]]]]{{{{\"",
+            ],
+            |text| {
+                let plain: Value = serde_json::from_str(text).unwrap();
+                assert_eq!(parse(text.as_bytes()), Ok(plain), "{text}");
+            },
+        );
     }
 
     #[test]
     fn json_with_two_readings_is_refused() {
-        for text in [
-            &b""[..],
-            b"{\"a\":1,\"a\":2}",
-            b"{\"a\":1,\"\\u0061\":2}",
-            b"[{\"x\":{\"a\":1,\"b\":2,\"a\":1}}]",
-            b"{\"a\":\"\xff\"}",
-            b"\xef\xbb\xbf{}",
-            b"{} {}",
-            b"{}x",
-            b"{'a':1}",
-            b"{\"a\":1,}",
-            b"{\"a\":1/**/}",
-            b"NaN",
-            b"01",
-            b"\"\\ud800\"",
-            b"\"a\nb\"",
-        ] {
-            assert!(parse(text).is_err(), "{}", String::from_utf8_lossy(text));
-        }
+        each_row(
+            [
+                &b""[..],
+                b"{\"a\":1,\"a\":2}",
+                b"{\"a\":1,\"\\u0061\":2}",
+                b"[{\"x\":{\"a\":1,\"b\":2,\"a\":1}}]",
+                b"{\"a\":\"\xff\"}",
+                b"\xef\xbb\xbf{}",
+                b"{} {}",
+                b"{}x",
+                b"{'a':1}",
+                b"{\"a\":1,}",
+                b"{\"a\":1/**/}",
+                b"NaN",
+                b"01",
+                b"\"\\ud800\"",
+                b"\"a\nb\"",
+            ],
+            |text| {
+                assert!(parse(text).is_err(), "{}", String::from_utf8_lossy(text));
+            },
+        );
     }
 
     #[test]
     fn nesting_is_bounded_before_anything_recurses() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(MAX_NESTING).as_bytes()).is_ok());
-        for bomb in [
-            nested(MAX_NESTING + 1),
-            "[".repeat(1 << 20),
-            "{\"a\":".repeat(200_000),
-        ] {
-            assert_eq!(parse(bomb.as_bytes()), Err(StrictJsonError::TooDeep));
-        }
+        each_row(
+            [
+                nested(MAX_NESTING + 1),
+                "[".repeat(1 << 20),
+                "{\"a\":".repeat(200_000),
+            ],
+            |bomb| {
+                assert_eq!(parse(bomb.as_bytes()), Err(StrictJsonError::TooDeep));
+            },
+        );
         let quoted = format!("\"\\\"{}\"", "[".repeat(1000));
         assert!(parse(quoted.as_bytes()).is_ok());
     }

@@ -77,6 +77,8 @@ impl<'de> Visitor<'de> for Values {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
@@ -86,10 +88,13 @@ mod tests {
             parse(text.as_bytes()),
             Ok(serde_json::from_str(text).unwrap())
         );
-        for text in [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"\u0061":2}}]"#] {
-            let error = parse(text.as_bytes()).unwrap_err();
-            assert!(error.contains("duplicate field `a`"), "{error}");
-        }
+        each_row(
+            [r#"{"a":1,"a":1}"#, r#"[{"b":{"a":1,"\u0061":2}}]"#],
+            |text| {
+                let error = parse(text.as_bytes()).unwrap_err();
+                assert!(error.contains("duplicate field `a`"), "{error}");
+            },
+        );
         let deep = "[".repeat(100_000);
         assert!(parse(deep.as_bytes()).is_err());
     }

@@ -258,6 +258,7 @@ fn expires_at(
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
+    use testkit::each_row;
     use time::macros::datetime;
 
     use super::*;
@@ -281,73 +282,79 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_listed_in_order() {
-        for (body, error) in [
-            (json!({}), "['container_ip', 'container_id', 'repos']"),
-            (json!({"container_id": "c1"}), "['container_ip', 'repos']"),
-            (
-                json!({"container_ip": "10.0.0.5", "repos": []}),
-                "['container_id']",
-            ),
-            (
-                json!({"listener": "unix", "container_id": "c1"}),
-                "['repos']",
-            ),
-        ] {
-            assert_eq!(
-                parse(&body).unwrap_err(),
-                format!("Missing required fields: {error}")
-            );
-        }
+        each_row(
+            [
+                (json!({}), "['container_ip', 'container_id', 'repos']"),
+                (json!({"container_id": "c1"}), "['container_ip', 'repos']"),
+                (
+                    json!({"container_ip": "10.0.0.5", "repos": []}),
+                    "['container_id']",
+                ),
+                (
+                    json!({"listener": "unix", "container_id": "c1"}),
+                    "['repos']",
+                ),
+            ],
+            |(body, error)| {
+                assert_eq!(
+                    parse(&body).unwrap_err(),
+                    format!("Missing required fields: {error}")
+                );
+            },
+        );
     }
 
     #[test]
     fn whatever_is_wrong_is_named() {
-        for (changes, field) in [
-            (json!({"container_ip": 7}), "container_ip"),
-            (json!({"container_ip": "10.0.0.256"}), "container_ip"),
-            (json!({"container_ip": "010.0.0.1"}), "container_ip"),
-            (json!({"container_ip": "fe80::1%eth0"}), "container_ip"),
-            (json!({"container_ip": "0.0.0.0"}), "container_ip"),
-            (json!({"container_ip": "ff02::1"}), "container_ip"),
-            (json!({"container_id": null}), "container_id"),
-            (json!({"container_id": ""}), "container_id"),
-            (json!({"container_id": "a/b"}), "container_id"),
-            (json!({"container_id": "x".repeat(129)}), "container_id"),
-            (json!({"repos": "o/n"}), "repos"),
-            (json!({"repos": [7]}), "repos[0]"),
-            (json!({"repos": ["o/n", "name"]}), "repos[1]"),
-            (json!({"repos": ["o/n/x"]}), "repos[0]"),
-            (json!({"repos": ["o/.."]}), "repos[0]"),
-            (json!({"repos": ["o/n.git"]}), "repos[0]"),
-            (json!({"repos": ["o/n", "O/N"]}), "repos[1]"),
-            (json!({"repos": [{}]}), "repos[0]"),
-            (json!({"repos": [{"name": "o/n", "x": 1}]}), "repos[0].x"),
-            (
-                json!({"repos": [{"name": "o/n", "max_receive_pack_bytes": 524_288_001}]}),
-                "repos[0].max_receive_pack_bytes",
-            ),
-            (
-                json!({"repos": [{"name": "o/n", "max_receive_pack_bytes": -1}]}),
-                "repos[0].max_receive_pack_bytes",
-            ),
-            (json!({"auth_mode": "root"}), "auth_mode"),
-            (json!({"auth_mode": null}), "auth_mode"),
-            (json!({"expires_at": 1}), "expires_at"),
-            (json!({"expires_at": "tomorrow"}), "expires_at"),
-            (json!({"expires_at": "2029-12-31T23:59:59Z"}), "expires_at"),
-            (
-                json!({"expires_at": "9999-12-31T23:59:59-12:00"}),
-                "expires_at",
-            ),
-            (json!({"allowed_domains": "github.com"}), "allowed_domains"),
-            (json!({"allowed_domains": ["*.com"]}), "allowed_domains[0]"),
-            (json!({"listener": "unix"}), "listener"),
-            (json!({"listener": "tcp"}), "listener"),
-            (json!({"colour": "red"}), "colour"),
-        ] {
-            let error = parse(&with(changes.clone())).unwrap_err();
-            assert!(error.contains(field), "{changes}: {error}");
-        }
+        each_row(
+            [
+                (json!({"container_ip": 7}), "container_ip"),
+                (json!({"container_ip": "10.0.0.256"}), "container_ip"),
+                (json!({"container_ip": "010.0.0.1"}), "container_ip"),
+                (json!({"container_ip": "fe80::1%eth0"}), "container_ip"),
+                (json!({"container_ip": "0.0.0.0"}), "container_ip"),
+                (json!({"container_ip": "ff02::1"}), "container_ip"),
+                (json!({"container_id": null}), "container_id"),
+                (json!({"container_id": ""}), "container_id"),
+                (json!({"container_id": "a/b"}), "container_id"),
+                (json!({"container_id": "x".repeat(129)}), "container_id"),
+                (json!({"repos": "o/n"}), "repos"),
+                (json!({"repos": [7]}), "repos[0]"),
+                (json!({"repos": ["o/n", "name"]}), "repos[1]"),
+                (json!({"repos": ["o/n/x"]}), "repos[0]"),
+                (json!({"repos": ["o/.."]}), "repos[0]"),
+                (json!({"repos": ["o/n.git"]}), "repos[0]"),
+                (json!({"repos": ["o/n", "O/N"]}), "repos[1]"),
+                (json!({"repos": [{}]}), "repos[0]"),
+                (json!({"repos": [{"name": "o/n", "x": 1}]}), "repos[0].x"),
+                (
+                    json!({"repos": [{"name": "o/n", "max_receive_pack_bytes": 524_288_001}]}),
+                    "repos[0].max_receive_pack_bytes",
+                ),
+                (
+                    json!({"repos": [{"name": "o/n", "max_receive_pack_bytes": -1}]}),
+                    "repos[0].max_receive_pack_bytes",
+                ),
+                (json!({"auth_mode": "root"}), "auth_mode"),
+                (json!({"auth_mode": null}), "auth_mode"),
+                (json!({"expires_at": 1}), "expires_at"),
+                (json!({"expires_at": "tomorrow"}), "expires_at"),
+                (json!({"expires_at": "2029-12-31T23:59:59Z"}), "expires_at"),
+                (
+                    json!({"expires_at": "9999-12-31T23:59:59-12:00"}),
+                    "expires_at",
+                ),
+                (json!({"allowed_domains": "github.com"}), "allowed_domains"),
+                (json!({"allowed_domains": ["*.com"]}), "allowed_domains[0]"),
+                (json!({"listener": "unix"}), "listener"),
+                (json!({"listener": "tcp"}), "listener"),
+                (json!({"colour": "red"}), "colour"),
+            ],
+            |(changes, field)| {
+                let error = parse(&with(changes.clone())).unwrap_err();
+                assert!(error.contains(field), "{changes}: {error}");
+            },
+        );
     }
 
     #[test]

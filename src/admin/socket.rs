@@ -136,6 +136,8 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
+    use testkit::each_row_async;
+
     use super::*;
 
     /// A user who is neither root nor the one that the tests run as.
@@ -184,7 +186,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_is_admitted_by_its_uid_or_as_the_servers_own_user() {
-        for listed in [true, false] {
+        each_row_async([true, false], async |listed| {
             let (_directory, path, listener) = open(0o666);
             let (uid, mut client) = connect(&path);
             let mut peers = match listed {
@@ -195,7 +197,8 @@ mod tests {
             assert_eq!(peer.uid, uid, "listed: {listed}");
             drop(stream);
             client.wait().unwrap();
-        }
+        })
+        .await;
     }
 
     /// Root passes every mode, so root connects as another user.

@@ -84,6 +84,8 @@ pub fn raise_limit(max_connections: usize) {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn taken(shares: DescriptorShares) -> usize {
@@ -93,10 +95,10 @@ mod tests {
 
     #[test]
     fn the_shares_together_leave_the_spare_descriptors_free() {
-        for free in [40, 64, 128, 1_000, 4_096, 65_536, 1 << 20] {
+        each_row([40, 64, 128, 1_000, 4_096, 65_536, 1 << 20], |free| {
             let shares = DescriptorShares::of(free);
             assert!(taken(shares) + SPARE <= free, "{free}: {shares:?}");
-        }
+        });
     }
 
     #[test]
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn nothing_is_without_a_share() {
-        for free in [0, 10, SPARE, SPARE + 1] {
+        each_row([0, 10, SPARE, SPARE + 1], |free| {
             let DescriptorShares {
                 clients,
                 upstreams,
@@ -117,6 +119,6 @@ mod tests {
             } = DescriptorShares::of(free);
             let parts = [clients, upstreams, lookups, dns.waiting, dns.connections];
             assert!(parts.iter().all(|part| *part > 0));
-        }
+        });
     }
 }

@@ -65,6 +65,8 @@ fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
     use crate::telemetry::{Gap, Lost};
 
@@ -92,11 +94,12 @@ mod tests {
                 until: 1500,
             }),
         };
-        for (log, expected) in [
-            (whole, "a.jsonl: 18 204 lines, hash chain intact"),
-            (
-                lossy,
-                "a.jsonl: 1 000 000 lines, hash chain intact\n\
+        each_row(
+            [
+                (whole, "a.jsonl: 18 204 lines, hash chain intact"),
+                (
+                    lossy,
+                    "a.jsonl: 1 000 000 lines, hash chain intact\n\
                  folded: 312 lines, for 45 120 flows\n\
                  lost: 1 019 lines\n  \
                    in 10 earlier gaps and in these:\n  \
@@ -104,22 +107,27 @@ mod tests {
                    1 line, 2030-01-01T12:00:00.000Z to \\u{1b}[2J\n\
                  lost and not recorded in the log yet: 6 lines, \
                  1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.500Z",
-            ),
-        ] {
-            assert_eq!(report(Path::new("a.jsonl"), &log), expected);
-        }
+                ),
+            ],
+            |(log, expected)| {
+                assert_eq!(report(Path::new("a.jsonl"), &log), expected);
+            },
+        );
     }
 
     #[test]
     fn numbers_are_grouped_by_three_digits() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1 000"),
-            (18_204, "18 204"),
-            (1_234_567, "1 234 567"),
-        ] {
-            assert_eq!(grouped(number), text);
-        }
+        each_row(
+            [
+                (0, "0"),
+                (999, "999"),
+                (1000, "1 000"),
+                (18_204, "18 204"),
+                (1_234_567, "1 234 567"),
+            ],
+            |(number, text)| {
+                assert_eq!(grouped(number), text);
+            },
+        );
     }
 }

@@ -241,6 +241,7 @@ fn text(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use testkit::each_row;
 
     use super::*;
 
@@ -254,18 +255,21 @@ mod tests {
         );
         let in_a_week = parse_expiry("7d").unwrap() - OffsetDateTime::now_utc();
         assert_eq!(in_a_week.whole_seconds().div_euclid(3600), 7 * 24 - 1);
-        for text in [
-            "",
-            "7",
-            "d",
-            "7w",
-            "-7d",
-            "99999999999999999999d",
-            "9999999999999d",
-            "7é",
-        ] {
-            assert!(parse_expiry(text).is_err(), "{text}");
-        }
+        each_row(
+            [
+                "",
+                "7",
+                "d",
+                "7w",
+                "-7d",
+                "99999999999999999999d",
+                "9999999999999d",
+                "7é",
+            ],
+            |text| {
+                assert!(parse_expiry(text).is_err(), "{text}");
+            },
+        );
     }
 
     #[test]

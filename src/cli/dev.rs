@@ -68,44 +68,52 @@ fn parse_repo(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn a_repository_is_known_by_its_name_and_by_its_urls() {
-        for text in [
-            "octocat/Hello-World",
-            "octocat/Hello-World.git",
-            "https://github.com/octocat/Hello-World",
-            "https://github.com/octocat/Hello-World/",
-            "https://github.com/octocat/Hello-World.git",
-            "git@github.com:octocat/Hello-World.git",
-            "ssh://git@github.com/octocat/Hello-World.git",
-        ] {
-            assert_eq!(
-                parse_repo(text).as_deref(),
-                Ok("octocat/Hello-World"),
-                "{text}"
-            );
-        }
+        each_row(
+            [
+                "octocat/Hello-World",
+                "octocat/Hello-World.git",
+                "https://github.com/octocat/Hello-World",
+                "https://github.com/octocat/Hello-World/",
+                "https://github.com/octocat/Hello-World.git",
+                "git@github.com:octocat/Hello-World.git",
+                "ssh://git@github.com/octocat/Hello-World.git",
+            ],
+            |text| {
+                assert_eq!(
+                    parse_repo(text).as_deref(),
+                    Ok("octocat/Hello-World"),
+                    "{text}"
+                );
+            },
+        );
     }
 
     #[test]
     fn what_names_no_repository_is_refused_with_what_to_write() {
-        for text in [
-            "",
-            "octocat",
-            "Hello-World.git",
-            "octocat/",
-            "octocat/..",
-            "octocat/Hello World",
-            "octocat/Hello-World.git.git",
-            "https://github.com/octocat",
-            "https://github.com/octocat/Hello-World/tree/main",
-            "https://git.example.com/octocat/Hello-World",
-            "git@git.example.com:octocat/Hello-World.git",
-        ] {
-            let error = parse_repo(text).expect_err(text);
-            assert!(error.contains("write OWNER/NAME"), "{text}: {error}");
-        }
+        each_row(
+            [
+                "",
+                "octocat",
+                "Hello-World.git",
+                "octocat/",
+                "octocat/..",
+                "octocat/Hello World",
+                "octocat/Hello-World.git.git",
+                "https://github.com/octocat",
+                "https://github.com/octocat/Hello-World/tree/main",
+                "https://git.example.com/octocat/Hello-World",
+                "git@git.example.com:octocat/Hello-World.git",
+            ],
+            |text| {
+                let error = parse_repo(text).expect_err(text);
+                assert!(error.contains("write OWNER/NAME"), "{text}: {error}");
+            },
+        );
     }
 }

@@ -169,6 +169,8 @@ fn fish(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
@@ -179,35 +181,44 @@ mod tests {
 
     #[test]
     fn a_proxy_is_named_by_an_http_url_of_a_host_and_a_port() {
-        for good in [
-            "http://proxy:8080",
-            "http://127.0.0.1:1",
-            "http://[::1]:8080",
-        ] {
-            assert_eq!(proxy_url(good).as_deref(), Ok(good));
-        }
-        for wrong in [
-            "proxy:8080",
-            "https://proxy:8080",
-            "http://proxy",
-            "http://proxy:8080/",
-            "http://proxy:8080/x",
-            "http://proxy:8080?x",
-            "http://user@proxy:8080",
-            "http://",
-        ] {
-            assert!(proxy_url(wrong).is_err(), "{wrong}");
-        }
+        each_row(
+            [
+                "http://proxy:8080",
+                "http://127.0.0.1:1",
+                "http://[::1]:8080",
+            ],
+            |good| {
+                assert_eq!(proxy_url(good).as_deref(), Ok(good));
+            },
+        );
+        each_row(
+            [
+                "proxy:8080",
+                "https://proxy:8080",
+                "http://proxy",
+                "http://proxy:8080/",
+                "http://proxy:8080/x",
+                "http://proxy:8080?x",
+                "http://user@proxy:8080",
+                "http://",
+            ],
+            |wrong| {
+                assert!(proxy_url(wrong).is_err(), "{wrong}");
+            },
+        );
     }
 
     #[test]
     fn a_listener_on_all_interfaces_is_reached_over_loopback() {
-        for (listener, reached) in [
-            ("0.0.0.0:8080", "127.0.0.1:8080"),
-            ("[::]:8080", "[::1]:8080"),
-            ("10.0.0.5:8080", "10.0.0.5:8080"),
-        ] {
-            assert_eq!(reachable(listener), reached);
-        }
+        each_row(
+            [
+                ("0.0.0.0:8080", "127.0.0.1:8080"),
+                ("[::]:8080", "[::1]:8080"),
+                ("10.0.0.5:8080", "10.0.0.5:8080"),
+            ],
+            |(listener, reached)| {
+                assert_eq!(reachable(listener), reached);
+            },
+        );
     }
 }

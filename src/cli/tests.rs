@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use clap::CommandFactory;
+use testkit::{each_row, each_row_async};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -22,63 +23,69 @@ fn the_definitions_are_consistent() {
 
 #[test]
 fn commands_are_read_as_documented() {
-    for line in [
-        "serve",
-        "serve --config /tmp/c",
-        "dev --repo o/n --repo https://github.com/o/m.git",
-        "dev --proxy-port 8081 --dns-port 5354 --mcp-port 8091 --config /tmp/c",
-        "check --config /tmp/c",
-        "ca path",
-        "ca show --config /tmp/c",
-        "ca rotate",
-        "explain c1 GET https://github.com/",
-        "tail --container c1 --denied --socket /tmp/s",
-        "container add c1 --ip 10.0.0.5 --repo o/n --auth-mode bot --expires 8h",
-        "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
-        "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
-        "container rm c1",
-        "container list --json",
-        "container show c1",
-        "health --json",
-        "sandbox-files /tmp/d --force --config /tmp/c",
-        "sandbox-files /tmp/d --socket /tmp/s --proxy http://proxy:8080 --certs /certs",
-        "env",
-        "env --shell fish --socket /tmp/s",
-        "env --shell json --proxy http://proxy:8080 --certs /certs",
-        "registry check --data-dir /tmp/d",
-        "registry backup /tmp/f --force",
-        "registry restore /tmp/f",
-    ] {
-        if let Err(error) = read(line) {
-            panic!("{line}: {error}");
-        }
-    }
+    each_row(
+        [
+            "serve",
+            "serve --config /tmp/c",
+            "dev --repo o/n --repo https://github.com/o/m.git",
+            "dev --proxy-port 8081 --dns-port 5354 --mcp-port 8091 --config /tmp/c",
+            "check --config /tmp/c",
+            "ca path",
+            "ca show --config /tmp/c",
+            "ca rotate",
+            "explain c1 GET https://github.com/",
+            "tail --container c1 --denied --socket /tmp/s",
+            "container add c1 --ip 10.0.0.5 --repo o/n --auth-mode bot --expires 8h",
+            "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
+            "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
+            "container rm c1",
+            "container list --json",
+            "container show c1",
+            "health --json",
+            "sandbox-files /tmp/d --force --config /tmp/c",
+            "sandbox-files /tmp/d --socket /tmp/s --proxy http://proxy:8080 --certs /certs",
+            "env",
+            "env --shell fish --socket /tmp/s",
+            "env --shell json --proxy http://proxy:8080 --certs /certs",
+            "registry check --data-dir /tmp/d",
+            "registry backup /tmp/f --force",
+            "registry restore /tmp/f",
+        ],
+        |line| {
+            if let Err(error) = read(line) {
+                panic!("{line}: {error}");
+            }
+        },
+    );
 }
 
 #[test]
 fn what_cannot_be_meant_is_a_usage_error() {
-    for line in [
-        "",
-        "fly",
-        "dev --repo o",
-        "dev --repo https://git.example.com/o/n",
-        "dev --proxy-port 0",
-        "dev --dns-port 65536",
-        "container add c1",
-        "container add c1 --ip 10.0.0.5 --listener unix",
-        "container add c/1 --ip 10.0.0.5",
-        "container add c1 --ip 10.0.0",
-        "container add c1 --ip 10.0.0.5 --auth-mode root",
-        "container add c1 --ip 10.0.0.5 --expires soon",
-        "container rm",
-        "tail --container c/1",
-        "env --shell csh",
-        "env --proxy proxy:8080",
-        "registry backup",
-    ] {
-        let error = read(line).expect_err(line);
-        assert!(error.use_stderr(), "{line}");
-    }
+    each_row(
+        [
+            "",
+            "fly",
+            "dev --repo o",
+            "dev --repo https://git.example.com/o/n",
+            "dev --proxy-port 0",
+            "dev --dns-port 65536",
+            "container add c1",
+            "container add c1 --ip 10.0.0.5 --listener unix",
+            "container add c/1 --ip 10.0.0.5",
+            "container add c1 --ip 10.0.0",
+            "container add c1 --ip 10.0.0.5 --auth-mode root",
+            "container add c1 --ip 10.0.0.5 --expires soon",
+            "container rm",
+            "tail --container c/1",
+            "env --shell csh",
+            "env --proxy proxy:8080",
+            "registry backup",
+        ],
+        |line| {
+            let error = read(line).expect_err(line);
+            assert!(error.use_stderr(), "{line}");
+        },
+    );
 }
 
 /// Does a command of a line, against the server of a directory; answers its exit code.
@@ -139,60 +146,64 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let shutdown = serve(at);
-    for (line, expected) in [
-        (
-            "container add c1 --ip 10.0.0.5 --repo o/n --socket DIR/api.sock",
-            code::DONE,
-        ),
-        (
-            "container add c1 --ip 10.0.0.5 --repo bad --socket DIR/api.sock",
-            code::USAGE,
-        ),
-        ("container list --socket DIR/api.sock", code::DONE),
-        ("container show c1 --json --socket DIR/api.sock", code::DONE),
-        ("container show c2 --socket DIR/api.sock", code::USAGE),
-        ("health --socket DIR/api.sock", code::DONE),
-        (
-            "container add c2 --ip 10.0.0.6 --socket DIR/api.sock",
-            code::DONE,
-        ),
-        ("health --json --socket DIR/api.sock", code::SOFTWARE),
-        ("container rm c2 --socket DIR/api.sock", code::DONE),
-        (
-            "explain c1 GET https://github.com/ --socket DIR/api.sock",
-            code::DONE,
-        ),
-        ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
-        (
-            "env --proxy http://proxy:8080 --certs /certs --socket DIR/nobody.sock",
-            code::DONE,
-        ),
-        ("env --socket DIR/nobody.sock", code::UNAVAILABLE),
-        ("env --socket DIR/api.sock", code::CONFIG),
-        (
-            "sandbox-files DIR/out --socket DIR/nobody.sock",
-            code::UNAVAILABLE,
-        ),
-        (
-            "sandbox-files DIR/out --proxy http://proxy:8080 --socket DIR/api.sock",
-            code::DONE,
-        ),
-        ("registry check --data-dir DIR", code::DONE),
-        ("registry backup DIR/copy.db --data-dir DIR", code::DONE),
-        ("registry backup DIR/copy.db --data-dir DIR", code::USAGE),
-        (
-            "registry backup DIR/copy.db --data-dir DIR --force",
-            code::DONE,
-        ),
-        ("registry restore DIR/copy.db --data-dir DIR", code::DONE),
-        (
-            "registry restore DIR/api.sock --data-dir DIR",
-            code::SOFTWARE,
-        ),
-        ("registry check --data-dir DIR/nowhere", code::SOFTWARE),
-    ] {
-        assert_eq!(exit_code(line, at).await, expected, "{line}");
-    }
+    each_row_async(
+        [
+            (
+                "container add c1 --ip 10.0.0.5 --repo o/n --socket DIR/api.sock",
+                code::DONE,
+            ),
+            (
+                "container add c1 --ip 10.0.0.5 --repo bad --socket DIR/api.sock",
+                code::USAGE,
+            ),
+            ("container list --socket DIR/api.sock", code::DONE),
+            ("container show c1 --json --socket DIR/api.sock", code::DONE),
+            ("container show c2 --socket DIR/api.sock", code::USAGE),
+            ("health --socket DIR/api.sock", code::DONE),
+            (
+                "container add c2 --ip 10.0.0.6 --socket DIR/api.sock",
+                code::DONE,
+            ),
+            ("health --json --socket DIR/api.sock", code::SOFTWARE),
+            ("container rm c2 --socket DIR/api.sock", code::DONE),
+            (
+                "explain c1 GET https://github.com/ --socket DIR/api.sock",
+                code::DONE,
+            ),
+            ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
+            (
+                "env --proxy http://proxy:8080 --certs /certs --socket DIR/nobody.sock",
+                code::DONE,
+            ),
+            ("env --socket DIR/nobody.sock", code::UNAVAILABLE),
+            ("env --socket DIR/api.sock", code::CONFIG),
+            (
+                "sandbox-files DIR/out --socket DIR/nobody.sock",
+                code::UNAVAILABLE,
+            ),
+            (
+                "sandbox-files DIR/out --proxy http://proxy:8080 --socket DIR/api.sock",
+                code::DONE,
+            ),
+            ("registry check --data-dir DIR", code::DONE),
+            ("registry backup DIR/copy.db --data-dir DIR", code::DONE),
+            ("registry backup DIR/copy.db --data-dir DIR", code::USAGE),
+            (
+                "registry backup DIR/copy.db --data-dir DIR --force",
+                code::DONE,
+            ),
+            ("registry restore DIR/copy.db --data-dir DIR", code::DONE),
+            (
+                "registry restore DIR/api.sock --data-dir DIR",
+                code::SOFTWARE,
+            ),
+            ("registry check --data-dir DIR/nowhere", code::SOFTWARE),
+        ],
+        async |(line, expected)| {
+            assert_eq!(exit_code(line, at).await, expected, "{line}");
+        },
+    )
+    .await;
     // The eleventh write in its second is tried again.
     for number in 0..12 {
         let line = format!("container add c{number} --ip 10.0.1.{number} --socket DIR/api.sock");

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use addons::contract::{Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host, ResolvePermit};
+use addons::contract::{
+    Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host, ResolvePermit, names,
+};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
 use hickory_resolver::net::xfer::Protocol;
@@ -59,7 +61,7 @@ impl Question {
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
         Flight::begin(&self.snapshot, self.peer, Asked::nothing(self.packet.len()))
             .of(&self.container)
-            .refused(code, denial.by("dns"), answer.len());
+            .refused(code, denial.by(names::DNS), answer.len());
         answer
     }
 
@@ -99,13 +101,13 @@ impl Question {
         }
         let _ours = self.share.waiting.try_acquire().map_err(|_full| {
             let sentence = "Too many questions wait for an answer";
-            Denial::new(Code::RateLimited, sentence).by("dns")
+            Denial::new(Code::RateLimited, sentence).by(names::DNS)
         })?;
         let _of_all = self
             .bounds
             .waiting
             .try_acquire()
-            .map_err(|_full| Denial::internal().rule("waiting_questions").by("dns"))?;
+            .map_err(|_full| Denial::internal().rule("waiting_questions").by(names::DNS))?;
         resolver.records(cleared, &query.name, record_type).await
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use addons::contract::{Code, Container, Denial, Source, fold_address};
+use addons::contract::{Code, Container, Denial, Source, fold_address, names};
 use hickory_resolver::net::xfer::Protocol;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -74,7 +74,7 @@ impl Service {
         }
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
-            let denial = Denial::malformed("not one plain question").by("dns");
+            let denial = Denial::malformed("not one plain question").by(names::DNS);
             Flight::begin(&snapshot, peer, Asked::nothing(packet.len()))
                 .of(&container)
                 .refused(code, denial, answer.len());
@@ -129,7 +129,7 @@ impl Service {
         let answer = packet.reflect(code);
         Flight::begin(snapshot, peer, Asked::nothing(packet.len())).refused(
             code,
-            denial.by("identity"),
+            denial.by(names::IDENTITY),
             answer.len(),
         );
         Admission::Refusal(answer)

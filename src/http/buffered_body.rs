@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use addons::contract::{
     Buffered, Code, Denial, InspectionBudget as _, Judges, Request as Head, Response as AnswerHead,
-    Verdict,
+    Stage, Verdict,
 };
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
@@ -264,7 +264,7 @@ async fn read_response(
                 "The response body of {} was not complete within {seconds} seconds",
                 live.flow.host
             );
-            Err(Denial::new(Code::UpstreamTimeout, sentence).with("step", "response"))
+            Err(Denial::new(Code::UpstreamTimeout, sentence).at(Stage::Response))
         }
     }
 }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use addons::contract::{Code, Denial, Flow, Judges, Kind, Request as Head, ResolvePermit};
+use addons::contract::{Code, Denial, Flow, Judges, Kind, Request as Head, ResolvePermit, names};
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
@@ -127,7 +127,7 @@ impl PendingRequest {
             })),
             Err(denial) => {
                 drain_beside(body, expects_continue, &denial);
-                Err(denial.by("proxy"))
+                Err(denial.by(names::PROXY))
             }
         }
     }
@@ -200,7 +200,7 @@ impl PendingRequest {
                 Ok(RequestBody::judged(judged, body, filters, counters, idle))
             }
             Err(denial) => {
-                let denial = denial.by("proxy");
+                let denial = denial.by(names::PROXY);
                 // Once a byte of it has come, the client has been asked for the rest.
                 let bytes_in = &exchange.live.flow.counters.bytes_in;
                 let expects_continue =

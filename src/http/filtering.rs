@@ -143,6 +143,7 @@ fn through(
 #[cfg(test)]
 mod tests {
     use addons::contract::{Code, Verdict};
+    use testkit::each_row;
 
     use super::*;
 
@@ -183,11 +184,11 @@ mod tests {
 
     #[test]
     fn a_body_that_is_denied_at_its_end_has_not_ended() {
-        for denies in [[true, false], [false, true]] {
+        each_row([[true, false], [false, true]], |denies| {
             let mut filtering = filtering(denies);
             filtering.feed("ab".into()).unwrap();
             assert!(filtering.end(None).is_err());
             assert!(!filtering.ended && filtering.passed.is_empty());
-        }
+        });
     }
 }

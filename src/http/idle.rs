@@ -224,6 +224,7 @@ impl Drop for Waiting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use testkit::each_row_async;
     use tokio::time::advance;
 
     const TIMEOUTS: Timeouts = Timeouts {
@@ -253,7 +254,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn heads_that_begin_at_any_time_end_the_watch_at_their_deadline() {
-        for quiet in [0, 1, 20, 290] {
+        each_row_async([0, 1, 20, 290], async |quiet| {
             let idle = IdleTracker::new();
             let began = Instant::now();
             let client = async {
@@ -271,7 +272,8 @@ mod tests {
             }
             let took = began.elapsed().as_secs();
             assert_eq!(took, quiet + 5 + 15, "after {quiet} s");
-        }
+        })
+        .await;
     }
 
     #[tokio::test(start_paused = true)]

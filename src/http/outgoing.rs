@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use addons::contract::{Code, Denial, Flow, Host, Request as Head};
+use addons::contract::{Code, Denial, Flow, Host, Request as Head, Stage, names};
 use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
@@ -152,7 +152,7 @@ pub async fn within(
         if now >= deadline {
             if sent() == before {
                 let sentence = format!("{} did not answer in time", live.flow.host);
-                return Err(Denial::new(Code::UpstreamTimeout, sentence).with("step", "response"));
+                return Err(Denial::new(Code::UpstreamTimeout, sentence).at(Stage::Response));
             }
             before = sent();
             deadline = now + limit;
@@ -165,7 +165,7 @@ pub async fn within(
 pub fn request_broke_off(error: &BodyError) -> Denial {
     match error {
         BodyError::Denied(denial) => denial.clone(),
-        BodyError::Peer(_) => Denial::malformed("the body broke off").by("proxy"),
+        BodyError::Peer(_) => Denial::malformed("the body broke off").by(names::PROXY),
     }
 }
 
@@ -186,5 +186,5 @@ pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
 
 /// The upstream did something else than answer.
 pub fn not_answered(host: &Host, why: &str) -> Denial {
-    Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).with("step", "response")
+    Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
 }

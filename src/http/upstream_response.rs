@@ -1,6 +1,6 @@
 //! What a client is answered with: an upstream's answer, its body filtered or judged, or a denial.
 
-use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead};
+use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead, names};
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Response, StatusCode};
@@ -72,7 +72,7 @@ impl UpstreamResponse {
             return Err(Denial::internal().rule("judge of what is no body"));
         };
         let judging = judge_response(exchange, &mut self.head, body, &mut upstream, judges);
-        let bytes = judging.await.map_err(|denial| denial.by("proxy"))?;
+        let bytes = judging.await.map_err(|denial| denial.by(names::PROXY))?;
         if let Upstream::Http1(one) = upstream {
             exchange.connection.keep(one);
         }
@@ -96,7 +96,7 @@ impl UpstreamResponse {
         };
         let filtering = match filtering(&body, &mut head, &exchange) {
             Ok(filtering) => filtering,
-            Err(denial) => return deny(exchange, &denial.by("proxy")),
+            Err(denial) => return deny(exchange, &denial.by(names::PROXY)),
         };
         exchange.live.answered(head.status.as_u16());
         let announced = body.size_hint().exact();

@@ -5,7 +5,7 @@ mod filtered;
 mod frames;
 mod messages;
 
-use addons::contract::{Denial, Host, MessageFilter};
+use addons::contract::{Denial, Host, MessageFilter, names};
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -50,7 +50,7 @@ pub struct Opening {
 impl Opening {
     /// Checks key and version, and that there is no body: what comes after the head is frames.
     pub fn new(client: OnUpgrade, headers: &HeaderMap, body: &RequestBody) -> Result<Self, Denial> {
-        let malformed = |what| Denial::malformed(what).by("proxy");
+        let malformed = |what| Denial::malformed(what).by(names::PROXY);
         if !body.is_end_stream() {
             return Err(malformed("a WebSocket opening has no body"));
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict};
+use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict, names};
 use parking_lot::Mutex;
 use prometheus::IntGauge;
 use time::OffsetDateTime;
@@ -107,14 +107,14 @@ impl Connection {
         if flow.known_container().map(|container| container.lease) == bound {
             return Ok(());
         }
-        Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
+        Err(Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY))
     }
 
     /// Whether the lease still holds: what broke off with it is nobody's fault.
     pub fn is_live(&self) -> Verdict {
         match &self.container {
             Some(container) if container.has_ended() => {
-                Err(Denial::new(Code::UnknownSource, "Unknown source IP").by("proxy"))
+                Err(Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY))
             }
             _ => Ok(()),
         }

@@ -66,6 +66,7 @@ mod tests {
 
     use proptest::prelude::*;
     use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use testkit::each_row;
 
     use super::*;
 
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_hello_is_read_wherever_it_is_cut() {
         let hello = client_hello("api.example.com");
-        for size in [1, 2, 5, 100, hello.len()] {
+        each_row([1, 2, 5, 100, hello.len()], |size| {
             let mut reader = HelloReader::default();
             let ends = (size..hello.len()).step_by(size).chain([hello.len()]);
             let found = ends
@@ -98,7 +99,7 @@ mod tests {
                 Some("api.example.com")
             );
             assert_eq!(reader.length(), hello.len());
-        }
+        });
     }
 
     proptest! {

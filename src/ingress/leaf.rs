@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Container, Denial, Host, Verdict};
+use addons::contract::{Code, Container, Denial, Host, Verdict, names};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio::time::Instant;
@@ -83,7 +83,7 @@ pub fn config(
     outcomes.with_label_values(&[outcome]).inc();
     minted.map_err(|error| {
         tracing::error!(%host, %error, "no certificate for an intercepted host");
-        Denial::internal().by("proxy")
+        Denial::internal().by(names::PROXY)
     })
 }
 
@@ -105,7 +105,7 @@ fn limited(container: &Container, wait: Duration) -> Denial {
         .with("container_id", container.id.as_str())
         .with("upstream", "certificates")
         .retry_after(wait)
-        .by("proxy")
+        .by(names::PROXY)
 }
 
 #[cfg(test)]

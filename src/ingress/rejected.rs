@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial};
+use addons::contract::{Code, Denial, names};
 use rustls::{AlertDescription, Error};
 
 /// Clients that look at the certificate only after the handshake (Node.js, GnuTLS) close within
@@ -17,7 +17,7 @@ pub fn why(error: &io::Error) -> Denial {
         None if is_close(error) => over_certificate("closed in the handshake"),
         None => {
             let sentence = format!("Malformed request: the TLS handshake failed: {error}");
-            Denial::new(Code::MalformedRequest, sentence).by("proxy")
+            Denial::new(Code::MalformedRequest, sentence).by(names::PROXY)
         }
     }
 }
@@ -32,7 +32,7 @@ fn over_certificate(how: &'static str) -> Denial {
     let sentence = "The client rejected the certificate: it does not trust the proxy's CA";
     Denial::new(Code::ClientRejectedCertificate, sentence)
         .rule(how)
-        .by("proxy")
+        .by(names::PROXY)
 }
 
 /// The name of an alert that is about the certificate.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use addons::contract::{Authority, Denial, Kind};
+use addons::contract::{Authority, Denial, Kind, names};
 use futures_util::FutureExt;
 use http::{Method, Request};
 use hyper::body::Incoming;
@@ -187,7 +187,7 @@ fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error
     let client = connection.client.clone();
     let mut flow = snapshot.flow(Kind::Http, client, scheme, host, port);
     flow.principal = connection.principal.clone();
-    let denial = Denial::malformed("the head cannot be read").by("proxy");
+    let denial = Denial::malformed("the head cannot be read").by(names::PROXY);
     let mut live = LiveFlow::new(flow, snapshot);
     live.denied(&denial);
     if error.is_parse_too_large() {

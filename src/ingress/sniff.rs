@@ -65,31 +65,35 @@ fn sniff_http(bytes: &[u8]) -> Sniffed {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use testkit::each_row;
 
     #[test]
     fn tls_and_http_are_told_from_everything_else() {
-        for (bytes, expected) in [
-            (&b"\x16\x03\x01\x02\x00"[..], Sniffed::Tls),
-            (b"GET / HTTP/1.1\r\n", Sniffed::Http),
-            (b"GET / HTTP/1.0\n", Sniffed::Http),
-            (b"BREW /pot HTTP/1.1\r\n", Sniffed::Http),
-            (b"BREW /pot", Sniffed::NeedMore),
-            (b"EHLO mail.example.com\r\n", Sniffed::Refused),
-            (b"GET / HTTP/2.0\r\n", Sniffed::Refused),
-            (b"GET /\r\n", Sniffed::Refused),
-            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Sniffed::Refused),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", Sniffed::Refused),
-            (b"\x16\x02\x00", Sniffed::Refused),
-            (b"\x80\x2e\x01\x03\x01", Sniffed::Refused),
-            (b"get / HTTP/1.1", Sniffed::Refused),
-            (b" GET /", Sniffed::Refused),
-            (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", Sniffed::Refused),
-            (b"\x00", Sniffed::Refused),
-            (b"", Sniffed::NeedMore),
-            (b"GE", Sniffed::NeedMore),
-        ] {
-            assert_eq!(sniff(bytes), expected, "{bytes:?}");
-        }
+        each_row(
+            [
+                (&b"\x16\x03\x01\x02\x00"[..], Sniffed::Tls),
+                (b"GET / HTTP/1.1\r\n", Sniffed::Http),
+                (b"GET / HTTP/1.0\n", Sniffed::Http),
+                (b"BREW /pot HTTP/1.1\r\n", Sniffed::Http),
+                (b"BREW /pot", Sniffed::NeedMore),
+                (b"EHLO mail.example.com\r\n", Sniffed::Refused),
+                (b"GET / HTTP/2.0\r\n", Sniffed::Refused),
+                (b"GET /\r\n", Sniffed::Refused),
+                (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Sniffed::Refused),
+                (b"SSH-2.0-OpenSSH_9.2\r\n", Sniffed::Refused),
+                (b"\x16\x02\x00", Sniffed::Refused),
+                (b"\x80\x2e\x01\x03\x01", Sniffed::Refused),
+                (b"get / HTTP/1.1", Sniffed::Refused),
+                (b" GET /", Sniffed::Refused),
+                (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", Sniffed::Refused),
+                (b"\x00", Sniffed::Refused),
+                (b"", Sniffed::NeedMore),
+                (b"GE", Sniffed::NeedMore),
+            ],
+            |(bytes, expected)| {
+                assert_eq!(sniff(bytes), expected, "{bytes:?}");
+            },
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use addons::contract::{Authority, Code, Denial, Host, Kind, ResolvePermit, Scheme};
+use addons::contract::{Authority, Code, Denial, Host, Kind, ResolvePermit, Scheme, names};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -100,10 +100,10 @@ async fn answer<S: Socket>(
     // rules, and no field of this head goes any further.
     let permitted = match named {
         Ok(_) if has_body(request.headers()) => {
-            Err(Denial::malformed("a CONNECT has no body").by("proxy"))
+            Err(Denial::malformed("a CONNECT has no body").by(names::PROXY))
         }
         Ok(_) => permit(&connection, &mut live, request.headers()).await,
-        Err(denial) => Err(denial.by("proxy")),
+        Err(denial) => Err(denial.by(names::PROXY)),
     };
     connection.idle.end(Instant::now());
     let passthrough = match permitted {
@@ -136,7 +136,7 @@ async fn permit(
     headers: &HeaderMap,
 ) -> Result<Option<UpstreamSocket>, Denial> {
     if let Some(refusal) = &connection.refusal {
-        return Err(refusal.clone().by("proxy"));
+        return Err(refusal.clone().by(names::PROXY));
     }
     live.flow.claimed_id = addons::identity::claimed_id(headers);
     let cleared: ResolvePermit = live.snapshot.chain.tunnel(&mut live.flow).await?;
@@ -230,7 +230,7 @@ impl Tunnel {
             Ok(Ok(_)) | Err(_) => {
                 let sentence =
                     "Protocol not allowed: what is in the tunnel is neither TLS nor HTTP";
-                let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by("proxy");
+                let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by(names::PROXY);
                 let _ = io.write_all(&reply::raw(&denial)).await;
                 let _ = io.shutdown().await;
                 Err(denial)
@@ -254,7 +254,9 @@ impl Tunnel {
         let limit = self.connection.timeouts.header;
         let hello = timeout(limit, read_hello(&mut io, &mut bytes)).await;
         let Ok(Ok((accepted, rest))) = hello else {
-            return Err(Denial::malformed("the TLS handshake did not begin in order").by("proxy"));
+            return Err(
+                Denial::malformed("the TLS handshake did not begin in order").by(names::PROXY),
+            );
         };
         if !self.name_agrees(&accepted) {
             let _ = io.write_all(&UNRECOGNIZED_NAME).await;
@@ -263,7 +265,7 @@ impl Tunnel {
                 "Host mismatch: the TLS server name differs from {}",
                 self.authority.host
             );
-            return Err(Denial::new(Code::HostMismatch, sentence).by("proxy"));
+            return Err(Denial::new(Code::HostMismatch, sentence).by(names::PROXY));
         }
         if let Some(upstream) = self.passthrough.take() {
             io.unread(bytes.freeze());
@@ -294,7 +296,7 @@ impl Tunnel {
             Ok(Err(error)) => return Err(rejected::why(&error)),
             Err(_elapsed) => {
                 let what = "the TLS handshake did not end in time";
-                return Err(Denial::malformed(what).by("proxy"));
+                return Err(Denial::malformed(what).by(names::PROXY));
             }
         };
         self.live.complete();

@@ -82,6 +82,8 @@ fn read_lost(text: &[u8]) -> Option<Lost> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
@@ -116,20 +118,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("audit.jsonl");
         let digits = str::from_utf8(&GENESIS).unwrap();
-        for (text, is_genesis) in [
-            (digits.to_owned(), true),
-            (format!("{digits} x y z"), true),
-            ("0000".to_owned(), false),
-            ("\u{e9}".repeat(100), false),
-        ] {
-            fs::write(suffixed(&log, ".head"), &text).unwrap();
-            let head = AuditHead::read(&log).unwrap();
-            assert_eq!(
-                (head.last == GENESIS, head.lost),
-                (is_genesis, None),
-                "{text}"
-            );
-        }
+        each_row(
+            [
+                (digits.to_owned(), true),
+                (format!("{digits} x y z"), true),
+                ("0000".to_owned(), false),
+                ("\u{e9}".repeat(100), false),
+            ],
+            |(text, is_genesis)| {
+                fs::write(suffixed(&log, ".head"), &text).unwrap();
+                let head = AuditHead::read(&log).unwrap();
+                assert_eq!(
+                    (head.last == GENESIS, head.lost),
+                    (is_genesis, None),
+                    "{text}"
+                );
+            },
+        );
         fs::write(suffixed(&log, ".head"), "").unwrap();
         assert_eq!(AuditHead::read(&log), None);
     }

@@ -157,6 +157,8 @@ impl HashChain {
 mod tests {
     use std::fs;
 
+    use testkit::each_row;
+
     use super::super::audit_file::tests::{config, lost, written};
     use super::super::audit_file::{AuditFile, suffixed};
     use super::*;
@@ -218,14 +220,17 @@ mod tests {
         assert_eq!(counts, Vec::from_iter(3..=12));
         let text = fs::read_to_string(&config.path).unwrap();
         let lines: Vec<_> = text.split_inclusive('\n').collect();
-        for tampered in [
-            text.replace("\"count\":12,", "\"count\":11,"),
-            [&lines[..13], &lines[14..]].concat().concat(),
-        ] {
-            fs::write(&config.path, tampered).unwrap();
-            let error = verify(&config.path).unwrap_err();
-            assert!(matches!(error, AuditBroken::Broken { .. }), "{error}");
-        }
+        each_row(
+            [
+                text.replace("\"count\":12,", "\"count\":11,"),
+                [&lines[..13], &lines[14..]].concat().concat(),
+            ],
+            |tampered| {
+                fs::write(&config.path, tampered).unwrap();
+                let error = verify(&config.path).unwrap_err();
+                assert!(matches!(error, AuditBroken::Broken { .. }), "{error}");
+            },
+        );
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl NewestFlows {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
     use tokio::sync::broadcast::error::TryRecvError;
 
     use super::*;
@@ -65,12 +66,12 @@ mod tests {
 
     #[test]
     fn the_newest_thousand_are_listed() {
-        for count in [0, 1, 999, 1000, 1001, 1999, 2000, 2001, 3007] {
+        each_row([0, 1, 999, 1000, 1001, 1999, 2000, 2001, 3007], |count| {
             let mut log = NewestFlows::default();
             push(&mut log, 0..count);
             let expected = (count.saturating_sub(KEPT)..count).rev();
             assert_eq!(newest(&log), expected.collect::<Vec<_>>(), "of {count}");
-        }
+        });
     }
 
     #[test]

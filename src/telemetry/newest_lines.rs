@@ -60,17 +60,19 @@ impl<M: Copy> NewestLines<M> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn the_newest_thousand_are_kept() {
-        for count in [0, 1, 999, 1000, 1001, 1999, 2000, 2001, 3007] {
+        each_row([0, 1, 999, 1000, 1001, 1999, 2000, 2001, 3007], |count| {
             let mut lines = NewestLines::default();
             (0..count).for_each(|number| lines.push(b"line", number));
             let kept: Vec<_> = lines.iter().map(|(number, _)| number).collect();
             assert!(kept.len() >= count.min(KEPT) && kept.len() <= 2 * KEPT);
             assert_eq!(kept, (count - kept.len()..count).collect::<Vec<_>>());
-        }
+        });
     }
 
     #[test]

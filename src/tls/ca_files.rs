@@ -355,6 +355,8 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn files() -> (tempfile::TempDir, CaFiles) {
@@ -386,18 +388,21 @@ mod tests {
 
     #[test]
     fn half_a_ca_is_reported_and_nothing_is_made() {
-        for (gone, left) in [("ca.key", "ca.crt"), ("ca.crt", "ca.key")] {
-            let (dir, files) = files();
-            files.load_or_create(OffsetDateTime::now_utc()).unwrap();
-            fs::remove_file(dir.path().join("data").join(gone)).unwrap();
-            let error = files
-                .load_or_create(OffsetDateTime::now_utc())
-                .err()
-                .unwrap()
-                .to_string();
-            assert!(error.contains(gone) && error.contains(left), "{error}");
-            assert!(!dir.path().join("data").join(gone).exists());
-        }
+        each_row(
+            [("ca.key", "ca.crt"), ("ca.crt", "ca.key")],
+            |(gone, left)| {
+                let (dir, files) = files();
+                files.load_or_create(OffsetDateTime::now_utc()).unwrap();
+                fs::remove_file(dir.path().join("data").join(gone)).unwrap();
+                let error = files
+                    .load_or_create(OffsetDateTime::now_utc())
+                    .err()
+                    .unwrap()
+                    .to_string();
+                assert!(error.contains(gone) && error.contains(left), "{error}");
+                assert!(!dir.path().join("data").join(gone).exists());
+            },
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial, Host, ResolvePermit, Scheme};
+use addons::contract::{Code, Denial, Host, ResolvePermit, Scheme, Stage};
 use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
@@ -117,7 +117,7 @@ pub async fn handshake(
         Err(_elapsed) => {
             let sentence = format!("TLS handshake with {host} timed out");
             let denial = Denial::new(Code::UpstreamTimeout, sentence);
-            Err(denial.with("step", "tls").into())
+            Err(denial.at(Stage::Tls).into())
         }
     }
 }
@@ -147,7 +147,7 @@ fn tls_failure(host: &Host, error: &std::io::Error) -> Dialled {
     };
     let sentence = format!("TLS handshake with {host} failed: {why}");
     Denial::new(Code::UpstreamTls, sentence)
-        .with("step", "tls")
+        .at(Stage::Tls)
         .into()
 }
 
@@ -208,5 +208,5 @@ where
 
 fn broke_off(target: &Target) -> Denial {
     let sentence = format!("{} closed the connection", target.host);
-    Denial::new(Code::UpstreamUnreachable, sentence).with("step", "connect")
+    Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Connect)
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use addons::contract::{Code, Container, Denial, Host, Permit};
+use addons::contract::{Code, Container, Denial, Host, Permit, Stage, names};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
@@ -71,48 +71,53 @@ async fn attempt(
 
 fn failed(host: &Host, error: &io::Error) -> Denial {
     if crate::runtime::exhausted(error) {
-        return Denial::internal().rule("sockets").by("dial");
+        return Denial::internal().rule("sockets").by(names::DIAL);
     }
     if error.kind() == io::ErrorKind::QuotaExceeded {
         let sentence = "Too many connections to upstreams";
         return Denial::new(Code::TooManyConnections, sentence)
             .rule("open files")
-            .by("dial");
+            .by(names::DIAL);
     }
     if error.kind() == io::ErrorKind::TimedOut {
         return timed_out(host);
     }
     let sentence = format!("Cannot connect to {host}: {}", error.kind());
     Denial::new(Code::UpstreamUnreachable, sentence)
-        .with("step", "connect")
-        .by("dial")
+        .at(Stage::Connect)
+        .by(names::DIAL)
 }
 
 fn timed_out(host: &Host) -> Denial {
     let sentence = format!("Cannot connect to {host}: timed out");
     Denial::new(Code::UpstreamTimeout, sentence)
-        .with("step", "connect")
-        .by("dial")
+        .at(Stage::Connect)
+        .by(names::DIAL)
 }
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn running_out_of_sockets_is_not_held_against_the_far_side() {
         let host = Host::parse("far.example").unwrap();
-        for errno in [24, 23, 105, 12] {
+        each_row([24, 23, 105, 12], |errno| {
             let denial = failed(&host, &io::Error::from_raw_os_error(errno));
             assert_eq!(denial.code(), Code::InternalError, "errno {errno}");
-        }
-        for (errno, code) in [
-            (111, Code::UpstreamUnreachable),
-            (101, Code::UpstreamUnreachable),
-            (110, Code::UpstreamTimeout),
-        ] {
-            let denial = failed(&host, &io::Error::from_raw_os_error(errno));
-            assert_eq!(denial.code(), code, "errno {errno}");
-        }
+        });
+        each_row(
+            [
+                (111, Code::UpstreamUnreachable),
+                (101, Code::UpstreamUnreachable),
+                (110, Code::UpstreamTimeout),
+            ],
+            |(errno, code)| {
+                let denial = failed(&host, &io::Error::from_raw_os_error(errno));
+                assert_eq!(denial.code(), code, "errno {errno}");
+            },
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use addons::contract::{
     self, Authority, BoxFuture, Buffered, Chain, Client, Code, Container, Denial, Flow, Kind,
-    Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, System,
+    Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, Stage, System,
 };
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
@@ -64,7 +64,7 @@ impl OutboundClient {
                 Code::UpstreamTimeout,
                 format!("{} did not answer in time", live.flow.host),
             )
-            .with("step", "response")),
+            .at(Stage::Response)),
         };
         match &answered {
             Ok(response) => {
@@ -200,7 +200,7 @@ async fn read_whole(
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|_| {
         let sentence = format!("{} broke off, or sent too much", live.flow.host);
-        Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response")
+        Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
     })?;
     Ok(Response::from_parts(parts, body.to_bytes()))
 }
@@ -215,5 +215,5 @@ fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
         Code::UpstreamUnreachable,
         format!("{} {why}", live.flow.host),
     )
-    .with("step", "response")
+    .at(Stage::Response)
 }

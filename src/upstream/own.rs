@@ -47,24 +47,29 @@ fn is_this_machine(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn our_port_is_ours_on_every_address_of_this_machine() {
         let own = OwnListeners::new(["127.0.0.1:8080".parse().unwrap()]);
-        for (address, ours) in [
-            ("127.0.0.1:8080", true),
-            ("127.9.9.9:8080", true),
-            ("0.0.0.0:8080", true),
-            ("[::1]:8080", true),
-            ("[::]:8080", true),
-            ("[::ffff:127.0.0.1]:8080", true),
-            ("127.0.0.1:8081", false),
-            ("192.0.2.1:8080", false),
-            ("[::ffff:192.0.2.1]:8080", false),
-        ] {
-            assert_eq!(own.is_ours(address.parse().unwrap()), ours, "{address}");
-        }
+        each_row(
+            [
+                ("127.0.0.1:8080", true),
+                ("127.9.9.9:8080", true),
+                ("0.0.0.0:8080", true),
+                ("[::1]:8080", true),
+                ("[::]:8080", true),
+                ("[::ffff:127.0.0.1]:8080", true),
+                ("127.0.0.1:8081", false),
+                ("192.0.2.1:8080", false),
+                ("[::ffff:192.0.2.1]:8080", false),
+            ],
+            |(address, ours)| {
+                assert_eq!(own.is_ours(address.parse().unwrap()), ours, "{address}");
+            },
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Addresses, Code, Denial, Fault, Host, ResolvePermit};
+use addons::contract::{Addresses, Code, Denial, Fault, Host, ResolvePermit, Stage, names};
 use futures_util::future::{Either, select};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
@@ -485,9 +485,11 @@ fn no_records(code: ResponseCode) -> Answer {
 fn failed(host: &Host, error: &NetError) -> Denial {
     match error {
         NetError::Timeout => timed_out(host),
-        NetError::Busy => Denial::internal().rule("nameserver_queue").by("resolve"),
+        NetError::Busy => Denial::internal()
+            .rule("nameserver_queue")
+            .by(names::RESOLVE),
         NetError::Io(error) if crate::runtime::exhausted(error) => {
-            Denial::internal().rule("sockets").by("resolve")
+            Denial::internal().rule("sockets").by(names::RESOLVE)
         }
         NetError::Dns(_) => unreachable(host, "the nameserver failed"),
         _ => unreachable(host, "the nameserver cannot be reached"),
@@ -497,13 +499,13 @@ fn failed(host: &Host, error: &NetError) -> Denial {
 fn unreachable(host: &Host, why: &str) -> Denial {
     let sentence = format!("Cannot resolve {host}: {why}");
     Denial::new(Code::UpstreamUnreachable, sentence)
-        .with("step", "resolve")
-        .by("resolve")
+        .at(Stage::Resolve)
+        .by(names::RESOLVE)
 }
 
 fn timed_out(host: &Host) -> Denial {
     let sentence = format!("Cannot resolve {host}: timed out");
     Denial::new(Code::UpstreamTimeout, sentence)
-        .with("step", "resolve")
-        .by("resolve")
+        .at(Stage::Resolve)
+        .by(names::RESOLVE)
 }

@@ -17,7 +17,7 @@ use std::task::Poll;
 pub fn each_row<R: Debug>(rows: impl IntoIterator<Item = R>, mut check: impl FnMut(R)) {
     let mut report = Report::default();
     for row in rows {
-        let shown = format!("{row:?}");
+        let shown = show(&row);
         let outcome = catch_unwind(AssertUnwindSafe(|| check(row)));
         report.add(shown, outcome);
     }
@@ -35,7 +35,7 @@ pub async fn each_row_async<R: Debug>(
 ) {
     let mut report = Report::default();
     for row in rows {
-        let shown = format!("{row:?}");
+        let shown = show(&row);
         let outcome = {
             let mut running = pin!(check(row));
             poll_fn(|context| {
@@ -51,6 +51,18 @@ pub async fn each_row_async<R: Debug>(
         report.add(shown, outcome);
     }
     report.finish();
+}
+
+/// The most that is shown of a row, in bytes: some rows are bodies of a megabyte.
+const SHOWN_BYTES: usize = 1000;
+
+fn show(row: &impl Debug) -> String {
+    let mut shown = format!("{row:?}");
+    if shown.len() > SHOWN_BYTES {
+        shown.truncate(shown.floor_char_boundary(SHOWN_BYTES));
+        shown.push('…');
+    }
+    shown
 }
 
 #[derive(Default)]
@@ -112,6 +124,14 @@ mod tests {
         assert_eq!(message(&*panic.unwrap_err()), REPORT);
         assert_eq!(seen, [1, 2, 3, 4]);
         each_row([1, 3], |number| assert!(number % 2 == 1));
+    }
+
+    #[test]
+    fn of_a_long_row_the_beginning_is_shown() {
+        let panic = catch_unwind(|| each_row(["é".repeat(1000)], |_| panic!("no")));
+        let report = message(&*panic.unwrap_err()).to_owned();
+        assert!(report.ends_with("é…\nno"), "{report}");
+        assert!(report.len() < SHOWN_BYTES + 50, "{} bytes", report.len());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::{each_row, each_row_async};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -233,17 +234,21 @@ async fn a_container_is_registered_shown_and_unregistered() {
         gone.body,
         json!({"status": "unregistered", "container_id": "c1"})
     );
-    for (method, path) in [
-        ("GET", "/internal/containers/c1"),
-        ("DELETE", "/internal/containers/c1"),
-        ("POST", "/internal/containers/c1/reset"),
-        ("GET", "/internal/containers/%ff"),
-        ("GET", "/internal/containers/a%2fb"),
-    ] {
-        let answer = server.call(method, path, "").await;
-        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{method} {path}");
-        assert_eq!(answer.body, json!({"error": "Container not found"}));
-    }
+    each_row_async(
+        [
+            ("GET", "/internal/containers/c1"),
+            ("DELETE", "/internal/containers/c1"),
+            ("POST", "/internal/containers/c1/reset"),
+            ("GET", "/internal/containers/%ff"),
+            ("GET", "/internal/containers/a%2fb"),
+        ],
+        async |(method, path)| {
+            let answer = server.call(method, path, "").await;
+            assert_eq!(answer.status, StatusCode::NOT_FOUND, "{method} {path}");
+            assert_eq!(answer.body, json!({"error": "Container not found"}));
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -283,7 +288,7 @@ async fn a_wrong_body_is_400_with_its_reason() {
     assert_eq!(missing.status, StatusCode::BAD_REQUEST);
     let error = "Missing required fields: ['container_ip', 'repos']";
     assert_eq!(missing.body, json!({"error": error}));
-    for (body, reason) in [
+    each_row_async([
         ("", "Invalid body"),
         ("[]", "JSON object"),
         ("{", "Invalid body"),
@@ -324,28 +329,32 @@ async fn a_wrong_body_is_400_with_its_reason() {
             r#"{"container_ip":"10.0.0.5","container_id":"c1","repos":[],"listener":"unix"}"#,
             "listener",
         ),
-    ] {
+    ], async |(body, reason)| {
         let answer = server.call("POST", CONTAINERS, body.to_owned()).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
         let error = answer.body["error"].as_str().unwrap();
         assert!(error.contains(reason), "{body}: {error}");
-    }
+    }).await;
     assert_eq!(server.registry.count(), 0);
 }
 
 #[tokio::test]
 async fn what_is_not_there_and_what_is_too_large_is_said_in_json() {
     let server = Server::start();
-    for (method, path, status) in [
-        ("GET", "/", 404),
-        ("GET", "/internal", 404),
-        ("PUT", CONTAINERS, 405),
-        ("POST", "/internal/health", 405),
-    ] {
-        let answer = server.call(method, path, "").await;
-        assert_eq!(answer.status.as_u16(), status, "{method} {path}");
-        assert!(answer.body["error"].is_string(), "{method} {path}");
-    }
+    each_row_async(
+        [
+            ("GET", "/", 404),
+            ("GET", "/internal", 404),
+            ("PUT", CONTAINERS, 405),
+            ("POST", "/internal/health", 405),
+        ],
+        async |(method, path, status)| {
+            let answer = server.call(method, path, "").await;
+            assert_eq!(answer.status.as_u16(), status, "{method} {path}");
+            assert!(answer.body["error"].is_string(), "{method} {path}");
+        },
+    )
+    .await;
     let large = server
         .call("POST", CONTAINERS, vec![b' '; 1024 * 1024 + 1])
         .await;
@@ -379,20 +388,24 @@ async fn a_registry_that_cannot_be_read_is_503_and_degraded() {
     assert_eq!(server.register(&body()).await.status, StatusCode::CREATED);
     let file = server.directory.path().join(FILE_NAME);
     fs::write(&file, b"garbage".repeat(100)).unwrap();
-    for (method, path, body) in [
-        ("POST", CONTAINERS, body().to_string()),
-        ("GET", CONTAINERS, String::new()),
-        ("GET", "/internal/containers/c1", String::new()),
-        ("DELETE", "/internal/containers/c1", String::new()),
-    ] {
-        let answer = server.call(method, path, body).await;
-        assert_eq!(
-            answer.status,
-            StatusCode::SERVICE_UNAVAILABLE,
-            "{method} {path}"
-        );
-        assert_eq!(answer.body, json!({"error": "Registry unavailable"}));
-    }
+    each_row_async(
+        [
+            ("POST", CONTAINERS, body().to_string()),
+            ("GET", CONTAINERS, String::new()),
+            ("GET", "/internal/containers/c1", String::new()),
+            ("DELETE", "/internal/containers/c1", String::new()),
+        ],
+        async |(method, path, body)| {
+            let answer = server.call(method, path, body).await;
+            assert_eq!(
+                answer.status,
+                StatusCode::SERVICE_UNAVAILABLE,
+                "{method} {path}"
+            );
+            assert_eq!(answer.body, json!({"error": "Registry unavailable"}));
+        },
+    )
+    .await;
     let health = server.get("/internal/health").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(health.body["status"], "degraded");
@@ -497,21 +510,24 @@ async fn the_document_names_every_call_and_every_call_it_names_is_there() {
             calls.push(format!("{method} {path}"));
         }
     }
-    for call in [
-        "POST /internal/containers",
-        "GET /internal/containers",
-        "GET /internal/containers/{id}",
-        "DELETE /internal/containers/{id}",
-        "POST /internal/containers/{id}/reset",
-        "GET /internal/health",
-        "GET /internal/metrics",
-        "GET /internal/flows",
-        "GET /internal/sandbox",
-        "POST /internal/reload",
-        "GET /internal/openapi.json",
-    ] {
-        assert!(calls.iter().any(|named| named == call), "{call}");
-    }
+    each_row(
+        [
+            "POST /internal/containers",
+            "GET /internal/containers",
+            "GET /internal/containers/{id}",
+            "DELETE /internal/containers/{id}",
+            "POST /internal/containers/{id}/reset",
+            "GET /internal/health",
+            "GET /internal/metrics",
+            "GET /internal/flows",
+            "GET /internal/sandbox",
+            "POST /internal/reload",
+            "GET /internal/openapi.json",
+        ],
+        |call| {
+            assert!(calls.iter().any(|named| named == call), "{call}");
+        },
+    );
     let required = &document["components"]["schemas"]["RegistrationBody"]["required"];
     assert_eq!(required, &json!(["container_id", "repos"]));
 }

@@ -3,66 +3,72 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::loopback::dns_fixture::*;
-use crate::loopback::*;
 use hickory_proto::op::{Edns, Message, MessageType, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
+use testkit::each_row_async;
+
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dig_gets_what_the_chain_lets_out_over_udp_and_tcp() {
     let fixture = DnsFixture::open_with_types(&[RecordType::HTTPS, RecordType::SVCB]).await;
-    for (arguments, status, answers) in [
-        ("www.example.com A", "NOERROR", &["192.0.2.1"][..]),
-        ("www.example.com AAAA", "NOERROR", &[]),
-        ("WwW.eXample.COM A", "NOERROR", &["192.0.2.1"]),
-        (
-            "alias.example.com A",
-            "NOERROR",
-            &["end.example.net.", "192.0.2.3"],
-        ),
-        (
-            "alias.example.com AAAA",
-            "NOERROR",
-            &["end.example.net.", "2001:db8::3"],
-        ),
-        ("alias.example.com CNAME", "NOERROR", &["end.example.net."]),
-        ("fixed.example.com A", "NOERROR", &["198.51.100.1"]),
-        ("fixed.example.com AAAA", "NOERROR", &[]),
-        ("private.example.com A", "NOERROR", &["192.0.2.2"]),
-        ("private.example.com AAAA", "NOERROR", &[]),
-        ("www.example.com TXT", "NOERROR", &[]),
-        ("www.example.com MX", "NOERROR", &[]),
-        ("www.example.com TYPE65400", "NOERROR", &[]),
-        ("www.example.com HTTPS", "NOERROR", &[]),
-        ("www.example.com SVCB", "NOERROR", &[]),
-        ("gone.example.com A", "NXDOMAIN", &[]),
-        ("fails.example.com A", "SERVFAIL", &[]),
-        ("www.example.org A", "NXDOMAIN", &[]),
-        ("example.com A", "NXDOMAIN", &[]),
-        ("_dmarc.example.com TXT", "NXDOMAIN", &[]),
-        ("127.1 A", "NXDOMAIN", &[]),
-        ("1.0.0.127.in-addr.arpa PTR", "NXDOMAIN", &[]),
-        (". NS", "REFUSED", &[]),
-        ("www.example.com ANY", "REFUSED", &[]),
-        ("-c CH version.bind TXT", "REFUSED", &[]),
-        ("limited.example.com A", "REFUSED", &[]),
-        ("broken.example.com A", "SERVFAIL", &[]),
-        ("panics.example.com A", "SERVFAIL", &[]),
-        ("+noedns www.example.com A", "NOERROR", &["192.0.2.1"]),
-        (
-            "+edns=1 +noednsnegotiation www.example.com A",
-            "BADVERS",
-            &[],
-        ),
-        ("+noedns +opcode=notify www.example.com A", "NOTIMP", &[]),
-    ] {
-        for transport in ["+notcp", "+tcp"] {
-            let arguments = format!("{transport} {arguments}");
-            let answer = fixture.dig(ONE, &arguments).await;
-            let answers: Vec<_> = answers.iter().map(|text| (*text).to_owned()).collect();
-            assert_eq!(answer, (status.to_owned(), answers), "{arguments}");
-        }
-    }
+    each_row_async(
+        [
+            ("www.example.com A", "NOERROR", &["192.0.2.1"][..]),
+            ("www.example.com AAAA", "NOERROR", &[]),
+            ("WwW.eXample.COM A", "NOERROR", &["192.0.2.1"]),
+            (
+                "alias.example.com A",
+                "NOERROR",
+                &["end.example.net.", "192.0.2.3"],
+            ),
+            (
+                "alias.example.com AAAA",
+                "NOERROR",
+                &["end.example.net.", "2001:db8::3"],
+            ),
+            ("alias.example.com CNAME", "NOERROR", &["end.example.net."]),
+            ("fixed.example.com A", "NOERROR", &["198.51.100.1"]),
+            ("fixed.example.com AAAA", "NOERROR", &[]),
+            ("private.example.com A", "NOERROR", &["192.0.2.2"]),
+            ("private.example.com AAAA", "NOERROR", &[]),
+            ("www.example.com TXT", "NOERROR", &[]),
+            ("www.example.com MX", "NOERROR", &[]),
+            ("www.example.com TYPE65400", "NOERROR", &[]),
+            ("www.example.com HTTPS", "NOERROR", &[]),
+            ("www.example.com SVCB", "NOERROR", &[]),
+            ("gone.example.com A", "NXDOMAIN", &[]),
+            ("fails.example.com A", "SERVFAIL", &[]),
+            ("www.example.org A", "NXDOMAIN", &[]),
+            ("example.com A", "NXDOMAIN", &[]),
+            ("_dmarc.example.com TXT", "NXDOMAIN", &[]),
+            ("127.1 A", "NXDOMAIN", &[]),
+            ("1.0.0.127.in-addr.arpa PTR", "NXDOMAIN", &[]),
+            (". NS", "REFUSED", &[]),
+            ("www.example.com ANY", "REFUSED", &[]),
+            ("-c CH version.bind TXT", "REFUSED", &[]),
+            ("limited.example.com A", "REFUSED", &[]),
+            ("broken.example.com A", "SERVFAIL", &[]),
+            ("panics.example.com A", "SERVFAIL", &[]),
+            ("+noedns www.example.com A", "NOERROR", &["192.0.2.1"]),
+            (
+                "+edns=1 +noednsnegotiation www.example.com A",
+                "BADVERS",
+                &[],
+            ),
+            ("+noedns +opcode=notify www.example.com A", "NOTIMP", &[]),
+        ],
+        async |(arguments, status, answers)| {
+            for transport in ["+notcp", "+tcp"] {
+                let arguments = format!("{transport} {arguments}");
+                let answer = fixture.dig(ONE, &arguments).await;
+                let answers: Vec<_> = answers.iter().map(|text| (*text).to_owned()).collect();
+                assert_eq!(answer, (status.to_owned(), answers), "{arguments}");
+            }
+        },
+    )
+    .await;
     let transfer = fixture.dig(ONE, "www.example.com AXFR").await;
     assert_eq!(transfer.0, "none", "a failed transfer");
 }
@@ -142,13 +148,14 @@ async fn unknown_sources_are_refused_unread() {
 #[tokio::test]
 async fn responses_are_never_answered() {
     let fixture = DnsFixture::open().await;
-    for source in [ONE, STRANGER] {
+    each_row_async([ONE, STRANGER], async |source| {
         let socket = fixture.socket(source).await;
         let mut message = question("www.example.com", RecordType::A);
         message.metadata.message_type = MessageType::Response;
         socket.send(&message.to_vec().unwrap()).await.unwrap();
         assert_eq!(hear(&socket, Duration::from_millis(200)).await, None);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -165,17 +172,21 @@ async fn malformed_questions_are_form_errors() {
     let mut half_an_option = plain.clone();
     half_an_option[11] = 1;
     half_an_option.extend_from_slice(b"\0\0\x29\x10\0");
-    for (what, packet) in [
-        ("two questions", two.to_vec().unwrap()),
-        ("a name that points at itself", pointing),
-        ("records that are not there", claiming),
-        ("half an OPT record", half_an_option),
-        ("a cut question", plain[..20].to_vec()),
-    ] {
-        let answer = ask(&socket, &packet).await.expect(what);
-        assert_eq!(answer[3] & 0x0f, 1, "{what}");
-        assert!(answer.len() <= packet.len(), "{what}");
-    }
+    each_row_async(
+        [
+            ("two questions", two.to_vec().unwrap()),
+            ("a name that points at itself", pointing),
+            ("records that are not there", claiming),
+            ("half an OPT record", half_an_option),
+            ("a cut question", plain[..20].to_vec()),
+        ],
+        async |(what, packet)| {
+            let answer = ask(&socket, &packet).await.expect(what);
+            assert_eq!(answer[3] & 0x0f, 1, "{what}");
+            assert!(answer.len() <= packet.len(), "{what}");
+        },
+    )
+    .await;
     let mut other_class = question("www.example.com", RecordType::A);
     other_class.queries[0].set_query_class(DNSClass::HS);
     let answer = ask_message(&socket, &other_class).await;

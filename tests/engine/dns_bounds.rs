@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::loopback::dns_fixture::*;
-use crate::loopback::*;
 use hickory_proto::op::{Edns, ResponseCode};
 use hickory_proto::rr::RecordType;
 use proptest::prelude::*;
@@ -14,6 +12,9 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use unified_proxy::dns::DnsServer;
+
+use crate::loopback::dns_fixture::*;
+use crate::loopback::*;
 
 #[tokio::test]
 async fn answers_to_unknown_sources_are_few() {

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::loopback::*;
 use addons::contract::*;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
+use testkit::each_row_async;
 use tokio::net::TcpListener;
 use unified_proxy::upstream::{Resolver, SocketBudget, UpstreamSocket, connect};
+
+use crate::loopback::*;
 
 const CONTAINER: &str = "127.0.0.2";
 
@@ -98,20 +100,24 @@ async fn hosts_resolve_to_the_addresses_to_dial() {
         ("moved.example.com", "198.51.100.2", Some(8443)),
     ];
     let resolver = Resolver::new(&upstream(nameserver.address, &hosts)).unwrap();
-    for (host, expected) in [
-        (
-            "both.example.com",
-            &["192.0.2.1:443", "[2001:db8::1]:443"][..],
-        ),
-        ("alias.example.com", &["192.0.2.2:443"]),
-        ("big.example.com", &["192.0.2.3:443"]),
-        ("fixed.example.com", &["198.51.100.1:443"]),
-        ("moved.example.com", &["198.51.100.2:8443"]),
-        ("192.0.2.9", &["192.0.2.9:443"]),
-        ("[2001:db8::9]", &["[2001:db8::9]:443"]),
-    ] {
-        assert_eq!(lookup(&resolver, host).await.unwrap(), expected, "{host}");
-    }
+    each_row_async(
+        [
+            (
+                "both.example.com",
+                &["192.0.2.1:443", "[2001:db8::1]:443"][..],
+            ),
+            ("alias.example.com", &["192.0.2.2:443"]),
+            ("big.example.com", &["192.0.2.3:443"]),
+            ("fixed.example.com", &["198.51.100.1:443"]),
+            ("moved.example.com", &["198.51.100.2:8443"]),
+            ("192.0.2.9", &["192.0.2.9:443"]),
+            ("[2001:db8::9]", &["[2001:db8::9]:443"]),
+        ],
+        async |(host, expected)| {
+            assert_eq!(lookup(&resolver, host).await.unwrap(), expected, "{host}");
+        },
+    )
+    .await;
     assert!(nameserver.tcp_questions() > 0, "TCP on truncation");
 }
 
@@ -133,34 +139,38 @@ async fn a_family_that_never_answers_does_not_hold_up_the_other() {
 async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
-    for (host, code, why) in [
-        (
-            "gone.example.com",
-            Code::UpstreamUnreachable,
-            "no such name",
-        ),
-        (
-            "empty.example.com",
-            Code::UpstreamUnreachable,
-            "it has no address",
-        ),
-        (
-            "fails.example.com",
-            Code::UpstreamUnreachable,
-            "the nameserver failed",
-        ),
-        ("never.example.com", Code::UpstreamTimeout, "timed out"),
-    ] {
-        let start = Instant::now();
-        let denial = lookup(&resolver, host).await.unwrap_err();
-        assert_eq!(denial.code(), code, "{host}");
-        assert_eq!(denial.sentence(), format!("Cannot resolve {host}: {why}"));
-        assert!(
-            start.elapsed() < Duration::from_secs(6),
-            "{host} took {:?}",
-            start.elapsed()
-        );
-    }
+    each_row_async(
+        [
+            (
+                "gone.example.com",
+                Code::UpstreamUnreachable,
+                "no such name",
+            ),
+            (
+                "empty.example.com",
+                Code::UpstreamUnreachable,
+                "it has no address",
+            ),
+            (
+                "fails.example.com",
+                Code::UpstreamUnreachable,
+                "the nameserver failed",
+            ),
+            ("never.example.com", Code::UpstreamTimeout, "timed out"),
+        ],
+        async |(host, code, why)| {
+            let start = Instant::now();
+            let denial = lookup(&resolver, host).await.unwrap_err();
+            assert_eq!(denial.code(), code, "{host}");
+            assert_eq!(denial.sentence(), format!("Cannot resolve {host}: {why}"));
+            assert!(
+                start.elapsed() < Duration::from_secs(6),
+                "{host} took {:?}",
+                start.elapsed()
+            );
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -200,27 +210,31 @@ async fn names_that_do_not_exist_are_told_from_names_without_the_record() {
     let nameserver = zone();
     let hosts = [("fixed.example.com", "198.51.100.1", None)];
     let resolver = Resolver::new(&upstream(nameserver.address, &hosts)).unwrap();
-    for (host, kind, code, records) in [
-        ("gone.example.com", RecordType::A, ResponseCode::NXDomain, 0),
-        ("empty.example.com", RecordType::A, ResponseCode::NoError, 0),
-        ("alias.example.com", RecordType::A, ResponseCode::NoError, 3),
-        ("fixed.example.com", RecordType::A, ResponseCode::NoError, 1),
-        (
-            "fixed.example.com",
-            RecordType::AAAA,
-            ResponseCode::NoError,
-            0,
-        ),
-        ("192.0.2.9", RecordType::A, ResponseCode::NXDomain, 0),
-    ] {
-        let (flow, cleared) = cleared(&test_chain(), host).await;
-        let answer = resolver.records(&cleared, &flow.host, kind).await.unwrap();
-        assert_eq!(
-            (answer.code, answer.records.len()),
-            (code, records),
-            "{host}"
-        );
-    }
+    each_row_async(
+        [
+            ("gone.example.com", RecordType::A, ResponseCode::NXDomain, 0),
+            ("empty.example.com", RecordType::A, ResponseCode::NoError, 0),
+            ("alias.example.com", RecordType::A, ResponseCode::NoError, 3),
+            ("fixed.example.com", RecordType::A, ResponseCode::NoError, 1),
+            (
+                "fixed.example.com",
+                RecordType::AAAA,
+                ResponseCode::NoError,
+                0,
+            ),
+            ("192.0.2.9", RecordType::A, ResponseCode::NXDomain, 0),
+        ],
+        async |(host, kind, code, records)| {
+            let (flow, cleared) = cleared(&test_chain(), host).await;
+            let answer = resolver.records(&cleared, &flow.host, kind).await.unwrap();
+            assert_eq!(
+                (answer.code, answer.records.len()),
+                (code, records),
+                "{host}"
+            );
+        },
+    )
+    .await;
 }
 
 async fn permit(host: &str, addresses: &[SocketAddr]) -> Permit {

@@ -14,6 +14,7 @@ use addons::contract::{
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
+use testkit::each_row_async;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -314,7 +315,7 @@ async fn a_file_that_is_damaged_while_it_runs_is_noticed_left_alone_and_recovere
             fs::write(file, bytes).unwrap();
         }),
     ];
-    for (harm, inflict) in harms {
+    each_row_async(harms, async |(harm, inflict)| {
         let fixture = RegistryFixture::new();
         let before = fixture.register("c1", A).await;
         let intact = fs::read(fixture.file()).unwrap();
@@ -342,7 +343,8 @@ async fn a_file_that_is_damaged_while_it_runs_is_noticed_left_alone_and_recovere
         assert!(Arc::ptr_eq(&before, &after), "{harm}: the lease went on");
         assert!(!after.ended().is_cancelled());
         fixture.register("c2", B).await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

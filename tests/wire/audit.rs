@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_reply};
 
@@ -126,14 +127,20 @@ fn lines_that_a_full_disk_lost_are_in_the_chain_once_there_is_space() {
     proxy.wait(SOON);
     let verify = || proxy.cli(&["audit", "verify", "--config", "config"]);
     let told = verify().ok();
-    for part in [": 2 lines, hash chain intact\n", "\nlost: 6 lines\n"] {
-        assert!(told.contains(part), "{part:?} in {told}");
-    }
+    each_row(
+        [": 2 lines, hash chain intact\n", "\nlost: 6 lines\n"],
+        |part| {
+            assert!(told.contains(part), "{part:?} in {told}");
+        },
+    );
     let text = std::fs::read_to_string(&path).unwrap();
     let (record, rest) = text.split_once('\n').unwrap();
     let smaller = record.replace("\"count\":6", "\"count\":1");
-    for tampered in [format!("{smaller}\n{rest}"), rest.to_owned()] {
-        std::fs::write(&path, &tampered).unwrap();
-        assert_eq!(verify().code, Some(70), "{tampered}");
-    }
+    each_row(
+        [format!("{smaller}\n{rest}"), rest.to_owned()],
+        |tampered| {
+            std::fs::write(&path, &tampered).unwrap();
+            assert_eq!(verify().code, Some(70), "{tampered}");
+        },
+    );
 }

@@ -5,25 +5,30 @@ use std::process::Stdio;
 
 use crate::support::{Origin, Proxy};
 
+use testkit::each_row;
+
 #[test]
 fn curl_speaks_http1_and_http2_through_a_tunnel() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for (option, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
-        let curl = proxy.curl(&[
-            option,
-            "--data",
-            "hello",
-            "https://api.example.com/echo?a=b",
-        ]);
-        assert_eq!((curl.connect, curl.status), (200, 200), "{curl:?}");
-        assert_eq!(curl.version, version);
-        let echo = curl.json();
-        assert_eq!(echo["method"], "POST");
-        assert_eq!(echo["target"], "/echo?a=b");
-        assert_eq!(echo["authority"], "api.example.com");
-        assert_eq!(echo["body"], "hello");
-    }
+    each_row(
+        [("--http1.1", "1.1"), ("--http2", "2")],
+        |(option, version)| {
+            let curl = proxy.curl(&[
+                option,
+                "--data",
+                "hello",
+                "https://api.example.com/echo?a=b",
+            ]);
+            assert_eq!((curl.connect, curl.status), (200, 200), "{curl:?}");
+            assert_eq!(curl.version, version);
+            let echo = curl.json();
+            assert_eq!(echo["method"], "POST");
+            assert_eq!(echo["target"], "/echo?a=b");
+            assert_eq!(echo["authority"], "api.example.com");
+            assert_eq!(echo["body"], "hello");
+        },
+    );
 }
 
 #[test]

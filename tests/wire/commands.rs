@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Reply, SANDBOX, SOON, Setup, eventually, read_reply};
 
@@ -21,27 +22,30 @@ fn explain_says_what_passes_what_denies_and_the_edit_that_would_change_it() {
     assert!(allowed.starts_with("GET https://api.example.com/echo by sandbox: allowed"));
     assert!(allowed.contains("allowlist.yaml:"), "{allowed}");
     let url = "http://plain.example.com:8080/";
-    for (url, code, edit) in [
-        (
-            "https://late.example.org/",
-            "domain_not_allowed: Domain not allowed: late.example.org",
-            "to change it: add \"- late.example.org\" under domains in allowlist.yaml",
-        ),
-        (
-            url,
-            "port_not_allowed",
-            "to change it: add 8080 to the ports at allowlist.yaml:",
-        ),
-    ] {
-        let denied = explain(url).exits(1);
-        assert!(
-            denied.starts_with(&format!("GET {url} by sandbox: denied")),
-            "{denied}"
-        );
-        for part in [code, edit] {
-            assert!(denied.contains(part), "{part} in {denied}");
-        }
-    }
+    each_row(
+        [
+            (
+                "https://late.example.org/",
+                "domain_not_allowed: Domain not allowed: late.example.org",
+                "to change it: add \"- late.example.org\" under domains in allowlist.yaml",
+            ),
+            (
+                url,
+                "port_not_allowed",
+                "to change it: add 8080 to the ports at allowlist.yaml:",
+            ),
+        ],
+        |(url, code, edit)| {
+            let denied = explain(url).exits(1);
+            assert!(
+                denied.starts_with(&format!("GET {url} by sandbox: denied")),
+                "{denied}"
+            );
+            for part in [code, edit] {
+                assert!(denied.contains(part), "{part} in {denied}");
+            }
+        },
+    );
     let ran = proxy.cli(&["explain", "nobody", "GET", url]);
     assert_eq!(ran.code, Some(64), "{ran:?}");
     assert!(ran.stderr.contains("no container nobody"), "{ran:?}");
@@ -77,16 +81,19 @@ fn explain_of_a_connect_names_its_limit_and_counts_nothing() {
 fn explain_gives_each_reason_once() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for arguments in [
-        ["CONNECT", "api.example.com:443"],
-        ["GET", "https://api.example.com/"],
-    ] {
-        let [method, target] = arguments;
-        let said = proxy.cli(&["explain", SANDBOX, method, target]).ok();
-        for reason in ["at its registered source", "allowed by api.example.com"] {
-            assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
-        }
-    }
+    each_row(
+        [
+            ["CONNECT", "api.example.com:443"],
+            ["GET", "https://api.example.com/"],
+        ],
+        |arguments| {
+            let [method, target] = arguments;
+            let said = proxy.cli(&["explain", SANDBOX, method, target]).ok();
+            for reason in ["at its registered source", "allowed by api.example.com"] {
+                assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
+            }
+        },
+    );
 }
 
 #[test]
@@ -98,52 +105,55 @@ fn explain_ends_with_0_for_allowed_1_for_denied_and_64_for_what_is_no_question()
     setup.allow(json!({ "domain": "quiet.example.com", "websocket": false }));
     setup.proxy["upstream"]["hosts"]["quiet.example.com"] = origin.https.to_string().into();
     let proxy = setup.start();
-    for (method, target, code, said) in [
-        ("GET", "https://api.example.com/", 0, "allowed"),
-        ("GET", "wss://api.example.com/socket", 0, "allowed"),
-        ("GET", "ws://plain.example.com/socket", 0, "allowed"),
-        ("CONNECT", "api.example.com:443", 0, "allowed"),
-        ("GET", "https://quiet.example.com/", 0, "allowed"),
-        (
-            "GET",
-            "wss://quiet.example.com/",
-            1,
-            "websocket_not_allowed",
-        ),
-        ("GET", "wss://late.example.org/", 1, "domain_not_allowed"),
-        ("CONNECT", "late.example.org:443", 1, "domain_not_allowed"),
-        ("CONNECT", "api.example.com:22", 1, "port_not_allowed"),
-        (
-            "CONNECT",
-            "metadata.example.com:443",
-            1,
-            "address_not_allowed",
-        ),
-        ("CONNECT", "169.254.169.254:80", 1, "address_not_allowed"),
-        ("TRACE", "https://api.example.com/", 1, "method_not_allowed"),
-        (
-            "GET",
-            "api.example.com:443",
-            64,
-            "HOST:PORT alone goes with CONNECT",
-        ),
-        ("GET", "ftp://api.example.com/", 64, "wss://"),
-        ("POST", "wss://api.example.com/", 64, "opened with GET"),
-        (
-            "CONNECT",
-            "api.example.com",
-            64,
-            "a CONNECT names HOST:PORT",
-        ),
-    ] {
-        for json in [&[][..], &["--json"]] {
-            let arguments = [&["explain", SANDBOX, method, target], json].concat();
-            let ran = proxy.cli(&arguments);
-            assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
-            let output = format!("{}{}", ran.stdout, ran.stderr);
-            assert!(output.contains(said), "{arguments:?}: {ran:?}");
-        }
-    }
+    each_row(
+        [
+            ("GET", "https://api.example.com/", 0, "allowed"),
+            ("GET", "wss://api.example.com/socket", 0, "allowed"),
+            ("GET", "ws://plain.example.com/socket", 0, "allowed"),
+            ("CONNECT", "api.example.com:443", 0, "allowed"),
+            ("GET", "https://quiet.example.com/", 0, "allowed"),
+            (
+                "GET",
+                "wss://quiet.example.com/",
+                1,
+                "websocket_not_allowed",
+            ),
+            ("GET", "wss://late.example.org/", 1, "domain_not_allowed"),
+            ("CONNECT", "late.example.org:443", 1, "domain_not_allowed"),
+            ("CONNECT", "api.example.com:22", 1, "port_not_allowed"),
+            (
+                "CONNECT",
+                "metadata.example.com:443",
+                1,
+                "address_not_allowed",
+            ),
+            ("CONNECT", "169.254.169.254:80", 1, "address_not_allowed"),
+            ("TRACE", "https://api.example.com/", 1, "method_not_allowed"),
+            (
+                "GET",
+                "api.example.com:443",
+                64,
+                "HOST:PORT alone goes with CONNECT",
+            ),
+            ("GET", "ftp://api.example.com/", 64, "wss://"),
+            ("POST", "wss://api.example.com/", 64, "opened with GET"),
+            (
+                "CONNECT",
+                "api.example.com",
+                64,
+                "a CONNECT names HOST:PORT",
+            ),
+        ],
+        |(method, target, code, said)| {
+            for json in [&[][..], &["--json"]] {
+                let arguments = [&["explain", SANDBOX, method, target], json].concat();
+                let ran = proxy.cli(&arguments);
+                assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+                let output = format!("{}{}", ran.stdout, ran.stderr);
+                assert!(output.contains(said), "{arguments:?}: {ran:?}");
+            }
+        },
+    );
     origin.assert_untouched();
 }
 
@@ -153,17 +163,20 @@ fn explain_advises_nobody_to_open_a_guarded_range() {
     let mut setup = Setup::new(&origin);
     setup.host("metadata.example.com", "169.254.169.254");
     let proxy = setup.start();
-    for (method, target) in [
-        ("GET", "http://169.254.169.254/latest/meta-data/"),
-        ("CONNECT", "169.254.169.254:443"),
-        ("GET", "http://[::1]/"),
-        ("GET", "https://metadata.example.com/"),
-        ("CONNECT", "metadata.example.com:443"),
-    ] {
-        let denied = proxy.cli(&["explain", SANDBOX, method, target]).exits(1);
-        assert!(denied.contains("address_not_allowed"), "{denied}");
-        assert!(!denied.contains("to change it"), "{denied}");
-    }
+    each_row(
+        [
+            ("GET", "http://169.254.169.254/latest/meta-data/"),
+            ("CONNECT", "169.254.169.254:443"),
+            ("GET", "http://[::1]/"),
+            ("GET", "https://metadata.example.com/"),
+            ("CONNECT", "metadata.example.com:443"),
+        ],
+        |(method, target)| {
+            let denied = proxy.cli(&["explain", SANDBOX, method, target]).exits(1);
+            assert!(denied.contains("address_not_allowed"), "{denied}");
+            assert!(!denied.contains("to change it"), "{denied}");
+        },
+    );
 }
 
 #[test]
@@ -353,12 +366,15 @@ fn a_backup_replaces_no_file_unless_it_is_told_to() {
 fn signals_that_mean_nothing_here_end_nothing() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for (signal, name) in [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")] {
-        proxy.signal(signal);
-        eventually("the signal is in the log", SOON, || {
-            proxy.log().contains(name)
-        });
-    }
+    each_row(
+        [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")],
+        |(signal, name)| {
+            proxy.signal(signal);
+            eventually("the signal is in the log", SOON, || {
+                proxy.log().contains(name)
+            });
+        },
+    );
     assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 
 use rustix::process::geteuid;
 use serde_json::json;
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Setup};
 
@@ -30,30 +31,33 @@ fn a_peer_whose_uid_is_not_listed_is_turned_away_whatever_the_mode() {
         // uid as every user.
         return;
     }
-    for (uids, passes) in [(json!([]), false), (json!([NOBODY]), true)] {
-        let origin = Origin::start();
-        let mut setup = Setup::new(&origin);
-        setup.proxy["admin_mode"] = json!("0666");
-        setup.proxy["admin_uids"] = uids.clone();
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(setup.dir(), open).unwrap();
-        let proxy = setup.start();
-        let socket = proxy.path("api.sock");
-        let output = proxy
-            .command("curl")
-            .uid(NOBODY)
-            .current_dir("/")
-            .args(["--silent", "--fail", "--max-time", "5", "--unix-socket"])
-            .arg(&socket)
-            .arg("http://localhost/internal/containers")
-            .output()
-            .unwrap();
-        assert_eq!(
-            output.status.success(),
-            passes,
-            "admin_uids {uids}: {output:?}"
-        );
-    }
+    each_row(
+        [(json!([]), false), (json!([NOBODY]), true)],
+        |(uids, passes)| {
+            let origin = Origin::start();
+            let mut setup = Setup::new(&origin);
+            setup.proxy["admin_mode"] = json!("0666");
+            setup.proxy["admin_uids"] = uids.clone();
+            let open = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(setup.dir(), open).unwrap();
+            let proxy = setup.start();
+            let socket = proxy.path("api.sock");
+            let output = proxy
+                .command("curl")
+                .uid(NOBODY)
+                .current_dir("/")
+                .args(["--silent", "--fail", "--max-time", "5", "--unix-socket"])
+                .arg(&socket)
+                .arg("http://localhost/internal/containers")
+                .output()
+                .unwrap();
+            assert_eq!(
+                output.status.success(),
+                passes,
+                "admin_uids {uids}: {output:?}"
+            );
+        },
+    );
 }
 
 #[test]
@@ -68,14 +72,17 @@ fn nothing_listens_on_tcp_but_what_was_asked_for() {
 fn the_admin_api_does_not_answer_on_the_proxys_port() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for path in [
-        "/internal/health",
-        "/internal/metrics",
-        "/internal/containers",
-    ] {
-        let reply = proxy.exchange(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-        assert_eq!(reply.status, 400, "{path}: {reply:?}");
-    }
+    each_row(
+        [
+            "/internal/health",
+            "/internal/metrics",
+            "/internal/containers",
+        ],
+        |path| {
+            let reply = proxy.exchange(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            assert_eq!(reply.status, 400, "{path}: {reply:?}");
+        },
+    );
 }
 
 #[test]

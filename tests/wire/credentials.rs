@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, RawOrigin, Setup, eventually};
 
@@ -69,29 +70,32 @@ fn a_credential_is_injected_over_http2_as_well() {
 
 #[test]
 fn bearer_and_basic_take_their_usual_forms() {
-    for (form, value) in [
-        (
-            json!({ "bearer": "${VENDOR_KEY}" }),
-            format!("Bearer {SECRET}"),
-        ),
-        (
-            json!({ "basic": { "username": "x-access-token", "password": "${VENDOR_KEY}" } }),
-            format!(
-                "Basic {}",
-                STANDARD.encode(format!("x-access-token:{SECRET}"))
+    each_row(
+        [
+            (
+                json!({ "bearer": "${VENDOR_KEY}" }),
+                format!("Bearer {SECRET}"),
             ),
-        ),
-    ] {
-        let origin = Origin::start();
-        let mut credential = json!({ "name": "vendor", "hosts": [HOST] });
-        credential
-            .as_object_mut()
-            .unwrap()
-            .extend(form.as_object().unwrap().clone());
-        let proxy = start(&origin, credential);
-        proxy.https_get(HOST, "/echo", &["Authorization: Bearer brought"]);
-        assert_eq!(origin.only().header("authorization"), Some(value.as_str()));
-    }
+            (
+                json!({ "basic": { "username": "x-access-token", "password": "${VENDOR_KEY}" } }),
+                format!(
+                    "Basic {}",
+                    STANDARD.encode(format!("x-access-token:{SECRET}"))
+                ),
+            ),
+        ],
+        |(form, value)| {
+            let origin = Origin::start();
+            let mut credential = json!({ "name": "vendor", "hosts": [HOST] });
+            credential
+                .as_object_mut()
+                .unwrap()
+                .extend(form.as_object().unwrap().clone());
+            let proxy = start(&origin, credential);
+            proxy.https_get(HOST, "/echo", &["Authorization: Bearer brought"]);
+            assert_eq!(origin.only().header("authorization"), Some(value.as_str()));
+        },
+    );
 }
 
 #[test]
@@ -169,25 +173,28 @@ fn a_denied_request_carries_no_credential_anywhere() {
 fn an_echo_of_the_secret_is_redacted_in_fields_body_chunks_and_trailers() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
-    for how in [
-        "header",
-        "body",
-        "split",
-        "base64",
-        "shifted-base64",
-        "url",
-        "trailer",
-    ] {
-        let reply = proxy.https_get(HOST, &format!("/reflect/{how}"), &["TE: trailers"]);
-        let shown = format!("{:?}{}", reply.headers, reply.text());
-        assert_eq!(reply.status, 200, "{how}");
-        assert_no_secret(&shown, how);
-        // Trailers may as well not arrive at all.
-        assert!(
-            how == "trailer" || shown.contains(REDACTED),
-            "{how}: {shown}"
-        );
-    }
+    each_row(
+        [
+            "header",
+            "body",
+            "split",
+            "base64",
+            "shifted-base64",
+            "url",
+            "trailer",
+        ],
+        |how| {
+            let reply = proxy.https_get(HOST, &format!("/reflect/{how}"), &["TE: trailers"]);
+            let shown = format!("{:?}{}", reply.headers, reply.text());
+            assert_eq!(reply.status, 200, "{how}");
+            assert_no_secret(&shown, how);
+            // Trailers may as well not arrive at all.
+            assert!(
+                how == "trailer" || shown.contains(REDACTED),
+                "{how}: {shown}"
+            );
+        },
+    );
 }
 
 #[test]
@@ -260,7 +267,7 @@ fn a_base64_form_of_basic_is_redacted_too() {
 fn a_compressed_echo_is_redacted_in_every_encoding() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
-    for encoding in ["gzip", "br", "zstd", "deflate"] {
+    each_row(["gzip", "br", "zstd", "deflate"], |encoding| {
         let accept = format!("Accept-Encoding: {encoding}");
         let reply = proxy.https_get(HOST, &format!("/reflect/{encoding}"), &[&accept]);
         let seen = origin.seen().pop().unwrap();
@@ -272,7 +279,7 @@ fn a_compressed_echo_is_redacted_in_every_encoding() {
             format!("before {REDACTED} after"),
             "{encoding}"
         );
-    }
+    });
 }
 
 #[test]
@@ -310,17 +317,20 @@ fn no_secret_appears_in_logs_files_metrics_or_the_admin_api() {
 fn a_placeholder_where_it_does_not_belong_is_misuse() {
     let origin = Origin::start();
     let proxy = start(&origin, vendor());
-    for field in [
-        format!("Authorization: Bearer {PLACEHOLDER}"),
-        format!("X-Api-Key: {PLACEHOLDER}"),
-        format!(
-            "Authorization: Basic {}",
-            STANDARD.encode(format!("x:{PLACEHOLDER}"))
-        ),
-    ] {
-        let reply = proxy.https_get("other.example.com", "/echo", &[&field]);
-        reply.assert_denied(403, "credential_misuse", "");
-    }
+    each_row(
+        [
+            format!("Authorization: Bearer {PLACEHOLDER}"),
+            format!("X-Api-Key: {PLACEHOLDER}"),
+            format!(
+                "Authorization: Basic {}",
+                STANDARD.encode(format!("x:{PLACEHOLDER}"))
+            ),
+        ],
+        |field| {
+            let reply = proxy.https_get("other.example.com", "/echo", &[&field]);
+            reply.assert_denied(403, "credential_misuse", "");
+        },
+    );
     assert!(origin.seen().is_empty());
     proxy.audited(json!({ "host": "other.example.com", "code": "credential_misuse" }));
 }

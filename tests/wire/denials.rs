@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 
 use serde_json::json;
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Setup, handshake, read_reply};
 
@@ -25,7 +26,7 @@ const ALL: &[Over] = &[Over::Plain, Over::Http1, Over::Http2];
 const HTTP1: &[Over] = &[Over::Plain, Over::Http1];
 
 /// A request; what is not said is what would pass.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Asked {
     from: Ipv4Addr,
     /// The first label: `NAME.example.com` over TLS, `NAME-plain.example.com` in clear text.
@@ -170,21 +171,21 @@ fn whatever_is_denied_reaches_no_upstream() {
     let inside = TcpListener::bind((INSIDE, 0)).unwrap();
     inside.set_nonblocking(true).unwrap();
     let proxy = start(&origin, &inside);
-    for (code, asked) in DENIED {
+    each_row(DENIED, |(code, asked)| {
         for over in asked.over {
             let got = ask(&proxy, *over, asked);
             assert_eq!(got.1.as_deref(), Some(*code), "{over:?}: {}", got.0);
             assert!((400..500).contains(&got.0), "{code}: {}", got.0);
         }
         proxy.audited(json!({ "code": code, "outcome": "denied" }));
-    }
+    });
     // Not even a connection, whose address or SNI would say something already.
     origin.assert_untouched();
     assert!(inside.accept().is_err(), "a guarded address was dialled");
     // What nothing denies arrives, the same way.
-    for over in ALL {
+    each_row(ALL, |over| {
         assert_eq!(ask(&proxy, *over, &PASSES), (200, None), "{over:?}");
-    }
+    });
     assert_eq!(origin.seen().len(), ALL.len());
 }
 

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use serde_json::json;
+use testkit::each_row;
 
 use crate::support::{Nameserver, Origin, Proxy, Setup};
 
@@ -78,10 +79,10 @@ fn a_containers_own_list_narrows_and_never_widens() {
         "allowed_domains": ["plain.example.com", "blocked.example.org"],
     }));
     assert_eq!(proxy.get("http://plain.example.com/echo", &[]).status, 200);
-    for host in ["api.example.com", "blocked.example.org"] {
+    each_row(["api.example.com", "blocked.example.org"], |host| {
         let (reply, _) = proxy.connect(&format!("{host}:443"));
         reply.assert_connect_denied(403, "domain_not_allowed", "Domain not allowed");
-    }
+    });
 }
 
 #[test]
@@ -90,13 +91,13 @@ fn letter_case_and_a_trailing_dot_change_nothing() {
     let proxy = Proxy::start(&origin);
     let (reply, _) = proxy.connect("BLOCKED.example.org.:443");
     reply.assert_connect_denied(403, "domain_not_allowed", "Domain not allowed: blocked.");
-    for host in ["PLAIN.Example.COM", "plain.example.com."] {
+    each_row(["PLAIN.Example.COM", "plain.example.com."], |host| {
         assert_eq!(
             proxy.get(&format!("http://{host}/echo"), &[]).status,
             200,
             "{host}"
         );
-    }
+    });
     for seen in origin.seen() {
         assert_eq!(seen.authority, "plain.example.com");
     }
@@ -106,24 +107,27 @@ fn letter_case_and_a_trailing_dot_change_nothing() {
 fn address_literals_are_denied_in_every_form() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for literal in [
-        "127.0.0.1",
-        "127.1",
-        "0177.0.0.1",
-        "0x7f.0.0.1",
-        "0x7f000001",
-        "2130706433",
-        "[::1]",
-        "[::]",
-        "[::ffff:127.0.0.1]",
-        "169.254.169.254",
-        "8.8.8.8",
-    ] {
-        let (reply, _) = proxy.connect(&format!("{literal}:443"));
-        reply.assert_connect_denied(403, "address_not_allowed", "Address not allowed: ");
-        let reply = proxy.get(&format!("http://{literal}/"), &[]);
-        reply.assert_denied(403, "address_not_allowed", "Address not allowed: ");
-    }
+    each_row(
+        [
+            "127.0.0.1",
+            "127.1",
+            "0177.0.0.1",
+            "0x7f.0.0.1",
+            "0x7f000001",
+            "2130706433",
+            "[::1]",
+            "[::]",
+            "[::ffff:127.0.0.1]",
+            "169.254.169.254",
+            "8.8.8.8",
+        ],
+        |literal| {
+            let (reply, _) = proxy.connect(&format!("{literal}:443"));
+            reply.assert_connect_denied(403, "address_not_allowed", "Address not allowed: ");
+            let reply = proxy.get(&format!("http://{literal}/"), &[]);
+            reply.assert_denied(403, "address_not_allowed", "Address not allowed: ");
+        },
+    );
     origin.assert_untouched();
 }
 
@@ -149,7 +153,7 @@ fn a_name_that_resolves_to_a_special_range_is_denied() {
     setup.proxy["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
     setup.allow("*.example.org");
     let proxy = setup.start();
-    for (index, address) in special.iter().enumerate() {
+    each_row(special.iter().enumerate(), |(index, address)| {
         let name = format!("n{index}.example.org");
         nameserver.set(&name, &[Ipv4Addr::from(*address)]);
         let reply = proxy.get(&format!("http://{name}/"), &[]);
@@ -157,7 +161,7 @@ fn a_name_that_resolves_to_a_special_range_is_denied() {
         assert!(reply.text().contains(&name), "{}", reply.text());
         let reply = proxy.fetch(&name, "/");
         reply.assert_denied(403, "address_not_allowed", "Address not allowed: ");
-    }
+    });
 }
 
 #[test]
@@ -193,12 +197,12 @@ fn our_own_listeners_cannot_be_reached_whatever_is_allowed() {
     setup.host("self.example.com", proxy_address);
     setup.host("dns.example.com", dns_address);
     let proxy = setup.start();
-    for host in ["self.example.com", "dns.example.com"] {
+    each_row(["self.example.com", "dns.example.com"], |host| {
         let reply = proxy.get(&format!("http://{host}/"), &[]);
         reply.assert_denied(403, "address_not_allowed", "Address not allowed: ");
         let reply = proxy.fetch(host, "/");
         reply.assert_denied(403, "address_not_allowed", "Address not allowed: ");
-    }
+    });
 }
 
 #[test]
@@ -235,23 +239,26 @@ fn a_port_that_the_entry_does_not_list_is_denied() {
 fn an_authority_without_a_single_reading_is_malformed() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for authority in [
-        "api.example.com:",
-        "api.example.com:0",
-        "api.example.com:00443",
-        "api.example.com:+443",
-        "api.example.com:65536",
-        "api.example.com",
-        "user@api.example.com:443",
-        "api_example.com:443",
-        "api.example.com%00:443",
-        "api..example.com:443",
-        "[fe80::1%25eth0]:443",
-        "1.2.3.4.5:443",
-    ] {
-        let (reply, _) = proxy.connect(authority);
-        assert_eq!(reply.status, 400, "{authority}: {reply:?}");
-    }
+    each_row(
+        [
+            "api.example.com:",
+            "api.example.com:0",
+            "api.example.com:00443",
+            "api.example.com:+443",
+            "api.example.com:65536",
+            "api.example.com",
+            "user@api.example.com:443",
+            "api_example.com:443",
+            "api.example.com%00:443",
+            "api..example.com:443",
+            "[fe80::1%25eth0]:443",
+            "1.2.3.4.5:443",
+        ],
+        |authority| {
+            let (reply, _) = proxy.connect(authority);
+            assert_eq!(reply.status, 400, "{authority}: {reply:?}");
+        },
+    );
     origin.assert_untouched();
 }
 
@@ -259,7 +266,7 @@ fn an_authority_without_a_single_reading_is_malformed() {
 fn methods_that_nobody_needs_are_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for method in ["TRACE", "TRACK", "FROBNICATE", "get"] {
+    each_row(["TRACE", "TRACK", "FROBNICATE", "get"], |method| {
         let request = format!("{method} /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n");
         let reply = proxy.https("api.example.com", request);
         reply.assert_denied(405, "method_not_allowed", "");
@@ -267,6 +274,6 @@ fn methods_that_nobody_needs_are_refused() {
         let request = format!("{method} {url} HTTP/1.1\r\nHost: plain.example.com\r\n\r\n");
         let reply = proxy.exchange(request);
         reply.assert_denied(405, "method_not_allowed", "");
-    }
+    });
     assert!(origin.seen().is_empty());
 }

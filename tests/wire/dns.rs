@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use serde_json::json;
+use testkit::each_row;
 
 use crate::support::{Nameserver, Origin, Proxy, Setup};
 
@@ -37,13 +38,13 @@ fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
 #[test]
 fn a_listed_name_resolves_over_udp_and_tcp() {
     let (_nameserver, proxy) = start(|_| ());
-    for transport in ["+notcp", "+tcp"] {
+    each_row(["+notcp", "+tcp"], |transport| {
         let answer = proxy.dig(SANDBOX, &["A.Example.ORG", transport]);
         assert!(answer.contains("status: NOERROR"), "{answer}");
         assert!(answer.contains("\t127.1.2.3\n"), "{answer}");
         // The case of the question comes back, as 0x20 asks for.
         assert!(answer.contains("A.Example.ORG."), "{answer}");
-    }
+    });
     assert!(proxy.metric("proxy_dns_queries_total", &["type=\"A\""]) >= 2.0);
 }
 
@@ -61,10 +62,10 @@ fn a_name_that_is_not_listed_does_not_exist_and_is_not_looked_up() {
 #[test]
 fn a_stranger_is_refused() {
     let (nameserver, proxy) = start(|_| ());
-    for transport in ["+notcp", "+tcp"] {
+    each_row(["+notcp", "+tcp"], |transport| {
         let answer = proxy.dig(STRANGER, &["a.example.org", transport]);
         assert!(answer.contains("status: REFUSED"), "{answer}");
-    }
+    });
     assert_eq!(nameserver.asked(), Vec::<String>::new());
     let line = proxy.audited(json!({ "kind": "dns", "code": "unknown_source" }));
     assert_eq!(
@@ -82,56 +83,65 @@ fn a_stranger_is_refused() {
 #[test]
 fn what_is_no_question_is_recorded_as_a_flow_of_its_container() {
     let (_nameserver, proxy) = start(|_| ());
-    for (message, status) in [
-        // No question at all, a question of class CHAOS, one for a name that no host has.
-        (&b"\x12\x34\x01\0\0\0\0\0\0\0\0\0"[..], 1),
-        (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x03", 5),
-        (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02a_\0\0\x01\0\x01", 3),
-    ] {
-        let answer = ask_raw(&proxy, message).unwrap();
-        assert_eq!(answer[3] & 15, status, "{message:?}");
-        proxy.audited(json!({
-            "kind": "dns", "container_id": "sandbox", "status": status,
-            "outcome": "denied", "code": "malformed_request", "bytes_in": message.len(),
-        }));
-    }
+    each_row(
+        [
+            // No question at all, a question of class CHAOS, one for a name that no host has.
+            (&b"\x12\x34\x01\0\0\0\0\0\0\0\0\0"[..], 1),
+            (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x03", 5),
+            (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02a_\0\0\x01\0\x01", 3),
+        ],
+        |(message, status)| {
+            let answer = ask_raw(&proxy, message).unwrap();
+            assert_eq!(answer[3] & 15, status, "{message:?}");
+            proxy.audited(json!({
+                "kind": "dns", "container_id": "sandbox", "status": status,
+                "outcome": "denied", "code": "malformed_request", "bytes_in": message.len(),
+            }));
+        },
+    );
 }
 
 #[test]
 fn types_that_are_not_answered_are_empty_for_listed_names() {
     let (nameserver, proxy) = start(|_| ());
-    for record_type in ["HTTPS", "SVCB", "TXT", "MX", "NS", "SRV", "PTR", "NULL"] {
-        let answer = proxy.dig(SANDBOX, &["a.example.org", record_type]);
-        assert!(
-            answer.contains("status: NOERROR"),
-            "{record_type}: {answer}"
-        );
-        assert!(answer.contains("ANSWER: 0"), "{record_type}: {answer}");
-        let answer = proxy.dig(SANDBOX, &["blocked.example.net", record_type]);
-        assert!(
-            answer.contains("status: NXDOMAIN"),
-            "{record_type}: {answer}"
-        );
-    }
+    each_row(
+        ["HTTPS", "SVCB", "TXT", "MX", "NS", "SRV", "PTR", "NULL"],
+        |record_type| {
+            let answer = proxy.dig(SANDBOX, &["a.example.org", record_type]);
+            assert!(
+                answer.contains("status: NOERROR"),
+                "{record_type}: {answer}"
+            );
+            assert!(answer.contains("ANSWER: 0"), "{record_type}: {answer}");
+            let answer = proxy.dig(SANDBOX, &["blocked.example.net", record_type]);
+            assert!(
+                answer.contains("status: NXDOMAIN"),
+                "{record_type}: {answer}"
+            );
+        },
+    );
     assert_eq!(nameserver.asked(), Vec::<String>::new());
 }
 
 #[test]
 fn transfers_any_other_classes_and_many_questions_are_refused() {
     let (nameserver, proxy) = start(|_| ());
-    for question in [
-        &["a.example.org", "ANY", "+notcp"][..],
-        &["a.example.org", "AXFR"],
-        &["version.bind", "TXT", "CH"],
-        &["a.example.org", "A", "HS"],
-    ] {
-        let answer = proxy.dig(SANDBOX, question);
-        assert!(
-            !answer.contains("status: NOERROR"),
-            "{question:?}: {answer}"
-        );
-        assert!(!answer.contains("127.1.2.3"), "{question:?}: {answer}");
-    }
+    each_row(
+        [
+            &["a.example.org", "ANY", "+notcp"][..],
+            &["a.example.org", "AXFR"],
+            &["version.bind", "TXT", "CH"],
+            &["a.example.org", "A", "HS"],
+        ],
+        |question| {
+            let answer = proxy.dig(SANDBOX, question);
+            assert!(
+                !answer.contains("status: NOERROR"),
+                "{question:?}: {answer}"
+            );
+            assert!(!answer.contains("127.1.2.3"), "{question:?}: {answer}");
+        },
+    );
     let name = b"\x01a\x07example\x03org\0\0\x01\0\x01";
     let two = [b"\x12\x34\x01\0\0\x02\0\0\0\0\0\0", &name[..], &name[..]].concat();
     let code = ask_raw(&proxy, &two).map(|answer| answer[3] & 15);
@@ -145,21 +155,24 @@ fn transfers_any_other_classes_and_many_questions_are_refused() {
 #[test]
 fn malformed_messages_get_no_answer_of_value_and_harm_nobody() {
     let (_nameserver, proxy) = start(|_| ());
-    for message in [
-        &b""[..],
-        b"\x12",
-        b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0",
-        // A name that points to itself.
-        b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\xc0\x0c\0\x01\0\x01",
-        // An answer, which nobody asked for.
-        b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01",
-    ] {
-        let code = ask_raw(&proxy, message).map(|answer| answer[3] & 15);
-        assert!(
-            code.is_none_or(|code| code != 0),
-            "{message:?} got {code:?}"
-        );
-    }
+    each_row(
+        [
+            &b""[..],
+            b"\x12",
+            b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0",
+            // A name that points to itself.
+            b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\xc0\x0c\0\x01\0\x01",
+            // An answer, which nobody asked for.
+            b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01",
+        ],
+        |message| {
+            let code = ask_raw(&proxy, message).map(|answer| answer[3] & 15);
+            assert!(
+                code.is_none_or(|code| code != 0),
+                "{message:?} got {code:?}"
+            );
+        },
+    );
     let answer = proxy.dig(SANDBOX, &["a.example.org"]);
     assert!(answer.contains("127.1.2.3"), "{answer}");
 }

@@ -3,6 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use testkit::each_row;
 
 use crate::support::{NODE_AGENT, Origin, Proxy};
 
@@ -33,32 +34,35 @@ fn the_environment_that_sh_evaluates_takes_every_client_through_the_proxy() {
         (answer) => { answer.resume(); console.log(answer.statusCode); });";
     std::fs::write(proxy.path("fetch.py"), fetch).unwrap();
     std::fs::write(proxy.path("fetch.js"), format!("{NODE_AGENT}{node}")).unwrap();
-    for (client, requests) in [
-        ("curl -sSf http://plain.example.com/echo", 1),
-        ("curl -sSf https://api.example.com/echo", 1),
-        ("wget -nv -O - http://plain.example.com/echo", 1),
-        // Builds with GnuTLS know no variable.
-        (
-            "wget -nv -O - --ca-certificate=\"$SSL_CERT_FILE\" https://api.example.com/echo",
-            1,
-        ),
-        ("python3 fetch.py http://plain.example.com/echo", 1),
-        ("python3 fetch.py https://api.example.com/echo", 1),
-        ("node fetch.js", 1),
-        (
-            "git ls-remote --exit-code https://git.example.com/team/project.git || [ $? = 2 ]",
-            1,
-        ),
-    ] {
-        let before = (proxy.audit().len(), origin.seen().len());
-        let output = shell(&proxy, client);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{client}: {said}");
-        assert!(origin.seen().len() - before.1 >= requests, "{client}");
-        crate::support::eventually("it is audited", crate::support::SOON, || {
-            proxy.audit().len() > before.0
-        });
-    }
+    each_row(
+        [
+            ("curl -sSf http://plain.example.com/echo", 1),
+            ("curl -sSf https://api.example.com/echo", 1),
+            ("wget -nv -O - http://plain.example.com/echo", 1),
+            // Builds with GnuTLS know no variable.
+            (
+                "wget -nv -O - --ca-certificate=\"$SSL_CERT_FILE\" https://api.example.com/echo",
+                1,
+            ),
+            ("python3 fetch.py http://plain.example.com/echo", 1),
+            ("python3 fetch.py https://api.example.com/echo", 1),
+            ("node fetch.js", 1),
+            (
+                "git ls-remote --exit-code https://git.example.com/team/project.git || [ $? = 2 ]",
+                1,
+            ),
+        ],
+        |(client, requests)| {
+            let before = (proxy.audit().len(), origin.seen().len());
+            let output = shell(&proxy, client);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{client}: {said}");
+            assert!(origin.seen().len() - before.1 >= requests, "{client}");
+            crate::support::eventually("it is audited", crate::support::SOON, || {
+                proxy.audit().len() > before.0
+            });
+        },
+    );
 }
 
 #[test]
@@ -66,7 +70,7 @@ fn an_agents_own_server_on_loopback_is_reached_directly() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let port = origin.http.port();
-    for host in ["localhost", "127.0.0.1"] {
+    each_row(["localhost", "127.0.0.1"], |host| {
         let url = format!("http://{host}:{port}/echo");
         for client in [
             format!("curl -sSf {url}"),
@@ -77,7 +81,7 @@ fn an_agents_own_server_on_loopback_is_reached_directly() {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{client}: {said}");
         }
-    }
+    });
     assert_eq!(origin.seen().len(), 6);
     let requests = proxy.metric("proxy_requests_total", &[]);
     assert_eq!(requests, 0.0, "none came through the proxy");

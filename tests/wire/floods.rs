@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::support::frames::{self, frame};
 use crate::support::{Origin, Proxy, Tls};
 
+use testkit::each_row;
+
 const HOST: &str = "api.example.com";
 /// How long the proxy may take to answer a flood with GOAWAY or the end.
 const SOON: Duration = Duration::from_secs(10);
@@ -77,9 +79,9 @@ fn the_limits_of_an_http2_client_are_announced_in_the_settings() {
         (frames::INITIAL_WINDOW_SIZE, 256 * 1024),
         (frames::MAX_HEADER_LIST_SIZE, 64 * 1024),
     ];
-    for (name, value) in expected {
+    each_row(expected, |(name, value)| {
         assert_eq!(settings.get(&name), Some(&value), "{name}: {settings:?}");
-    }
+    });
 }
 
 /// Floods of CONTINUATION, SETTINGS, PING and empty DATA are bounded by h2 itself, in code that
@@ -110,24 +112,27 @@ fn a_client_that_makes_the_proxy_reset_its_streams_is_closed_too() {
 #[test]
 fn a_head_that_never_ends_closes_its_connection() {
     let (origin, proxy) = start();
-    for piece in [
-        vec![],
-        frames::literal("x-more", &"a".repeat(100)).repeat(8),
-    ] {
-        let mut stream = open(&proxy);
-        let head = frame(
-            frames::HEADERS,
-            frames::END_STREAM,
-            1,
-            &frames::get(HOST, "/"),
-        );
-        stream.write_all(&head).unwrap();
-        let ended = flood(&mut stream, 50_000, |_| {
-            frame(frames::CONTINUATION, 0, 1, &piece)
-        });
-        assert_closed(&mut stream, ended);
-        assert_others_go_on(&proxy);
-    }
+    each_row(
+        [
+            vec![],
+            frames::literal("x-more", &"a".repeat(100)).repeat(8),
+        ],
+        |piece| {
+            let mut stream = open(&proxy);
+            let head = frame(
+                frames::HEADERS,
+                frames::END_STREAM,
+                1,
+                &frames::get(HOST, "/"),
+            );
+            stream.write_all(&head).unwrap();
+            let ended = flood(&mut stream, 50_000, |_| {
+                frame(frames::CONTINUATION, 0, 1, &piece)
+            });
+            assert_closed(&mut stream, ended);
+            assert_others_go_on(&proxy);
+        },
+    );
     assert!(origin.seen().iter().all(|seen| seen.target == "/echo"));
 }
 
@@ -135,17 +140,20 @@ fn a_head_that_never_ends_closes_its_connection() {
 fn floods_of_settings_and_pings_are_held_back_where_nobody_reads_the_answers() {
     let (_origin, proxy) = start();
     let before = proxy.memory("VmRSS");
-    for (kind, payload) in [(frames::SETTINGS, vec![]), (frames::PING, vec![7; 8])] {
-        let mut stream = open(&proxy);
-        let block = frame(kind, 0, 0, &payload).repeat(1000);
-        let ended = flood(&mut stream, 4_000, |_| block.clone());
-        assert_ne!(
-            ended,
-            Ended::Taken,
-            "{kind}: four million frames were taken"
-        );
-        assert_others_go_on(&proxy);
-    }
+    each_row(
+        [(frames::SETTINGS, vec![]), (frames::PING, vec![7; 8])],
+        |(kind, payload)| {
+            let mut stream = open(&proxy);
+            let block = frame(kind, 0, 0, &payload).repeat(1000);
+            let ended = flood(&mut stream, 4_000, |_| block.clone());
+            assert_ne!(
+                ended,
+                Ended::Taken,
+                "{kind}: four million frames were taken"
+            );
+            assert_others_go_on(&proxy);
+        },
+    );
     assert_memory(&proxy, before);
 }
 

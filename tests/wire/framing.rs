@@ -5,20 +5,22 @@ use std::time::Duration;
 
 use crate::support::{Origin, Proxy, Reply, Setup, assert_closes, frames, handshake, read_reply};
 
+use testkit::each_row;
+
 const HOST: &str = "api.example.com";
 
 #[test]
 fn a_server_name_that_differs_gets_the_alert_unrecognized_name() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for sni in ["other.example.com", "blocked.example.org"] {
+    each_row(["other.example.com", "blocked.example.org"], |sni| {
         let error = proxy.tls_as(HOST, sni, &["h2", "http/1.1"]).unwrap_err();
         assert_eq!(
             alert(&error),
             Some(rustls::AlertDescription::UnrecognisedName),
             "{error}"
         );
-    }
+    });
     let minted = proxy.metric("proxy_leaf_certificates_total", &["outcome=\"minted\""]);
     assert_eq!(minted, 0.0, "a leaf was minted for a wrong name");
     origin.assert_untouched();
@@ -40,14 +42,17 @@ fn without_a_server_name_the_connects_name_counts() {
 fn a_host_field_that_differs_from_the_tunnel_is_misdirected() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for other in [
-        "other.example.com",
-        "blocked.example.org",
-        "api.example.com:8443",
-    ] {
-        let reply = proxy.https(HOST, format!("GET /echo HTTP/1.1\r\nHost: {other}\r\n\r\n"));
-        reply.assert_denied(421, "host_mismatch", "");
-    }
+    each_row(
+        [
+            "other.example.com",
+            "blocked.example.org",
+            "api.example.com:8443",
+        ],
+        |other| {
+            let reply = proxy.https(HOST, format!("GET /echo HTTP/1.1\r\nHost: {other}\r\n\r\n"));
+            reply.assert_denied(421, "host_mismatch", "");
+        },
+    );
     // What follows on the tunnel is checked like what came first.
     let mut stream = proxy.tls(HOST);
     for (host, status) in [(HOST, 200), ("other.example.com", 421)] {
@@ -90,10 +95,13 @@ fn an_absolute_target_for_another_host_is_refused_in_a_tunnel() {
 fn the_same_authority_written_otherwise_is_no_mismatch() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for host in ["API.Example.com", "api.example.com:443", "api.example.com."] {
-        let reply = proxy.https(HOST, format!("GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n"));
-        assert_eq!(reply.status, 200, "{host}");
-    }
+    each_row(
+        ["API.Example.com", "api.example.com:443", "api.example.com."],
+        |host| {
+            let reply = proxy.https(HOST, format!("GET /echo HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(reply.status, 200, "{host}");
+        },
+    );
     for seen in origin.seen() {
         assert_eq!(seen.authority, HOST);
     }
@@ -115,18 +123,21 @@ fn clear_http_in_a_tunnel_passes_the_chain() {
 fn what_is_neither_tls_nor_http_is_refused_in_a_tunnel() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for first in [
-        &b"SSH-2.0-client\r\n"[..],
-        b"\x00\x00\x00\x2f\x04\x01binary",
-        b"\x16\x02\x00\x00\x00",
-        b"EHLO mail.example.com\r\n",
-        b"* OK ready\r\n",
-    ] {
-        for step in [first.len(), 1] {
-            let reply = refused(&proxy, first, step);
-            reply.assert_denied(403, "protocol_not_allowed", "");
-        }
-    }
+    each_row(
+        [
+            &b"SSH-2.0-client\r\n"[..],
+            b"\x00\x00\x00\x2f\x04\x01binary",
+            b"\x16\x02\x00\x00\x00",
+            b"EHLO mail.example.com\r\n",
+            b"* OK ready\r\n",
+        ],
+        |first| {
+            for step in [first.len(), 1] {
+                let reply = refused(&proxy, first, step);
+                reply.assert_denied(403, "protocol_not_allowed", "");
+            }
+        },
+    );
     origin.assert_untouched();
 }
 
@@ -173,15 +184,18 @@ fn a_connect_inside_a_tunnel_is_refused() {
 fn a_connect_with_a_body_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for body in [
-        "Content-Length: 5\r\n\r\nhello",
-        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    ] {
-        let head = format!("CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n{body}");
-        proxy
-            .exchange(head)
-            .assert_connect_denied(400, "malformed_request", "");
-    }
+    each_row(
+        [
+            "Content-Length: 5\r\n\r\nhello",
+            "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ],
+        |body| {
+            let head = format!("CONNECT {HOST}:443 HTTP/1.1\r\nHost: {HOST}:443\r\n{body}");
+            proxy
+                .exchange(head)
+                .assert_connect_denied(400, "malformed_request", "");
+        },
+    );
     let empty = format!("CONNECT {HOST}:443 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
     let mut stream = proxy.dial();
     stream.write_all(empty.as_bytes()).unwrap();
@@ -286,25 +300,28 @@ fn a_bare_line_feed_smuggles_no_field() {
 fn line_breaks_in_http2_fields_are_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for (name, value) in [
-        ("x-a", "b\r\nx-injected: 1"),
-        ("x-a", "b\nc"),
-        ("x-a", "b\0c"),
-        ("x-a\r\nx-injected", "1"),
-        ("x a", "1"),
-        ("X-Upper", "1"),
-        (":path", "/again"),
-        ("connection", "x-a"),
-        ("transfer-encoding", "chunked"),
-    ] {
-        let mut stream = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
-        let mut fields = frames::get(HOST, "/echo");
-        fields.extend(frames::literal(name, value));
-        stream.write_all(&frames::opening()).unwrap();
-        stream.write_all(&frames::request(1, &fields)).unwrap();
-        // It ends with a reset of the stream, or the connection's; all frames until then.
-        let _ = frames::read_until_refused(&mut stream);
-    }
+    each_row(
+        [
+            ("x-a", "b\r\nx-injected: 1"),
+            ("x-a", "b\nc"),
+            ("x-a", "b\0c"),
+            ("x-a\r\nx-injected", "1"),
+            ("x a", "1"),
+            ("X-Upper", "1"),
+            (":path", "/again"),
+            ("connection", "x-a"),
+            ("transfer-encoding", "chunked"),
+        ],
+        |(name, value)| {
+            let mut stream = proxy.tls_as(HOST, HOST, &["h2"]).unwrap();
+            let mut fields = frames::get(HOST, "/echo");
+            fields.extend(frames::literal(name, value));
+            stream.write_all(&frames::opening()).unwrap();
+            stream.write_all(&frames::request(1, &fields)).unwrap();
+            // It ends with a reset of the stream, or the connection's; all frames until then.
+            let _ = frames::read_until_refused(&mut stream);
+        },
+    );
     assert!(origin.seen().is_empty(), "{:?}", origin.seen());
 }
 
@@ -336,7 +353,7 @@ fn leaves_are_short_lived_have_random_serials_and_a_key_of_their_own() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let mut serials = Vec::new();
-    for host in [HOST, "other.example.com"] {
+    each_row([HOST, "other.example.com"], |host| {
         let stream = proxy.tls(host);
         let leaf = stream.conn.peer_certificates().unwrap()[0].to_vec();
         let file = proxy.path(&format!("{host}.der"));
@@ -366,7 +383,7 @@ fn leaves_are_short_lived_have_random_serials_and_a_key_of_their_own() {
             &[&ca[..], &[proxy.ca().to_str().unwrap()]].concat(),
         );
         assert_ne!(x509(&["-pubkey"]).ok(), ca.ok());
-    }
+    });
     assert_ne!(serials[0], serials[1]);
     assert!(
         serials

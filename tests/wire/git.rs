@@ -1,6 +1,7 @@
 //! A real git before real repositories: what passes, and what its person is shown.
 
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Ran, SANDBOX, Setup};
 
@@ -134,14 +135,17 @@ fn an_authorized_repository_is_cloned_fetched_and_pushed_with_and_without_the_su
         ])
         .ok();
     assert_eq!(forge.at_origin("without"), forge.head());
-    for (operation, outcome) in [("refs", "ok"), ("fetch", "ok"), ("push", "ok")] {
-        let labels = [
-            format!("operation=\"{operation}\""),
-            format!("outcome=\"{outcome}\""),
-        ];
-        let labels = labels.each_ref().map(String::as_str);
-        assert!(forge.proxy.metric("proxy_git_operations_total", &labels) >= 2.0);
-    }
+    each_row(
+        [("refs", "ok"), ("fetch", "ok"), ("push", "ok")],
+        |(operation, outcome)| {
+            let labels = [
+                format!("operation=\"{operation}\""),
+                format!("outcome=\"{outcome}\""),
+            ];
+            let labels = labels.each_ref().map(String::as_str);
+            assert!(forge.proxy.metric("proxy_git_operations_total", &labels) >= 2.0);
+        },
+    );
 }
 
 #[test]
@@ -158,41 +162,47 @@ fn letter_case_changes_no_verdict() {
 #[test]
 fn another_repository_is_denied_reads_included() {
     let forge = Forge::start();
-    for arguments in [
+    each_row(
         [
-            "clone",
-            "--quiet",
-            "https://git.example.com/acme/other",
-            "x",
+            [
+                "clone",
+                "--quiet",
+                "https://git.example.com/acme/other",
+                "x",
+            ],
+            [
+                "clone",
+                "--quiet",
+                "https://git.example.com/acme/web/other.git",
+                "x",
+            ],
         ],
+        |arguments| {
+            let ran = forge.git(&arguments);
+            assert_eq!(ran.code, Some(128));
+            assert!(
+                ran.stderr.contains("The requested URL returned error: 403"),
+                "{ran:?}"
+            );
+            let said = [
+                "remote: Repo not authorized",
+                "remote: code: repo_not_authorized",
+            ];
+            assert!(said.iter().all(|line| ran.stderr.contains(line)), "{ran:?}");
+        },
+    );
+    each_row(
         [
-            "clone",
-            "--quiet",
-            "https://git.example.com/acme/web/other.git",
-            "x",
+            "/acme/other",
+            "/acme/other/raw/main/a",
+            "/acme/other.git/HEAD",
         ],
-    ] {
-        let ran = forge.git(&arguments);
-        assert_eq!(ran.code, Some(128));
-        assert!(
-            ran.stderr.contains("The requested URL returned error: 403"),
-            "{ran:?}"
-        );
-        let said = [
-            "remote: Repo not authorized",
-            "remote: code: repo_not_authorized",
-        ];
-        assert!(said.iter().all(|line| ran.stderr.contains(line)), "{ran:?}");
-    }
-    for path in [
-        "/acme/other",
-        "/acme/other/raw/main/a",
-        "/acme/other.git/HEAD",
-    ] {
-        let reply = forge.proxy.fetch("git.example.com", path);
-        reply.assert_denied(403, "repo_not_authorized", "Repo not authorized");
-        assert_eq!(reply.json()["repo"], "acme/other");
-    }
+        |path| {
+            let reply = forge.proxy.fetch("git.example.com", path);
+            reply.assert_denied(403, "repo_not_authorized", "Repo not authorized");
+            assert_eq!(reply.json()["repo"], "acme/other");
+        },
+    );
     let nameless = forge.proxy.fetch("git.example.com", "/search?q=acme");
     nameless.assert_denied(403, "repo_not_authorized", "Repo not authorized");
     assert_eq!(forge.origin.seen().len(), 0);
@@ -205,19 +215,22 @@ fn another_repository_is_denied_reads_included() {
 #[test]
 fn dumb_and_webdav_writes_are_refused() {
     let forge = Forge::start();
-    for (method, path, status) in [
-        ("PUT", "/acme/web.git/objects/ab/cdef", 403),
-        ("DELETE", "/acme/web.git/refs/heads/main", 403),
-        ("POST", "/acme/web/settings", 403),
-        ("PROPFIND", "/acme/web.git/", 405),
-        ("MKCOL", "/acme/web.git/refs/heads/x", 405),
-    ] {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: git.example.com\r\nContent-Length: 0\r\n\r\n"
-        );
-        let reply = forge.proxy.https("git.example.com", head);
-        assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
-    }
+    each_row(
+        [
+            ("PUT", "/acme/web.git/objects/ab/cdef", 403),
+            ("DELETE", "/acme/web.git/refs/heads/main", 403),
+            ("POST", "/acme/web/settings", 403),
+            ("PROPFIND", "/acme/web.git/", 405),
+            ("MKCOL", "/acme/web.git/refs/heads/x", 405),
+        ],
+        |(method, path, status)| {
+            let head = format!(
+                "{method} {path} HTTP/1.1\r\nHost: git.example.com\r\nContent-Length: 0\r\n\r\n"
+            );
+            let reply = forge.proxy.https("git.example.com", head);
+            assert_eq!(reply.status, status, "{method} {path}: {}", reply.text());
+        },
+    );
     forge.origin.assert_untouched();
 }
 
@@ -235,17 +248,20 @@ fn a_deletion_is_denied_and_git_shows_why() {
         ])
         .ok();
     let pushed = forge.pushes_seen();
-    for (name, shown) in [
-        ("topic", "Branch deletion blocked: refs/heads/topic"),
-        ("refs/tags/v1", "Branch deletion blocked: refs/tags/v1"),
-    ] {
-        let said = forge.denied_push(&["--delete", name]);
-        assert!(
-            said.contains("[remote rejected]") && said.contains(shown),
-            "{said}"
-        );
-        assert!(forge.at_origin(name).is_some());
-    }
+    each_row(
+        [
+            ("topic", "Branch deletion blocked: refs/heads/topic"),
+            ("refs/tags/v1", "Branch deletion blocked: refs/tags/v1"),
+        ],
+        |(name, shown)| {
+            let said = forge.denied_push(&["--delete", name]);
+            assert!(
+                said.contains("[remote rejected]") && said.contains(shown),
+                "{said}"
+            );
+            assert!(forge.at_origin(name).is_some());
+        },
+    );
     // Whatever else the push wants goes with it.
     forge.commit("second");
     let said = forge.denied_push(&["main:new", ":topic"]);
@@ -290,10 +306,13 @@ fn deletions_pass_where_the_policy_allows_them() {
 fn push_to_main_in_bot_mode_is_denied_and_to_its_own_branches_is_not() {
     let forge = Forge::with(|_| (), json!({ "auth_mode": "bot" }));
     let shown = "Bot mode: can only push to sandbox/* branches";
-    for to in ["main", "main:refs/tags/v1", "main:refs/heads/sandboxed"] {
-        let said = forge.denied_push(&[to]);
-        assert!(said.contains(shown), "{said}");
-    }
+    each_row(
+        ["main", "main:refs/tags/v1", "main:refs/heads/sandboxed"],
+        |to| {
+            let said = forge.denied_push(&[to]);
+            assert!(said.contains(shown), "{said}");
+        },
+    );
     let mixed = forge.denied_push(&["main:sandbox/a", "main"]);
     assert_eq!(mixed.matches(shown).count(), 2, "{mixed}");
     assert_eq!(forge.pushes_seen(), 0);
@@ -306,16 +325,19 @@ fn push_to_main_in_bot_mode_is_denied_and_to_its_own_branches_is_not() {
 #[test]
 fn refs_that_mean_more_than_a_name_are_denied() {
     let forge = Forge::start();
-    for name in [
-        "refs/for/main",
-        "refs/replace/0123456789abcdef0123456789abcdef01234567",
-    ] {
-        let said = forge.denied_push(&[&format!("main:{name}")]);
-        assert!(
-            said.contains(&format!("Write not allowed: push to {name}")),
-            "{said}"
-        );
-    }
+    each_row(
+        [
+            "refs/for/main",
+            "refs/replace/0123456789abcdef0123456789abcdef01234567",
+        ],
+        |name| {
+            let said = forge.denied_push(&[&format!("main:{name}")]);
+            assert!(
+                said.contains(&format!("Write not allowed: push to {name}")),
+                "{said}"
+            );
+        },
+    );
     assert_eq!(forge.pushes_seen(), 0);
 }
 

@@ -11,6 +11,7 @@ use http::Request;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use serde_json::json;
+use testkit::each_row;
 
 use crate::git::{Forge, HOST};
 use crate::support::{Setup, eventually, read_reply};
@@ -89,32 +90,35 @@ fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
 #[test]
 fn over_the_limit_a_push_moves_no_ref_and_git_shows_why() {
     // In pieces over HTTP/2 for the next test.
-    for (buffer, version) in [
-        ("65536", "HTTP/1.1"),
-        ("20000000", "HTTP/1.1"),
-        ("20000000", "HTTP/2"),
-    ] {
-        let forge = Forge::with(limited(2 * MB), json!({}));
-        commit_noise(&forge, 3 * MB);
-        let buffer = format!("http.postBuffer={buffer}");
-        let version = format!("http.version={version}");
-        let ran = forge.work(&["-c", &buffer, "-c", &version, "push", "origin", "main"]);
-        assert_eq!(ran.code, Some(1), "{buffer} {version} {ran:?}");
-        let said = &ran.stderr;
-        assert!(
-            said.contains("Push size exceeds limit"),
-            "{buffer} {version} {said}"
-        );
-        assert!(
-            said.contains("remote: Use Git LFS for large binary files"),
-            "{said}"
-        );
-        assert_eq!(forge.at_origin("main"), None);
-        forge.proxy.audited(json!({
-            "code": "push_too_large", "status": 413, "addon": "git",
-            "rule": "git.push_limits.hard_limit_bytes",
-        }));
-    }
+    each_row(
+        [
+            ("65536", "HTTP/1.1"),
+            ("20000000", "HTTP/1.1"),
+            ("20000000", "HTTP/2"),
+        ],
+        |(buffer, version)| {
+            let forge = Forge::with(limited(2 * MB), json!({}));
+            commit_noise(&forge, 3 * MB);
+            let buffer = format!("http.postBuffer={buffer}");
+            let version = format!("http.version={version}");
+            let ran = forge.work(&["-c", &buffer, "-c", &version, "push", "origin", "main"]);
+            assert_eq!(ran.code, Some(1), "{buffer} {version} {ran:?}");
+            let said = &ran.stderr;
+            assert!(
+                said.contains("Push size exceeds limit"),
+                "{buffer} {version} {said}"
+            );
+            assert!(
+                said.contains("remote: Use Git LFS for large binary files"),
+                "{said}"
+            );
+            assert_eq!(forge.at_origin("main"), None);
+            forge.proxy.audited(json!({
+                "code": "push_too_large", "status": 413, "addon": "git",
+                "rule": "git.push_limits.hard_limit_bytes",
+            }));
+        },
+    );
 }
 
 /// libcurl spins where a stream is answered before it has sent everything.
@@ -226,11 +230,11 @@ fn compressed_and_malformed_pushes_are_refused() {
     let compressed = head("Content-Encoding: gzip\r\nContent-Length: 4\r\n") + "0000";
     let reply = forge.proxy.https("git.example.com", compressed);
     reply.assert_denied(415, "unsupported_encoding", "Unsupported encoding");
-    for body in ["0001", "0003", "xxxx", "0004", "PACK", "", "00"] {
+    each_row(["0001", "0003", "xxxx", "0004", "PACK", "", "00"], |body| {
         let request = head(&format!("Content-Length: {}\r\n", body.len())) + body;
         let reply = forge.proxy.https("git.example.com", request);
         reply.assert_denied(400, "malformed_request", "Malformed request");
-    }
+    });
     forge.origin.assert_untouched();
     let probe = forge
         .proxy

@@ -5,6 +5,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SANDBOX, Setup};
 
@@ -36,20 +37,23 @@ fn post(proxy: &Proxy, path: &str, body: &Value, more: &[&str]) -> (u16, Value) 
 fn the_api_is_read_and_written_within_the_containers_repositories() {
     let origin = Origin::start();
     let proxy = start(&origin);
-    for (arguments, status) in [
-        (&["/repos/acme/web"][..], 404), // The origin's own: it was reached.
-        (&["/REPOS/Acme/Web/pulls/"], 404),
-        (&["/repos/acme/secret"], 403),
-        (&["/user/repos"], 403),
-        (&["/repos/acme/web/../secret", "--path-as-is"], 400),
-        (&["/repos/acme/web/..;/secret"], 400),
-        (&["/repos/acme/web/pulls/1/merge", "--request", "PUT"], 403),
-        (&["/repos/acme/web/contents/a", "--request", "PUT"], 403),
-    ] {
-        let url = format!("{API}{}", arguments[0]);
-        let curl = proxy.curl(&[&[url.as_str()], &arguments[1..]].concat());
-        assert_eq!(curl.status, status, "{arguments:?} {curl:?}");
-    }
+    each_row(
+        [
+            (&["/repos/acme/web"][..], 404), // The origin's own: it was reached.
+            (&["/REPOS/Acme/Web/pulls/"], 404),
+            (&["/repos/acme/secret"], 403),
+            (&["/user/repos"], 403),
+            (&["/repos/acme/web/../secret", "--path-as-is"], 400),
+            (&["/repos/acme/web/..;/secret"], 400),
+            (&["/repos/acme/web/pulls/1/merge", "--request", "PUT"], 403),
+            (&["/repos/acme/web/contents/a", "--request", "PUT"], 403),
+        ],
+        |(arguments, status)| {
+            let url = format!("{API}{}", arguments[0]);
+            let curl = proxy.curl(&[&[url.as_str()], &arguments[1..]].concat());
+            assert_eq!(curl.status, status, "{arguments:?} {curl:?}");
+        },
+    );
     assert_eq!(origin.seen().len(), 2);
     let (status, body) = post(&proxy, "/repos/acme/web/releases", &json!({}), &[]);
     assert_eq!((status, &body["code"]), (403, &json!("api_blocked")));
@@ -66,25 +70,28 @@ fn a_review_that_approves_and_a_command_to_a_bot_never_reach_the_origin() {
     let proxy = start(&origin);
     let reviews = "/repos/acme/web/pulls/1/reviews";
     let comments = "/repos/acme/web/issues/1/comments";
-    for (path, body) in [
-        (reviews, json!({ "event": "APPROVE" })),
-        (
-            "/repos/acme/web/pulls/1/reviews/2/events",
-            json!({ "event": "APPROVE" }),
-        ),
-        (comments, json!({ "body": "@dependabot merge" })),
-    ] {
-        for more in [
-            &["--http2"][..],
-            &["--http1.1", "--header", "Transfer-Encoding: chunked"],
-        ] {
-            let (status, answer) = post(&proxy, path, &body, more);
-            assert_eq!(
-                (status, &answer["code"]),
-                (403, &json!("write_not_allowed"))
-            );
-        }
-    }
+    each_row(
+        [
+            (reviews, json!({ "event": "APPROVE" })),
+            (
+                "/repos/acme/web/pulls/1/reviews/2/events",
+                json!({ "event": "APPROVE" }),
+            ),
+            (comments, json!({ "body": "@dependabot merge" })),
+        ],
+        |(path, body)| {
+            for more in [
+                &["--http2"][..],
+                &["--http1.1", "--header", "Transfer-Encoding: chunked"],
+            ] {
+                let (status, answer) = post(&proxy, path, &body, more);
+                assert_eq!(
+                    (status, &answer["code"]),
+                    (403, &json!("write_not_allowed"))
+                );
+            }
+        },
+    );
     origin.assert_untouched();
     let (status, _) = post(&proxy, comments, &json!({ "body": "Looks good" }), &[]);
     assert_eq!(status, 404);
@@ -176,34 +183,38 @@ fn graphql_that_is_not_allowed_never_reaches_the_origin() {
     let proxy = start(&origin);
     let viewer = json!({ "query": "{ viewer { login } }" });
     let merge = json!({ "query": MERGE });
-    for (body, code) in [
-        (merge.to_string(), "api_blocked"),
-        (json!([viewer, merge]).to_string(), "api_blocked"),
-        (
-            format!("{{\"query\":\"{{viewer{{login}}}}\",\"query\":\"{MERGE}\"}}"),
-            "malformed_request",
-        ),
-        (
-            json!({ "query": "{ search(query: \"x\", type: ISSUE) { issueCount } }" }).to_string(),
-            "repo_not_authorized",
-        ),
-        (
-            json!({ "query": format!("{{ viewer {{ login }} }} #{}", "x".repeat(1 << 20)) })
-                .to_string(),
-            "body_too_large_to_inspect",
-        ),
-    ] {
-        let file = proxy.path("body.json");
-        std::fs::write(&file, &body).unwrap();
-        let data = format!("@{}", file.display());
-        let curl = proxy.curl(&["--data-binary", &data, &format!("{API}/graphql")]);
-        assert_eq!(
-            curl.json()["code"],
-            code,
-            "{}",
-            &body[..body.len().min(200)]
-        );
-    }
+    each_row(
+        [
+            (merge.to_string(), "api_blocked"),
+            (json!([viewer, merge]).to_string(), "api_blocked"),
+            (
+                format!("{{\"query\":\"{{viewer{{login}}}}\",\"query\":\"{MERGE}\"}}"),
+                "malformed_request",
+            ),
+            (
+                json!({ "query": "{ search(query: \"x\", type: ISSUE) { issueCount } }" })
+                    .to_string(),
+                "repo_not_authorized",
+            ),
+            (
+                json!({ "query": format!("{{ viewer {{ login }} }} #{}", "x".repeat(1 << 20)) })
+                    .to_string(),
+                "body_too_large_to_inspect",
+            ),
+        ],
+        |(body, code)| {
+            let file = proxy.path("body.json");
+            std::fs::write(&file, &body).unwrap();
+            let data = format!("@{}", file.display());
+            let curl = proxy.curl(&["--data-binary", &data, &format!("{API}/graphql")]);
+            assert_eq!(
+                curl.json()["code"],
+                code,
+                "{}",
+                &body[..body.len().min(200)]
+            );
+        },
+    );
     origin.assert_untouched();
     assert_eq!(post(&proxy, "/graphql", &viewer, &[]).0, 200);
 }
@@ -234,25 +245,28 @@ fn a_compressed_body_is_judged_and_sent_on_plain() {
     };
     let merge = json!({ "query": MERGE }).to_string();
     let viewer = json!({ "query": "{ viewer { login } }" }).to_string();
-    for (encoding, body, status) in [
-        ("gzip", gzip(merge.as_bytes()), 403),
-        ("gzip", gzip(&noise(4 << 20)), 413),
-        ("gzip", gzip(&vec![b' '; 4 << 20]), 413),
-        ("gzip", b"no gzip".to_vec(), 415),
-        ("deflate", deflate(viewer.as_bytes()), 415),
-        ("gzip, gzip", gzip(&gzip(viewer.as_bytes())), 415),
-        ("gzip", gzip(viewer.as_bytes()), 200),
-    ] {
-        let file = proxy.path("body");
-        std::fs::write(&file, &body).unwrap();
-        let (data, field) = (
-            format!("@{}", file.display()),
-            format!("Content-Encoding: {encoding}"),
-        );
-        let url = format!("{API}/graphql");
-        let curl = proxy.curl(&["--data-binary", &data, "--header", &field, &url]);
-        assert_eq!(curl.status, status, "{encoding} {curl:?}");
-    }
+    each_row(
+        [
+            ("gzip", gzip(merge.as_bytes()), 403),
+            ("gzip", gzip(&noise(4 << 20)), 413),
+            ("gzip", gzip(&vec![b' '; 4 << 20]), 413),
+            ("gzip", b"no gzip".to_vec(), 415),
+            ("deflate", deflate(viewer.as_bytes()), 415),
+            ("gzip, gzip", gzip(&gzip(viewer.as_bytes())), 415),
+            ("gzip", gzip(viewer.as_bytes()), 200),
+        ],
+        |(encoding, body, status)| {
+            let file = proxy.path("body");
+            std::fs::write(&file, &body).unwrap();
+            let (data, field) = (
+                format!("@{}", file.display()),
+                format!("Content-Encoding: {encoding}"),
+            );
+            let url = format!("{API}/graphql");
+            let curl = proxy.curl(&["--data-binary", &data, "--header", &field, &url]);
+            assert_eq!(curl.status, status, "{encoding} {curl:?}");
+        },
+    );
     let seen = origin.only();
     assert_eq!(seen.header("content-encoding"), None);
     assert_eq!(seen.received(), viewer.len() as u64);
@@ -286,35 +300,38 @@ fn gh_shows_a_pull_request_and_does_not_merge_release_or_delete() {
     let shown = proxy.gh(&[&["pr", "view", "1"], &repo[..]].concat()).ok();
     assert!(shown.contains("Add a file"), "{shown}");
     let reached = origin.seen().len();
-    for (arguments, sentence) in [
-        (
-            &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            &["api", "graphql", "--field", &format!("query={MERGE}")],
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            &[
-                "release", "create", "v1", "--notes", "x", "--repo", "acme/web",
-            ],
-            "Release creation blocked",
-        ),
-        (
-            &["repo", "delete", "acme/web", "--yes"],
-            "API blocked: DELETE /repos/acme/web",
-        ),
-        (
-            &["pr", "view", "1", "--repo", "acme/secret"],
-            "Repo not authorized",
-        ),
-    ] {
-        let ran = proxy.gh(arguments);
-        assert!(
-            ran.code != Some(0) && ran.stderr.contains(sentence),
-            "{arguments:?} {ran:?}"
-        );
-    }
+    each_row(
+        [
+            (
+                &["api", "--method", "PUT", "repos/acme/web/pulls/1/merge"][..],
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                &["api", "graphql", "--field", &format!("query={MERGE}")],
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                &[
+                    "release", "create", "v1", "--notes", "x", "--repo", "acme/web",
+                ],
+                "Release creation blocked",
+            ),
+            (
+                &["repo", "delete", "acme/web", "--yes"],
+                "API blocked: DELETE /repos/acme/web",
+            ),
+            (
+                &["pr", "view", "1", "--repo", "acme/secret"],
+                "Repo not authorized",
+            ),
+        ],
+        |(arguments, sentence)| {
+            let ran = proxy.gh(arguments);
+            assert!(
+                ran.code != Some(0) && ran.stderr.contains(sentence),
+                "{arguments:?} {ran:?}"
+            );
+        },
+    );
     assert_eq!(origin.seen().len(), reached, "{:?}", origin.seen());
 }

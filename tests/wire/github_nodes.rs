@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SANDBOX, Seen, Setup};
 
@@ -109,9 +110,9 @@ impl House {
 #[test]
 fn a_node_is_where_the_forge_says_it_is() {
     let house = start();
-    for id in ["I_web", "R_web"] {
+    each_row(["I_web", "R_web"], |id| {
         assert_eq!(house.comment(id)["data"], json!({}), "{id}");
-    }
+    });
     let reached = house.origin.seen().len();
     let denials = ["I_secret", "I_unknown", "../I_web"].map(|id| {
         let mut denial = house.comment(id);
@@ -194,7 +195,7 @@ fn a_repository_may_be_named_by_its_number() {
     let get = |path: &str| house.proxy.https_get(HOST, path, &[]);
     assert_eq!(get("/repositories/1/issues").status, 200);
     assert_eq!(get("/repositories/1").status, 200);
-    for path in ["/repositories/2/issues", "/repositories/3"] {
+    each_row(["/repositories/2/issues", "/repositories/3"], |path| {
         let reply = get(path);
         assert_eq!(
             (reply.status, &reply.json()["code"]),
@@ -202,7 +203,7 @@ fn a_repository_may_be_named_by_its_number() {
             "{path}"
         );
         assert!(!reply.text().contains("secret"), "{}", reply.text());
-    }
+    });
     assert_eq!(
         get("/repositories/5").json()["code"],
         "upstream_unreachable"

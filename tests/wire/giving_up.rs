@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, RawOrigin, Setup, eventually, frames, read_reply};
 
@@ -22,7 +23,7 @@ fn aborted(proxy: &Proxy, path: &str) -> usize {
 fn a_client_that_goes_away_while_it_waits_leaves_one_aborted_flow_and_no_connection() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for path in ["/slow/20000", "/events/1000/50"] {
+    each_row(["/slow/20000", "/events/1000/50"], |path| {
         let mut stream = proxy.tls(HOST);
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n").unwrap();
         eventually("the origin is asked", SOON, || {
@@ -30,7 +31,7 @@ fn a_client_that_goes_away_while_it_waits_leaves_one_aborted_flow_and_no_connect
         });
         drop(stream);
         eventually("the flow ends", SOON, || aborted(&proxy, path) == 1);
-    }
+    });
     eventually("no connection is left", SOON, || {
         proxy.metric("proxy_active_connections", &[]) == 0.0
     });

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use testkit::each_row;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -38,15 +39,18 @@ fn an_address_that_nobody_registered_is_denied() {
 fn no_forwarding_field_gives_an_identity() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for field in [
-        "X-Forwarded-For: 127.0.0.1",
-        "Forwarded: for=127.0.0.1",
-        "X-Real-IP: 127.0.0.1",
-        "X-Container-Id: sandbox",
-    ] {
-        let curl = proxy.curl_from(STRANGER, &["-H", field, "http://plain.example.com/echo"]);
-        assert_eq!(curl.json()["code"], "unknown_source", "{field}");
-    }
+    each_row(
+        [
+            "X-Forwarded-For: 127.0.0.1",
+            "Forwarded: for=127.0.0.1",
+            "X-Real-IP: 127.0.0.1",
+            "X-Container-Id: sandbox",
+        ],
+        |field| {
+            let curl = proxy.curl_from(STRANGER, &["-H", field, "http://plain.example.com/echo"]);
+            assert_eq!(curl.json()["code"], "unknown_source", "{field}");
+        },
+    );
     origin.assert_untouched();
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
+use testkit::each_row;
 
 use crate::bodies;
 use crate::support::frames::{self, DATA, END_HEADERS, HEADERS, RST_STREAM, frame};
@@ -97,54 +98,57 @@ fn two_lfs_bombs_cost_less_than_64_mb_and_keep_no_other_container_waiting() {
     };
     let unknown = "a".repeat(4000);
     let long = format!("{{\"oid\":\"ab\",\"size\":1,\"path\":\"{unknown}\"}}");
-    for (body, status, limit) in [
-        (objects("{\"\":0}"), 413, "inspect_values"),
-        (objects("{}"), 413, "inspect_values"),
-        (objects("[]"), 413, "inspect_values"),
-        (objects(&long), 200, ""),
-    ] {
-        let Fixture { origin, proxy } = start(json!({}));
-        let quiet = p99_until(&proxy, |count| count == 200);
-        let before = proxy.memory("VmHWM");
-        let done = AtomicBool::new(false);
-        let bomb = || {
-            let fields = format!("Content-Length: {}\r\n", body.len());
-            let head = head(GIT, JUDGED[0].1, &fields);
-            for _ in 0..3 {
-                let mut stream = proxy.tls(GIT);
-                let sent = stream
-                    .write_all(head.as_bytes())
-                    .and_then(|()| stream.write_all(body.as_bytes()));
-                let reply = read_reply(&mut stream)
-                    .unwrap_or_else(|error| panic!("{sent:?}, {error}: {}", &body[..60]));
-                assert_eq!(reply.status, status, "{}", reply.text());
-                if status == 413 {
-                    assert_eq!(reply.json()["code"], "body_too_large_to_inspect");
-                    assert_eq!(reply.json()["limit"], limit);
-                    assert!(reply.json()["message"].is_string(), "git-lfs shows it");
+    each_row(
+        [
+            (objects("{\"\":0}"), 413, "inspect_values"),
+            (objects("{}"), 413, "inspect_values"),
+            (objects("[]"), 413, "inspect_values"),
+            (objects(&long), 200, ""),
+        ],
+        |(body, status, limit)| {
+            let Fixture { origin, proxy } = start(json!({}));
+            let quiet = p99_until(&proxy, |count| count == 200);
+            let before = proxy.memory("VmHWM");
+            let done = AtomicBool::new(false);
+            let bomb = || {
+                let fields = format!("Content-Length: {}\r\n", body.len());
+                let head = head(GIT, JUDGED[0].1, &fields);
+                for _ in 0..3 {
+                    let mut stream = proxy.tls(GIT);
+                    let sent = stream
+                        .write_all(head.as_bytes())
+                        .and_then(|()| stream.write_all(body.as_bytes()));
+                    let reply = read_reply(&mut stream)
+                        .unwrap_or_else(|error| panic!("{sent:?}, {error}: {}", &body[..60]));
+                    assert_eq!(reply.status, status, "{}", reply.text());
+                    if status == 413 {
+                        assert_eq!(reply.json()["code"], "body_too_large_to_inspect");
+                        assert_eq!(reply.json()["limit"], limit);
+                        assert!(reply.json()["message"].is_string(), "git-lfs shows it");
+                    }
                 }
-            }
-        };
-        let loud = std::thread::scope(|scope| {
-            let bombs = [scope.spawn(bomb), scope.spawn(bomb)];
-            let p99 = scope.spawn(|| p99_until(&proxy, |_| done.load(Ordering::Relaxed)));
-            let bombs = bombs.map(|bomb| bomb.join());
-            done.store(true, Ordering::Relaxed);
-            bombs.into_iter().for_each(|bomb| bomb.unwrap());
-            p99.join().unwrap()
-        });
-        let grown = (proxy.memory("VmHWM") - before) / 1024;
-        assert!(grown < 64, "{grown} MB for {}", &body[..60]);
-        let most = 2 * quiet + Duration::from_millis(50);
-        assert!(loud < most, "{loud:?}, quiet {quiet:?}: {}", &body[..60]);
-        drop(origin);
-    }
+            };
+            let loud = std::thread::scope(|scope| {
+                let bombs = [scope.spawn(bomb), scope.spawn(bomb)];
+                let p99 = scope.spawn(|| p99_until(&proxy, |_| done.load(Ordering::Relaxed)));
+                let bombs = bombs.map(|bomb| bomb.join());
+                done.store(true, Ordering::Relaxed);
+                bombs.into_iter().for_each(|bomb| bomb.unwrap());
+                p99.join().unwrap()
+            });
+            let grown = (proxy.memory("VmHWM") - before) / 1024;
+            assert!(grown < 64, "{grown} MB for {}", &body[..60]);
+            let most = 2 * quiet + Duration::from_millis(50);
+            assert!(loud < most, "{loud:?}, quiet {quiet:?}: {}", &body[..60]);
+            drop(origin);
+        },
+    );
 }
 
 #[test]
 fn a_body_that_trickles_ends_within_the_inspection_timeout() {
     let Fixture { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
-    for (host, path, beginning) in JUDGED {
+    each_row(JUDGED, |(host, path, beginning)| {
         let mut stream = proxy.tls(host);
         let begun = Instant::now();
         let head = head(host, path, "Content-Length: 1000\r\n");
@@ -173,7 +177,7 @@ fn a_body_that_trickles_ends_within_the_inspection_timeout() {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty(), "{path}: the connection went on");
-    }
+    });
     assert!(proxy.metric("proxy_inspection_rejected_total", &["timeout"]) >= 4.0);
     origin.assert_untouched();
 }
@@ -181,7 +185,7 @@ fn a_body_that_trickles_ends_within_the_inspection_timeout() {
 #[test]
 fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_connection() {
     let Fixture { origin, proxy } = start(json!({ "inspect_timeout": "1s" }));
-    for (host, path, beginning) in JUDGED {
+    each_row(JUDGED, |(host, path, beginning)| {
         let mut stream = proxy.tls_as(host, host, &["h2"]).unwrap();
         let mut opening = frames::opening();
         opening.extend(frame(HEADERS, END_HEADERS, 1, &frames::post(host, path)));
@@ -205,7 +209,7 @@ fn over_http2_a_stream_that_trickles_ends_without_an_error_and_without_its_conne
         );
         assert_eq!(reason, [0, 0, 0, 0], "{path}: NO_ERROR");
         assert!(!kinds.contains(&frames::GOAWAY), "{path}: {kinds:?}");
-    }
+    });
     proxy.audited(json!({ "code": "body_timeout", "status": 408 }));
     origin.assert_untouched();
 }

@@ -19,6 +19,7 @@ mod audit;
 mod clients;
 mod commands;
 mod control_plane;
+mod corpus;
 mod credentials;
 mod denials;
 mod destinations;

@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Reply, Seen, Setup, eventually};
 
@@ -393,12 +394,12 @@ fn a_tools_own_refresh_is_answered_with_placeholders_at_exactly_its_endpoint() {
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("x-proxy-denied"), None);
     let tokens: Value = serde_json::from_slice(&reply.body).unwrap();
-    for key in ["access_token", "id_token", "refresh_token"] {
+    each_row(["access_token", "id_token", "refresh_token"], |key| {
         let token = tokens[key].as_str().unwrap();
         let mark = token.rsplit('.').next().unwrap();
         let digits = mark.strip_prefix("up-placeholder-").unwrap();
         assert!(digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
-    }
+    });
     let claims = tokens["id_token"].as_str().unwrap().split('.').nth(1);
     let claims = URL_SAFE_NO_PAD.decode(claims.unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();
@@ -410,19 +411,22 @@ fn a_tools_own_refresh_is_answered_with_placeholders_at_exactly_its_endpoint() {
     let line = json!({ "host": LOGIN, "method": "POST", "status": 200, "outcome": "ok" });
     house.proxy.audited(line);
 
-    for path in [
-        "/oauth/tokens",
-        "/oauth/token/",
-        "/oauth/token/x",
-        "/oauth",
-        "/OAuth/token",
-        "/x/oauth/token",
-        "/oauth/%74oken",
-        "/x/../oauth/token",
-    ] {
-        let reply = post(path, "{}");
-        assert!(!reply.text().contains("up-placeholder-"), "{path}");
-    }
+    each_row(
+        [
+            "/oauth/tokens",
+            "/oauth/token/",
+            "/oauth/token/x",
+            "/oauth",
+            "/OAuth/token",
+            "/x/oauth/token",
+            "/oauth/%74oken",
+            "/x/../oauth/token",
+        ],
+        |path| {
+            let reply = post(path, "{}");
+            assert!(!reply.text().contains("up-placeholder-"), "{path}");
+        },
+    );
     let get = house.proxy.https_get(LOGIN, "/oauth/token", &[]);
     assert!(!get.text().contains("up-placeholder-"));
 }
@@ -439,7 +443,7 @@ fn no_token_appears_in_logs_metrics_audit_or_the_admin_api() {
         let path = format!("/internal/{path}");
         shown += &house.proxy.admin("GET", &path, None).text();
     }
-    for secret in ["signature-", "refresh-first", "refresh-fresh"] {
+    each_row(["signature-", "refresh-first", "refresh-fresh"], |secret| {
         assert!(!shown.contains(secret), "{secret} is in our own output");
-    }
+    });
 }

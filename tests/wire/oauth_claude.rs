@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Seen, Setup, eventually};
 
@@ -153,15 +154,18 @@ fn claude_codes_own_refresh_is_answered_with_placeholders() {
     let reply = proxy.https(LOGIN, head);
     assert_eq!(reply.status, 200);
     let tokens: Value = serde_json::from_slice(&reply.body).unwrap();
-    for (key, prefix) in [
-        ("access_token", "sk-ant-oat01-"),
-        ("refresh_token", "sk-ant-ort01-"),
-    ] {
-        let token = tokens[key].as_str().unwrap();
-        assert!(
-            token.starts_with(&format!("{prefix}up-placeholder-")),
-            "{token}"
-        );
-    }
+    each_row(
+        [
+            ("access_token", "sk-ant-oat01-"),
+            ("refresh_token", "sk-ant-ort01-"),
+        ],
+        |(key, prefix)| {
+            let token = tokens[key].as_str().unwrap();
+            assert!(
+                token.starts_with(&format!("{prefix}up-placeholder-")),
+                "{token}"
+            );
+        },
+    );
     assert!(asked.lock().is_empty());
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, Setup};
 
@@ -88,9 +89,9 @@ fn sandbox_files_have_the_tools_shapes_and_placeholders_for_all_secrets() {
     let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap();
     let is_text = |value: &Value| value.as_str().unwrap().contains("up-placeholder-");
     let codex = json("codex/auth.json");
-    for key in ["id_token", "access_token", "refresh_token"] {
+    each_row(["id_token", "access_token", "refresh_token"], |key| {
         assert!(is_text(&codex["tokens"][key]), "{key}");
-    }
+    });
     assert!(codex["last_refresh"].is_string());
     let gemini = json("gemini/oauth_creds.json");
     assert!(is_text(&gemini["access_token"]) && is_text(&gemini["refresh_token"]));
@@ -101,11 +102,11 @@ fn sandbox_files_have_the_tools_shapes_and_placeholders_for_all_secrets() {
     let claude = json("claude/.credentials.json");
     let claude = &claude["claudeAiOauth"];
     assert!(is_text(&claude["accessToken"]) && is_text(&claude["refreshToken"]));
-    for name in FILES {
+    each_row(FILES, |name| {
         let mode = fs::metadata(dir.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o644, "{name}");
         assert!(!read(name).contains(SECRET), "{name}");
-    }
+    });
 }
 
 #[test]
@@ -118,13 +119,13 @@ fn sandbox_files_name_the_real_account_which_clients_compare_with_replies() {
         |name: &str| serde_json::from_slice::<Value>(&fs::read(dir.join(name)).unwrap()).unwrap();
     let tokens = &json("codex/auth.json")["tokens"];
     assert_eq!(tokens["account_id"], ACCOUNT);
-    for key in ["id_token", "access_token"] {
+    each_row(["id_token", "access_token"], |key| {
         let claims = tokens[key].as_str().unwrap().split('.').nth(1).unwrap();
         let claims: Value =
             serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap();
         let account = &claims["https://api.openai.com/auth"]["chatgpt_account_id"];
         assert_eq!(account, ACCOUNT, "{key}");
-    }
+    });
     assert_eq!(json("opencode/auth.json")["openai"]["accountId"], ACCOUNT);
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SOON, eventually};
 
@@ -93,15 +94,18 @@ fn a_broken_file_changes_nothing_and_every_error_of_every_file_is_told() {
 
     let reply = proxy.admin("POST", "/internal/reload", None);
     assert_eq!(reply.status, 422, "{}", reply.text());
-    for place in [
-        "allowlist.yaml:4",
-        "allowlist.yaml:5",
-        "allowlist.yaml:6",
-        "policy.yaml:2",
-        "push_denials",
-    ] {
-        assert!(reply.text().contains(place), "{place} in {}", reply.text());
-    }
+    each_row(
+        [
+            "allowlist.yaml:4",
+            "allowlist.yaml:5",
+            "allowlist.yaml:6",
+            "policy.yaml:2",
+            "push_denials",
+        ],
+        |place| {
+            assert!(reply.text().contains(place), "{place} in {}", reply.text());
+        },
+    );
     let health = proxy.health();
     assert_eq!(health.status, 200, "the old configuration still serves");
     assert_eq!(health.json()["checks"]["configuration_current"], false);

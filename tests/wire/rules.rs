@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SANDBOX, Setup, assert_closes, eventually};
 
@@ -85,18 +86,21 @@ fn explain_names_the_rule_and_where_it_is_written() {
 #[test]
 fn a_rule_that_looks_inside_is_refused_for_hosts_that_are_tunnelled_unread() {
     let origin = Origin::start();
-    for (host, refused) in [("api.example.com", true), ("www.example.org", false)] {
-        let mut setup = with_rules(&origin);
-        setup.proxy["tls"]["passthrough"] = json!([host]);
-        setup.write();
-        let (code, said) = setup.run("check");
-        assert_eq!(code == 78, refused, "{said}");
-        assert_eq!(
-            said.contains("rule no-projects at policy.yaml:"),
-            refused,
-            "{said}"
-        );
-    }
+    each_row(
+        [("api.example.com", true), ("www.example.org", false)],
+        |(host, refused)| {
+            let mut setup = with_rules(&origin);
+            setup.proxy["tls"]["passthrough"] = json!([host]);
+            setup.write();
+            let (code, said) = setup.run("check");
+            assert_eq!(code == 78, refused, "{said}");
+            assert_eq!(
+                said.contains("rule no-projects at policy.yaml:"),
+                refused,
+                "{said}"
+            );
+        },
+    );
 }
 
 /// Takes hosts off the list, as an operator would.

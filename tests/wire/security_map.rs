@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use serde_json::Value;
+use testkit::each_row;
 
 /// Fails when the map names a test that no test binary lists, or only as ignored. The binaries
 /// are asked, not the sources: a name in a comment or of a helper function is no test.
@@ -43,9 +44,9 @@ fn comments_and_helpers_are_not_listed() {
     // Of this binary, whatever its age: the one that is running.
     let listed = run_by(&std::env::current_exe().unwrap()).unwrap();
     assert!(listed.contains("comments_and_helpers_are_not_listed"));
-    for name in ["test_binaries", "a_name_in_a_comment"] {
+    each_row(["test_binaries", "a_name_in_a_comment"], |name| {
         assert!(!listed.contains(name), "{name} is listed");
-    }
+    });
 }
 
 /// The tests that the map names, without the modules that they are in.

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Request;
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, RawOrigin, Seen, Tls, eventually, frames, read_reply};
 
@@ -48,7 +49,7 @@ fn a_download_of_300_mb_hardly_moves_the_memory() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_memory_holds(&proxy, || {
-        for kind in ["bytes", "chunked"] {
+        each_row(["bytes", "chunked"], |kind| {
             let url = format!("https://{HOST}/{kind}/{}", 150 * MEGABYTE);
             let count = [
                 "--silent",
@@ -59,7 +60,7 @@ fn a_download_of_300_mb_hardly_moves_the_memory() {
             ];
             let size = proxy.run("curl", &[&count[..], &[&url]].concat()).ok();
             assert_eq!(size, (150 * MEGABYTE).to_string());
-        }
+        });
     });
 }
 
@@ -68,7 +69,7 @@ fn an_upload_of_300_mb_hardly_moves_the_memory() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     assert_memory_holds(&proxy, || {
-        for version in ["--http1.1", "--http2"] {
+        each_row(["--http1.1", "--http2"], |version| {
             let mut curl = proxy
                 .command("curl")
                 .args(["--silent", "--fail", version, "--output", "/dev/null"])
@@ -79,7 +80,7 @@ fn an_upload_of_300_mb_hardly_moves_the_memory() {
             let mut zeros = std::io::repeat(0).take(150 * MEGABYTE as u64);
             std::io::copy(&mut zeros, &mut curl.stdin.take().unwrap()).unwrap();
             assert!(curl.wait().unwrap().success());
-        }
+        });
     });
     let received: Vec<u64> = origin.seen().iter().map(|seen| seen.received()).collect();
     assert_eq!(received[1..], [150 * MEGABYTE as u64; 2]);
@@ -254,18 +255,21 @@ fn a_websocket_opening_out_of_order_is_refused() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let opening = websocket(HOST, "/websocket");
-    for (from, to) in [
-        ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ=="),
-        ("Version: 13", "Version: 8"),
-        (
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 13",
-        ),
-        ("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\nhello"),
-    ] {
-        let reply = proxy.https(HOST, opening.replace(from, to));
-        reply.assert_denied(400, "malformed_request", "");
-    }
+    each_row(
+        [
+            ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ=="),
+            ("Version: 13", "Version: 8"),
+            (
+                "Sec-WebSocket-Version: 13",
+                "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 13",
+            ),
+            ("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\nhello"),
+        ],
+        |(from, to)| {
+            let reply = proxy.https(HOST, opening.replace(from, to));
+            reply.assert_denied(400, "malformed_request", "");
+        },
+    );
     assert!(origin.seen().is_empty());
 }
 

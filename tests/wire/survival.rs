@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, prlimit, setrlimit};
 use serde_json::json;
+use testkit::each_row;
 
 use crate::streaming::open_websocket;
 use crate::support::{
@@ -228,13 +229,13 @@ fn bad_yaml_is_named_with_its_place_and_ends_with_78() {
     let file = setup.dir().join("config/allowlist.yaml");
     let bad = "version: 1\ndomains:\n  - a.example.com\n  - \"*.com\"\nbogus: 1\n";
     std::fs::write(file, bad).unwrap();
-    for command in ["serve", "check"] {
+    each_row(["serve", "check"], |command| {
         let (code, output) = setup.run(command);
         assert_eq!(code, 78, "{command}: {output}");
         for place in ["allowlist.yaml:4", "allowlist.yaml:5", "bogus"] {
             assert!(output.contains(place), "{command}: {place} in {output}");
         }
-    }
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use crate::support::{Origin, Proxy, SANDBOX, Setup, eventually};
 
@@ -98,16 +99,19 @@ fn a_flow_is_a_span_in_its_clients_trace_and_the_upstream_is_its_child() {
         line["flow"], ours,
         "the audit and the trace name each other"
     );
-    for (name, value) in [
-        ("http.request.method", json!("GET")),
-        ("http.response.status_code", json!("200")),
-        ("server.address", json!("api.example.com")),
-        ("server.port", json!("443")),
-        ("unified_proxy.container.id", json!(SANDBOX)),
-        ("unified_proxy.outcome", json!("ok")),
-    ] {
-        assert_eq!(attribute(&span, name), value, "{name}");
-    }
+    each_row(
+        [
+            ("http.request.method", json!("GET")),
+            ("http.response.status_code", json!("200")),
+            ("server.address", json!("api.example.com")),
+            ("server.port", json!("443")),
+            ("unified_proxy.container.id", json!(SANDBOX)),
+            ("unified_proxy.outcome", json!("ok")),
+        ],
+        |(name, value)| {
+            assert_eq!(attribute(&span, name), value, "{name}");
+        },
+    );
     let nanos = |key: &str| span[key].as_str().unwrap().parse::<u128>().unwrap();
     assert!(nanos("endTimeUnixNano") > nanos("startTimeUnixNano"));
     assert!(

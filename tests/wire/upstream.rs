@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use testkit::each_row;
 
 use crate::support::{Nameserver, Origin, Proxy, RawOrigin, Setup, eventually, frames, read_reply};
 
@@ -21,14 +22,14 @@ fn an_upstream_that_nobody_serves_is_unreachable() {
     let nameserver = Nameserver::start(&[]);
     setup.proxy["upstream"]["nameservers"] = json!([nameserver.address.to_string()]);
     let proxy = setup.start();
-    for host in ["closed.example.com", "unknown.example.com"] {
+    each_row(["closed.example.com", "unknown.example.com"], |host| {
         let reply = proxy.get(&format!("http://{host}/"), &[]);
         reply.assert_denied(502, "upstream_unreachable", "");
         assert!(reply.text().contains(host), "{}", reply.text());
         proxy
             .fetch(host, "/")
             .assert_denied(502, "upstream_unreachable", "");
-    }
+    });
 }
 
 #[test]
@@ -49,15 +50,18 @@ fn an_upstream_that_takes_too_long_is_a_timeout() {
 fn an_upstream_whose_certificate_is_not_in_order_gets_nothing() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for host in [
-        "wrong-name.example.com",
-        "expired.example.com",
-        "self-signed.example.com",
-    ] {
-        let reply = proxy.fetch(host, "/echo");
-        reply.assert_denied(502, "upstream_tls", "");
-        assert!(reply.text().contains(host), "{}", reply.text());
-    }
+    each_row(
+        [
+            "wrong-name.example.com",
+            "expired.example.com",
+            "self-signed.example.com",
+        ],
+        |host| {
+            let reply = proxy.fetch(host, "/echo");
+            reply.assert_denied(502, "upstream_tls", "");
+            assert!(reply.text().contains(host), "{}", reply.text());
+        },
+    );
     assert!(origin.seen().is_empty());
 }
 
@@ -129,32 +133,35 @@ fn alternative_services_are_not_advertised() {
 fn an_upstreams_own_refusals_pass_unchanged() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for status in [204, 301, 401, 404, 500, 503] {
+    each_row([204, 301, 401, 404, 500, 503], |status| {
         let reply = proxy.fetch("api.example.com", &format!("/status/{status}"));
         assert_eq!(
             (reply.status, reply.header("x-proxy-denied")),
             (status, None)
         );
-    }
+    });
 }
 
 #[test]
 fn paths_and_queries_arrive_byte_for_byte() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
-    for target in [
-        "/echo/a%20b?x=%2F&y=%zz",
-        "/echo/a+b",
-        "/echo/%E2%82%AC",
-        "/echo/?a=b?c",
-    ] {
-        assert_eq!(
-            proxy.fetch("api.example.com", target).status,
-            200,
-            "{target}"
-        );
-        assert_eq!(origin.seen().last().unwrap().target, target);
-    }
+    each_row(
+        [
+            "/echo/a%20b?x=%2F&y=%zz",
+            "/echo/a+b",
+            "/echo/%E2%82%AC",
+            "/echo/?a=b?c",
+        ],
+        |target| {
+            assert_eq!(
+                proxy.fetch("api.example.com", target).status,
+                200,
+                "{target}"
+            );
+            assert_eq!(origin.seen().last().unwrap().target, target);
+        },
+    );
 }
 
 #[test]
@@ -239,25 +246,28 @@ fn an_answers_framing_reaches_the_client_in_one_reading() {
     let mut setup = Setup::new(&origin);
     setup.host("raw.example.com", raw.address);
     let proxy = setup.start();
-    for (path, framing) in [
-        ("/short-length-and-chunks", [Some("chunked"), None]),
-        ("/long-length-and-chunks", [Some("chunked"), None]),
-        ("/length-twice", [None, Some("5")]),
-        ("/length-listed", [None, Some("5")]),
-    ] {
-        let reply = proxy.get(&format!("http://raw.example.com{path}"), &[]);
-        assert_eq!(
-            (reply.status, reply.text().as_str()),
-            (200, "hello"),
-            "{path}"
-        );
-        let fields = ["transfer-encoding", "content-length"].map(|name| reply.only(name));
-        assert_eq!(fields, framing, "{path}");
-    }
-    for path in ["/two-lengths", "/gzip-and-chunks"] {
+    each_row(
+        [
+            ("/short-length-and-chunks", [Some("chunked"), None]),
+            ("/long-length-and-chunks", [Some("chunked"), None]),
+            ("/length-twice", [None, Some("5")]),
+            ("/length-listed", [None, Some("5")]),
+        ],
+        |(path, framing)| {
+            let reply = proxy.get(&format!("http://raw.example.com{path}"), &[]);
+            assert_eq!(
+                (reply.status, reply.text().as_str()),
+                (200, "hello"),
+                "{path}"
+            );
+            let fields = ["transfer-encoding", "content-length"].map(|name| reply.only(name));
+            assert_eq!(fields, framing, "{path}");
+        },
+    );
+    each_row(["/two-lengths", "/gzip-and-chunks"], |path| {
         let reply = proxy.get(&format!("http://raw.example.com{path}"), &[]);
         reply.assert_denied(502, "upstream_unreachable", "raw.example.com sent");
-    }
+    });
 }
 
 #[test]

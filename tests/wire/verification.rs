@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::each_row;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -268,13 +269,16 @@ fn step_10_the_socket_answers_with_metrics() {
     world.user_status(Ipv4Addr::LOCALHOST, &[]);
     world.user_status(STRANGER, &[]);
     let text = internal(&world, "/internal/metrics");
-    for line in [
-        "proxy_registered_containers 2",
-        "proxy_denials_total{code=\"unknown_source\"} 1",
-        "proxy_circuit_breaker_state{upstream=\"api.github.com\"} 0",
-    ] {
-        assert!(text.lines().any(|one| one == line), "{line} in {text}");
-    }
+    each_row(
+        [
+            "proxy_registered_containers 2",
+            "proxy_denials_total{code=\"unknown_source\"} 1",
+            "proxy_circuit_breaker_state{upstream=\"api.github.com\"} 0",
+        ],
+        |line| {
+            assert!(text.lines().any(|one| one == line), "{line} in {text}");
+        },
+    );
     let labels = [
         "method=\"GET\"",
         "upstream=\"api.github.com\"",
@@ -288,14 +292,17 @@ fn step_11_the_socket_answers_for_the_health() {
     let world = start();
     let health: Value = serde_json::from_str(&internal(&world, "/internal/health")).unwrap();
     assert_eq!(health["status"], "healthy");
-    for check in [
-        "proxy_listening",
-        "dns_listening",
-        "registry_accessible",
-        "addons_loaded",
-    ] {
-        assert_eq!(health["checks"][check], true, "{check}");
-    }
+    each_row(
+        [
+            "proxy_listening",
+            "dns_listening",
+            "registry_accessible",
+            "addons_loaded",
+        ],
+        |check| {
+            assert_eq!(health["checks"][check], true, "{check}");
+        },
+    );
 }
 
 #[test]
@@ -369,7 +376,7 @@ fn step_15_no_header_is_needed() {
 #[test]
 fn step_16_a_container_id_that_differs_is_rejected() {
     let world = start();
-    for place in ["--header", "--proxy-header"] {
+    each_row(["--header", "--proxy-header"], |place| {
         let wrong = [place, "X-Container-Id: wrong-id"];
         assert_eq!(
             world.user_status(Ipv4Addr::LOCALHOST, &wrong),
@@ -382,7 +389,7 @@ fn step_16_a_container_id_that_differs_is_rejected() {
             403,
             "{place}"
         );
-    }
+    });
     world
         .proxy
         .audited(json!({ "code": "container_id_mismatch", "status": 403 }));
@@ -425,17 +432,20 @@ fn identity_a_container_does_not_reach_anothers_repositories() {
 #[test]
 fn identity_a_dns_question_is_known_by_its_source() {
     let world = start();
-    for (source, status) in [
-        (Ipv4Addr::LOCALHOST, "NOERROR"),
-        (SECOND, "NOERROR"),
-        (STRANGER, "REFUSED"),
-    ] {
-        let answer = world.proxy.dig(source, &["api.github.com"]);
-        assert!(
-            answer.contains(&format!("status: {status}")),
-            "{source} {answer}"
-        );
-    }
+    each_row(
+        [
+            (Ipv4Addr::LOCALHOST, "NOERROR"),
+            (SECOND, "NOERROR"),
+            (STRANGER, "REFUSED"),
+        ],
+        |(source, status)| {
+            let answer = world.proxy.dig(source, &["api.github.com"]);
+            assert!(
+                answer.contains(&format!("status: {status}")),
+                "{source} {answer}"
+            );
+        },
+    );
     world
         .proxy
         .audited(json!({ "kind": "dns", "container_id": "second" }));
@@ -452,13 +462,16 @@ fn identity_a_sandbox_does_not_reach_the_registration_api() {
         (curl.status, &curl.json()["code"]),
         (400, &json!("malformed_request"))
     );
-    for url in [
-        &direct,
-        "http://localhost/internal/containers",
-        "http://127.0.0.1:8081/internal/containers",
-    ] {
-        let curl = world.proxy.curl(&[url]);
-        assert_eq!(curl.status, 403, "{url}");
-        assert!(!String::from_utf8_lossy(&curl.body).contains("container_ip"));
-    }
+    each_row(
+        [
+            &direct,
+            "http://localhost/internal/containers",
+            "http://127.0.0.1:8081/internal/containers",
+        ],
+        |url| {
+            let curl = world.proxy.curl(&[url]);
+            assert_eq!(curl.status, 403, "{url}");
+            assert!(!String::from_utf8_lossy(&curl.body).contains("container_ip"));
+        },
+    );
 }

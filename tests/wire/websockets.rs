@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::{Value, json};
+use testkit::each_row;
 use tungstenite::protocol::{Role, WebSocket};
 use tungstenite::{Error, Message};
 
@@ -285,10 +286,13 @@ fn an_extension_that_was_not_offered_is_refused() {
         },
     );
     let offer = format!("Sec-WebSocket-Extensions: {DEFLATE}\r\n");
-    for (host, offer) in [(HOST, ""), (HOST, offer.as_str()), (OTHER, "")] {
-        let (_, reply) = open(&proxy, host, "/", offer);
-        reply.assert_denied(502, "upstream_unreachable", host);
-    }
+    each_row(
+        [(HOST, ""), (HOST, offer.as_str()), (OTHER, "")],
+        |(host, offer)| {
+            let (_, reply) = open(&proxy, host, "/", offer);
+            reply.assert_denied(502, "upstream_unreachable", host);
+        },
+    );
     let (mut stream, reply) = open(&proxy, OTHER, "/", &offer);
     let agreed = reply.header("sec-websocket-extensions");
     assert_eq!((reply.status, agreed), (101, Some("permessage-deflate")));

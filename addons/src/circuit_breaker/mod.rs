@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::contract::{
-    Addon, Code, Denial, Flow, Kind, Lookup, Order, Outcome, Request, Response, Step, Verdict,
+    Addon, Code, Denial, Flow, Kind, Lookup, Order, Outcome, Request, Response, Stage, Step,
+    Verdict, names,
 };
 use circuits::{Circuits, Probe, Way};
 
@@ -123,13 +124,13 @@ impl CircuitBreaker {
 
 impl Addon for CircuitBreaker {
     fn name(&self) -> &'static str {
-        "circuit_breaker"
+        names::CIRCUIT_BREAKER
     }
 
     fn order(&self) -> Order {
         Order {
-            after: &["identity"],
-            before: &["credentials"],
+            after: &[names::IDENTITY],
+            before: &[names::CREDENTIALS],
             ..Order::default()
         }
     }
@@ -175,11 +176,11 @@ impl Addon for CircuitBreaker {
 /// insists on and the host does not have.
 fn about(denial: &Denial) -> Option<About> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
-    match (denial.code(), denial.detail("step")?) {
-        (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, "connect" | "tls") => {
+    match (denial.code(), denial.stage()?) {
+        (UpstreamUnreachable | UpstreamTimeout | UpstreamTls, Stage::Connect | Stage::Tls) => {
             Some(About::Host)
         }
-        (UpstreamUnreachable | UpstreamTimeout, "response") => Some(About::Answers),
+        (UpstreamUnreachable | UpstreamTimeout, Stage::Response) => Some(About::Answers),
         _ => None,
     }
 }

@@ -2,9 +2,10 @@ use std::num::NonZeroU32;
 
 use http::{HeaderMap, StatusCode};
 use prometheus::{Registry, TextEncoder};
+use testkit::each_row;
 
 use super::*;
-use crate::contract::{Container, EntryMap, HostPattern, Origin, Principal, System};
+use crate::contract::{Container, EntryMap, HostPattern, Origin, Principal, Stage, System};
 use crate::fixtures::{container, entry, flow_of, request, verdict};
 
 const RECOVERY: u64 = 30;
@@ -52,7 +53,7 @@ fn breaker(failures: u32) -> Breaker {
 /// How an exchange ends.
 enum End {
     Status(u16),
-    Denied(Code, &'static str),
+    Denied(Code, Option<Stage>),
     Aborted,
 }
 
@@ -79,7 +80,10 @@ impl Breaker {
                 verdict(self.addon.response(&mut flow, &mut response)).unwrap();
                 None
             }
-            End::Denied(code, step) => Some(Denial::new(code, "no").with("step", step)),
+            End::Denied(code, step) => {
+                let denial = Denial::new(code, "no");
+                Some(step.map_or(denial.clone(), |step| denial.at(step)))
+            }
             End::Aborted => None,
         };
         let outcome = Outcome {
@@ -111,7 +115,7 @@ impl Breaker {
 }
 
 fn unreachable() -> End {
-    End::Denied(Code::UpstreamUnreachable, "connect")
+    End::Denied(Code::UpstreamUnreachable, Some(Stage::Connect))
 }
 
 #[test]
@@ -133,26 +137,29 @@ fn an_open_circuit_answers_at_once_and_says_when_to_come_back() {
 #[test]
 fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
     use Code::*;
-    for (code, step, own, others) in [
-        (UpstreamUnreachable, "connect", true, true),
-        (UpstreamTimeout, "connect", true, true),
-        (UpstreamTls, "tls", true, true),
-        (UpstreamTimeout, "tls", true, true),
-        (UpstreamTimeout, "response", true, false),
-        (UpstreamUnreachable, "response", true, false),
-        (UpstreamUnreachable, "resolve", false, false),
-        // A WebSocket to a host that speaks HTTP/2 alone.
-        (UpstreamTls, "", false, false),
-        (DomainNotAllowed, "", false, false),
-        (InternalError, "connect", false, false),
-    ] {
-        let (breaker, web, db) = (breaker(3), container("web"), container("db"));
-        for _ in 0..3 {
-            breaker.exchange(&web, 0, End::Denied(code, step)).unwrap();
-        }
-        let found = (breaker.is_open(&web), breaker.is_open(&db));
-        assert_eq!(found, (own, others), "{code:?} {step}");
-    }
+    each_row(
+        [
+            (UpstreamUnreachable, Some(Stage::Connect), true, true),
+            (UpstreamTimeout, Some(Stage::Connect), true, true),
+            (UpstreamTls, Some(Stage::Tls), true, true),
+            (UpstreamTimeout, Some(Stage::Tls), true, true),
+            (UpstreamTimeout, Some(Stage::Response), true, false),
+            (UpstreamUnreachable, Some(Stage::Response), true, false),
+            (UpstreamUnreachable, Some(Stage::Resolve), false, false),
+            // A WebSocket to a host that speaks HTTP/2 alone.
+            (UpstreamTls, None, false, false),
+            (DomainNotAllowed, None, false, false),
+            (InternalError, Some(Stage::Connect), false, false),
+        ],
+        |(code, step, own, others)| {
+            let (breaker, web, db) = (breaker(3), container("web"), container("db"));
+            for _ in 0..3 {
+                breaker.exchange(&web, 0, End::Denied(code, step)).unwrap();
+            }
+            let found = (breaker.is_open(&web), breaker.is_open(&db));
+            assert_eq!(found, (own, others), "{code:?} {step:?}");
+        },
+    );
 }
 
 #[test]
@@ -169,20 +176,23 @@ fn a_fault_that_several_flows_waited_for_counts_once() {
 
 #[test]
 fn every_5xx_counts_and_any_other_status_resets() {
-    for (status, opens) in [
-        (500, true),
-        (502, true),
-        (504, true),
-        (404, false),
-        (429, false),
-    ] {
-        let (breaker, web) = (breaker(2), container("web"));
-        for _ in 0..2 {
-            breaker.exchange(&web, 0, End::Status(status)).unwrap();
-        }
-        assert_eq!(breaker.is_open(&web), opens, "{status}");
-        assert!(!breaker.is_open(&container("db")), "{status}");
-    }
+    each_row(
+        [
+            (500, true),
+            (502, true),
+            (504, true),
+            (404, false),
+            (429, false),
+        ],
+        |(status, opens)| {
+            let (breaker, web) = (breaker(2), container("web"));
+            for _ in 0..2 {
+                breaker.exchange(&web, 0, End::Status(status)).unwrap();
+            }
+            assert_eq!(breaker.is_open(&web), opens, "{status}");
+            assert!(!breaker.is_open(&container("db")), "{status}");
+        },
+    );
     let (breaker, web) = (breaker(2), container("web"));
     for status in [500, 200, 500, 101, 500] {
         breaker.exchange(&web, 0, End::Status(status)).unwrap();

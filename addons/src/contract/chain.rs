@@ -16,10 +16,11 @@ use super::dns::{DnsAnswer, DnsQuery};
 use super::flow::{Flow, Outcome};
 use super::judge::{Buffered, Judges};
 use super::message::{Request, Response};
+use super::names;
 use super::permit::{Addresses, Permit};
 
 /// The addons without which there is no protection at all.
-const REQUIRED: [&str; 2] = ["identity", "policy"];
+const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
 
 /// Proof that a flow passed its first phase: the resolver asks for it, so nothing is looked up
 /// before the verdict.

@@ -144,6 +144,31 @@ pub struct Answer {
     pub drain_bytes: u64,
 }
 
+/// Where on the way to an upstream something failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The name was looked up.
+    Resolve,
+    /// An address was connected to.
+    Connect,
+    /// The TLS handshake.
+    Tls,
+    /// The upstream was connected; its response was awaited or read.
+    Response,
+}
+
+impl Stage {
+    /// The `step` of a denial's details.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Resolve => "resolve",
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Response => "response",
+        }
+    }
+}
+
 /// A refusal: what happened, for machines and for people. One pointer wide, so that a
 /// [`Verdict`] costs nothing to return.
 #[derive(Clone)]
@@ -160,6 +185,7 @@ struct Inner {
     hint: Option<String>,
     answer: Option<Answer>,
     refuses: bool,
+    stage: Option<Stage>,
 }
 
 impl Denial {
@@ -176,6 +202,7 @@ impl Denial {
             hint: None,
             answer: None,
             refuses: true,
+            stage: None,
         }))
     }
 
@@ -205,6 +232,13 @@ impl Denial {
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.details.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// Names the stage at which the upstream failed, as the detail `step`.
+    #[must_use]
+    pub fn at(mut self, stage: Stage) -> Self {
+        self.0.stage = Some(stage);
+        self.with("step", stage.as_str())
     }
 
     /// Says when it is worth trying again, in the body and in `Retry-After`, rounded up.
@@ -269,6 +303,11 @@ impl Denial {
     /// The smallest edit that would change the verdict.
     pub fn edit(&self) -> Option<&str> {
         self.0.hint.as_deref()
+    }
+
+    /// The stage at which the upstream failed.
+    pub fn stage(&self) -> Option<Stage> {
+        self.0.stage
     }
 
     /// A text among the details.

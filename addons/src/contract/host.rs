@@ -235,6 +235,7 @@ fn parse_port(digits: &str) -> Result<u16, AuthorityError> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use testkit::each_row;
 
     fn host(text: &str) -> String {
         match Host::parse(text) {
@@ -254,67 +255,76 @@ mod tests {
 
     #[test]
     fn what_no_host_name_has_is_refused_and_never_stripped() {
-        for text in [
-            "",
-            ".",
-            "a..b",
-            "a.example..",
-            "git hub.com",
-            "github.com\0",
-            "git_hub.com",
-            "github%2ecom",
-            "-a.example",
-            "a-.example",
-            "a/b",
-            "a\\b",
-            "xn--zzzzzz-.example",
-            "XN--ZZZZZZ-.example",
-            "a,b",
-            "*.example.com",
-        ] {
-            assert!(
-                host(text).starts_with("refused"),
-                "{text:?} became {}",
-                host(text)
-            );
-        }
+        each_row(
+            [
+                "",
+                ".",
+                "a..b",
+                "a.example..",
+                "git hub.com",
+                "github.com\0",
+                "git_hub.com",
+                "github%2ecom",
+                "-a.example",
+                "a-.example",
+                "a/b",
+                "a\\b",
+                "xn--zzzzzz-.example",
+                "XN--ZZZZZZ-.example",
+                "a,b",
+                "*.example.com",
+            ],
+            |text| {
+                assert!(
+                    host(text).starts_with("refused"),
+                    "{text:?} became {}",
+                    host(text)
+                );
+            },
+        );
         assert_eq!(host(&"a".repeat(64)), "refused: TooLong");
         assert_eq!(host(&"a.".repeat(200)), "refused: TooLong");
     }
 
     #[test]
     fn every_inet_aton_form_is_read_as_an_address() {
-        for text in [
-            "127.0.0.1",
-            "0177.0.0.1",
-            "0x7f.0.0.1",
-            "127.1",
-            "2130706433",
-            "0x7f000001",
-            "127.0.1",
-            "0X7F.1",
-        ] {
-            assert_eq!(host(text), "address 127.0.0.1", "{text}");
-        }
+        each_row(
+            [
+                "127.0.0.1",
+                "0177.0.0.1",
+                "0x7f.0.0.1",
+                "127.1",
+                "2130706433",
+                "0x7f000001",
+                "127.0.1",
+                "0X7F.1",
+            ],
+            |text| {
+                assert_eq!(host(text), "address 127.0.0.1", "{text}");
+            },
+        );
         assert_eq!(host("[::1]"), "address ::1");
         assert_eq!(host("[::ffff:127.0.0.1]"), "address 127.0.0.1");
-        for text in [
-            "256.0.0.1",
-            "1.2.3.4.5",
-            "0x1ffffffff",
-            "08.0.0.1",
-            "a.1",
-            "[fe80::1%eth0]",
-            "[::1",
-            "[127.0.0.1]",
-            "::1",
-        ] {
-            assert!(
-                host(text).starts_with("refused"),
-                "{text} became {}",
-                host(text)
-            );
-        }
+        each_row(
+            [
+                "256.0.0.1",
+                "1.2.3.4.5",
+                "0x1ffffffff",
+                "08.0.0.1",
+                "a.1",
+                "[fe80::1%eth0]",
+                "[::1",
+                "[127.0.0.1]",
+                "::1",
+            ],
+            |text| {
+                assert!(
+                    host(text).starts_with("refused"),
+                    "{text} became {}",
+                    host(text)
+                );
+            },
+        );
     }
 
     #[test]
@@ -328,21 +338,24 @@ mod tests {
             Authority::parse("a.example", Some(80)).map(|a| a.port),
             Ok(80)
         );
-        for text in [
-            "a.example:",
-            "a.example:0",
-            "a.example:00443",
-            "a.example:+443",
-            "a.example:65536",
-            "a.example:1:2",
-            "a.example: 443",
-        ] {
-            assert_eq!(
-                Authority::parse(text, Some(443)),
-                Err(AuthorityError::BadPort),
-                "{text}"
-            );
-        }
+        each_row(
+            [
+                "a.example:",
+                "a.example:0",
+                "a.example:00443",
+                "a.example:+443",
+                "a.example:65536",
+                "a.example:1:2",
+                "a.example: 443",
+            ],
+            |text| {
+                assert_eq!(
+                    Authority::parse(text, Some(443)),
+                    Err(AuthorityError::BadPort),
+                    "{text}"
+                );
+            },
+        );
         assert_eq!(
             Authority::parse("a.example", None),
             Err(AuthorityError::NoPort)

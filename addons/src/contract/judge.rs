@@ -280,6 +280,7 @@ impl InspectionBudget for InPlace {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
+    use testkit::each_row;
 
     use super::*;
 
@@ -342,11 +343,11 @@ mod tests {
             whole.json().unwrap_err(),
             whole.decode::<Vec<u8>>().unwrap_err(),
         ];
-        for denial in denials {
+        each_row(denials, |denial| {
             assert_eq!(denial.code(), Code::BodyTooLargeToInspect);
             assert_eq!(denial.to_json()["limit"], "inspect_values");
             assert_eq!(denial.to_json()["limit_values"], 3);
-        }
+        });
         let (whole, _) = body("[1,2]".to_owned(), 3, usize::MAX);
         assert_eq!(whole.decode::<Vec<u8>>().unwrap(), [1, 2]);
     }

@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 
 use crate::contract::{
     Addon, ContainerId, Flow, Host, HostMap, Order, Request, Response, SecretSource, Step, Verdict,
+    names,
 };
 use endpoints::Endpoints;
 use inject::HostCredentials;
@@ -108,13 +109,18 @@ impl Credentials {
 
 impl Addon for Credentials {
     fn name(&self) -> &'static str {
-        "credentials"
+        names::CREDENTIALS
     }
 
     fn order(&self) -> Order {
         Order {
             // git says which requests must stay without a credential.
-            after: &["identity", "rate_limit", "policy", "git"],
+            after: &[
+                names::IDENTITY,
+                names::RATE_LIMIT,
+                names::POLICY,
+                names::GIT,
+            ],
             ..Order::default()
         }
     }

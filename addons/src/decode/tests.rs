@@ -2,6 +2,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use proptest::prelude::*;
+use testkit::each_row;
 
 use super::*;
 use crate::fixtures::headers;
@@ -69,26 +70,32 @@ fn text() -> Vec<u8> {
 
 #[test]
 fn what_cannot_be_undone_is_denied() {
-    for name in ["compress", "gzip, br", "gzip, gzip", "aws-chunked", "dcb"] {
-        let denial = decoder(name).err().unwrap();
-        assert_eq!(denial.code(), Code::UnsupportedEncoding, "{name}");
-    }
-    for plain in ["", "identity", "Identity, identity"] {
+    each_row(
+        ["compress", "gzip, br", "gzip, gzip", "aws-chunked", "dcb"],
+        |name| {
+            let denial = decoder(name).err().unwrap();
+            assert_eq!(denial.code(), Code::UnsupportedEncoding, "{name}");
+        },
+    );
+    each_row(["", "identity", "Identity, identity"], |plain| {
         assert!(decoder(plain).unwrap().is_none(), "{plain}");
-    }
+    });
 }
 
 #[test]
 fn a_request_may_not_be_in_an_encoding_with_two_readings() {
-    for (name, known) in [
-        ("gzip", true),
-        ("br", true),
-        ("zstd", true),
-        ("deflate", false),
-    ] {
-        let decoder = Decoder::of(Side::Request, &headers(&[("content-encoding", name)]));
-        assert_eq!(decoder.is_ok(), known, "{name}");
-    }
+    each_row(
+        [
+            ("gzip", true),
+            ("br", true),
+            ("zstd", true),
+            ("deflate", false),
+        ],
+        |(name, known)| {
+            let decoder = Decoder::of(Side::Request, &headers(&[("content-encoding", name)]));
+            assert_eq!(decoder.is_ok(), known, "{name}");
+        },
+    );
 }
 
 #[test]
@@ -139,7 +146,7 @@ fn a_body_is_whole_where_its_encoding_ends_and_nowhere_else() {
 
 #[test]
 fn what_was_denied_stays_denied() {
-    for name in ENCODINGS {
+    each_row(ENCODINGS, |name| {
         let mut broken = decoder(name).unwrap().unwrap();
         broken.feed(Bytes::from_static(&[0xff; 64]));
         let mut hurried = decoder(name).unwrap().unwrap();
@@ -158,18 +165,18 @@ fn what_was_denied_stays_denied() {
             assert!(decoder.next(100).is_err(), "{name}");
             assert!(decoder.end().is_err(), "{name}");
         }
-    }
+    });
 }
 
 #[test]
 fn frames_and_members_may_follow_one_another() {
-    for name in ["gzip", "zstd"] {
+    each_row(["gzip", "zstd"], |name| {
         let parts = ["one ", "", "two"].map(|part| encoded(name, part.as_bytes()));
         for chunk in [1, 5, 1000] {
             let decoded = decode(name, &parts.concat(), chunk, 2).unwrap();
             assert_eq!(decoded, b"one two", "{name}, {chunk}");
         }
-    }
+    });
 }
 
 /// A gzip member with every part that RFC 1952 knows.
@@ -264,7 +271,7 @@ fn all_that_a_flushed_stream_says_comes_out_at_once() {
         "data: two\n\n",
         "data: two\n\ndata: two\n\n",
     ];
-    for name in ["gzip", "deflate", "raw deflate", "br"] {
+    each_row(["gzip", "deflate", "raw deflate", "br"], |name| {
         let mut decoder = decoder(name).unwrap().unwrap();
         for (event, chunk) in events.iter().zip(flushed(name, &events)) {
             decoder.feed(chunk.into());
@@ -274,13 +281,13 @@ fn all_that_a_flushed_stream_says_comes_out_at_once() {
             }
             assert_eq!(said, event.as_bytes(), "{name}");
         }
-    }
+    });
 }
 
 #[test]
 fn a_stream_of_tiny_events_is_not_taken_for_padding() {
     let events = vec!["."; 30_000];
-    for name in ["gzip", "deflate", "br"] {
+    each_row(["gzip", "deflate", "br"], |name| {
         let mut decoder = decoder(name).unwrap().unwrap();
         let mut length = 0;
         for chunk in flushed(name, &events) {
@@ -290,7 +297,7 @@ fn a_stream_of_tiny_events_is_not_taken_for_padding() {
             }
         }
         assert_eq!(length, events.len(), "{name}");
-    }
+    });
 }
 
 #[test]
@@ -305,7 +312,7 @@ fn a_long_body_is_decoded_however_little_is_asked_for() {
                 >> 56) as u8
         })
         .collect();
-    for name in ENCODINGS {
+    each_row(ENCODINGS, |name| {
         for body in [&text, &noise] {
             let encoded = encoded(name, body);
             for (chunk, most) in [(usize::MAX, 97), (1000, 97), (50_000, MAX_PIECE)] {
@@ -313,7 +320,7 @@ fn a_long_body_is_decoded_however_little_is_asked_for() {
                 assert!(decoded == *body, "{name}, {chunk}, {most}");
             }
         }
-    }
+    });
 }
 
 proptest! {

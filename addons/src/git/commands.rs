@@ -148,6 +148,8 @@ fn refused(what: &str, instead: &str) -> Denial {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     const ID: &str = "0123456789abcdef0123456789ABCDEF01234567";
@@ -197,24 +199,27 @@ mod tests {
 
     #[test]
     fn what_has_two_readings_is_malformed() {
-        for lines in [
-            vec!["hello".to_owned()],
-            vec![String::new()],
-            vec![format!("{ID} {ID}")],
-            vec![format!("{ID} {ID} refs/heads/{}", "a".repeat(MAX_NAME))],
-            vec![format!("{ID}  {ID} refs/heads/a")],
-            vec![format!("{ID} {}g refs/heads/a", &ID[1..])],
-            vec![format!("{} {} refs/heads/a", &ID[1..], &ID[1..])],
-            vec![format!("{ID} {ID}{} refs/heads/a", &ID[..24])],
-            vec![format!("shallow {ID}\0x")],
-            vec![format!("{ID} {ID} refs/heads/a\0 a\0b")],
-            vec![
-                format!("{ID} {ID} refs/heads/a\0 atomic"),
-                format!("{ID} {ID} refs/heads/b\0 push-options"),
+        each_row(
+            [
+                vec!["hello".to_owned()],
+                vec![String::new()],
+                vec![format!("{ID} {ID}")],
+                vec![format!("{ID} {ID} refs/heads/{}", "a".repeat(MAX_NAME))],
+                vec![format!("{ID}  {ID} refs/heads/a")],
+                vec![format!("{ID} {}g refs/heads/a", &ID[1..])],
+                vec![format!("{} {} refs/heads/a", &ID[1..], &ID[1..])],
+                vec![format!("{ID} {ID}{} refs/heads/a", &ID[..24])],
+                vec![format!("shallow {ID}\0x")],
+                vec![format!("{ID} {ID} refs/heads/a\0 a\0b")],
+                vec![
+                    format!("{ID} {ID} refs/heads/a\0 atomic"),
+                    format!("{ID} {ID} refs/heads/b\0 push-options"),
+                ],
             ],
-        ] {
-            assert_eq!(read(&lines), Err(Code::MalformedRequest), "{lines:?}");
-        }
+            |lines| {
+                assert_eq!(read(&lines), Err(Code::MalformedRequest), "{lines:?}");
+            },
+        );
     }
 
     #[test]

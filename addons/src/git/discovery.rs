@@ -47,6 +47,8 @@ fn is_discovery(request: &Request) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
     use crate::contract::Code;
     use crate::fixtures::request;
@@ -63,12 +65,15 @@ mod tests {
         const REFS: &str = "/acme/other.git/info/refs";
         let asked = format!("{REFS}?service=git-upload-pack");
         let git = [("user-agent", "git/2.47.3")];
-        for (target, fields) in [(asked.as_str(), &[][..]), (REFS, &git)] {
-            let answer = shown(Code::RepoNotAuthorized, target, fields).unwrap();
-            assert_eq!((answer.status, answer.content_type), (403, "text/plain"));
-            let text = "Repo not authorized\ncode: repo_not_authorized\nrepo: acme/other\n";
-            assert_eq!(answer.body, text);
-        }
+        each_row(
+            [(asked.as_str(), &[][..]), (REFS, &git)],
+            |(target, fields)| {
+                let answer = shown(Code::RepoNotAuthorized, target, fields).unwrap();
+                assert_eq!((answer.status, answer.content_type), (403, "text/plain"));
+                let text = "Repo not authorized\ncode: repo_not_authorized\nrepo: acme/other\n";
+                assert_eq!(answer.body, text);
+            },
+        );
         assert_eq!(shown(Code::RepoNotAuthorized, REFS, &[]), None);
         assert_eq!(
             shown(Code::RepoNotAuthorized, "/acme/other.git/HEAD", &git),

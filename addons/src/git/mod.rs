@@ -21,7 +21,7 @@ use http::header::CONTENT_ENCODING;
 
 use crate::contract::{
     Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
-    Response, Slot, Step, Verdict,
+    Response, Slot, Step, Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
@@ -222,14 +222,14 @@ fn not_authorized(named: &Named<'_>, container: &Container) -> Denial {
 
 impl Addon for Git {
     fn name(&self) -> &'static str {
-        "git"
+        names::GIT
     }
 
     fn order(&self) -> Order {
         Order {
             provides: vec![Slot::of::<Anonymous>()],
-            after: &["identity", "policy"],
-            before: &["credentials"],
+            after: &[names::IDENTITY, names::POLICY],
+            before: &[names::CREDENTIALS],
             ..Order::default()
         }
     }

@@ -140,49 +140,57 @@ fn write_denied(request: &Request) -> Denial {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
     use crate::fixtures;
 
     #[test]
     fn a_path_names_its_repository_with_and_without_the_suffix() {
-        for (path, repo, rest) in [
-            ("/acme/web", "acme/web", ""),
-            ("/acme/web/", "acme/web", ""),
-            ("/acme/web.git", "acme/web", ""),
-            ("/acme/web.git/info/refs", "acme/web", "info/refs"),
-            ("/acme/web/info/refs", "acme/web", "info/refs"),
-            ("/acme/web.GIT/HEAD", "acme/web", "HEAD"),
-            ("/acme/web.git.git/HEAD", "acme/web.git", "HEAD"),
-            ("/acme/.git/HEAD", "acme/", "HEAD"),
-            (
-                "/acme/web/blob/main/objects/x",
-                "acme/web",
-                "blob/main/objects/x",
-            ),
-            ("/acme/web/info/lfs/locks", "acme/web", "info/lfs/locks"),
-        ] {
-            let named = repository(path).map(|named| (named.repo, named.rest));
-            assert_eq!(named, Some((repo.to_owned(), rest)), "{path}");
-        }
-        for path in ["", "/", "/acme", "/acme/", "//web", "acme/web"] {
+        each_row(
+            [
+                ("/acme/web", "acme/web", ""),
+                ("/acme/web/", "acme/web", ""),
+                ("/acme/web.git", "acme/web", ""),
+                ("/acme/web.git/info/refs", "acme/web", "info/refs"),
+                ("/acme/web/info/refs", "acme/web", "info/refs"),
+                ("/acme/web.GIT/HEAD", "acme/web", "HEAD"),
+                ("/acme/web.git.git/HEAD", "acme/web.git", "HEAD"),
+                ("/acme/.git/HEAD", "acme/", "HEAD"),
+                (
+                    "/acme/web/blob/main/objects/x",
+                    "acme/web",
+                    "blob/main/objects/x",
+                ),
+                ("/acme/web/info/lfs/locks", "acme/web", "info/lfs/locks"),
+            ],
+            |(path, repo, rest)| {
+                let named = repository(path).map(|named| (named.repo, named.rest));
+                assert_eq!(named, Some((repo.to_owned(), rest)), "{path}");
+            },
+        );
+        each_row(["", "/", "/acme", "/acme/", "//web", "acme/web"], |path| {
             assert_eq!(repository(path), None, "{path}");
-        }
+        });
     }
 
     #[test]
     fn a_repository_further_down_is_another_one() {
-        for path in [
-            "/acme/web/secret.git/info/refs",
-            "/acme/web/secret/info/refs",
-            "/acme/web/secret/git-upload-pack",
-            "/acme/web/secret/git-receive-pack",
-            "/acme/web/secret/info/lfs/objects/batch",
-            "/acme/web/secret.git/HEAD",
-            "/acme/web/secret.git/objects/ab/cdef",
-        ] {
-            let named = repository(path).unwrap();
-            assert!(named.repo.starts_with("acme/web/secret"), "{named:?}");
-        }
+        each_row(
+            [
+                "/acme/web/secret.git/info/refs",
+                "/acme/web/secret/info/refs",
+                "/acme/web/secret/git-upload-pack",
+                "/acme/web/secret/git-receive-pack",
+                "/acme/web/secret/info/lfs/objects/batch",
+                "/acme/web/secret.git/HEAD",
+                "/acme/web/secret.git/objects/ab/cdef",
+            ],
+            |path| {
+                let named = repository(path).unwrap();
+                assert!(named.repo.starts_with("acme/web/secret"), "{named:?}");
+            },
+        );
     }
 
     fn wanted(method: &str, target: &str) -> Result<Call, Code> {
@@ -196,72 +204,81 @@ mod tests {
     fn a_call_is_known_by_its_suffix_and_method() {
         use Operation::*;
         let git = |operation| Ok(Call::Git(operation));
-        for (method, path, expected) in [
-            ("GET", "", git(Page)),
-            ("HEAD", "/releases", git(Page)),
-            ("GET", "/HEAD", git(Page)),
-            ("GET", "/objects/info/packs", git(Page)),
-            ("GET", "/info/refs", git(Page)),
-            (
-                "GET",
-                "/info/refs?service=git-upload-pack",
-                git(Refs { push: false }),
-            ),
-            (
-                "GET",
-                "/info/refs?service=git-receive-pack",
-                git(Refs { push: true }),
-            ),
-            ("POST", "/git-upload-pack", git(Fetch)),
-            ("POST", "/git-receive-pack", git(Push)),
-            ("POST", "/info/lfs/objects/batch", Ok(Call::LfsBatch)),
-            ("PUT", "/info/lfs/objects/ab/12", Ok(Call::LfsUpload)),
-            ("POST", "/info/lfs/locks", git(Lfs)),
-            ("GET", "/info/lfs/locks?path=a", git(Lfs)),
-            ("POST", "/info/lfs/locks/verify", git(Lfs)),
-            ("POST", "/info/lfs/locks/17/unlock", git(Lfs)),
-        ] {
-            let target = format!("/acme/web{path}");
-            assert_eq!(wanted(method, &target), expected, "{method} {path}");
-        }
+        each_row(
+            [
+                ("GET", "", git(Page)),
+                ("HEAD", "/releases", git(Page)),
+                ("GET", "/HEAD", git(Page)),
+                ("GET", "/objects/info/packs", git(Page)),
+                ("GET", "/info/refs", git(Page)),
+                (
+                    "GET",
+                    "/info/refs?service=git-upload-pack",
+                    git(Refs { push: false }),
+                ),
+                (
+                    "GET",
+                    "/info/refs?service=git-receive-pack",
+                    git(Refs { push: true }),
+                ),
+                ("POST", "/git-upload-pack", git(Fetch)),
+                ("POST", "/git-receive-pack", git(Push)),
+                ("POST", "/info/lfs/objects/batch", Ok(Call::LfsBatch)),
+                ("PUT", "/info/lfs/objects/ab/12", Ok(Call::LfsUpload)),
+                ("POST", "/info/lfs/locks", git(Lfs)),
+                ("GET", "/info/lfs/locks?path=a", git(Lfs)),
+                ("POST", "/info/lfs/locks/verify", git(Lfs)),
+                ("POST", "/info/lfs/locks/17/unlock", git(Lfs)),
+            ],
+            |(method, path, expected)| {
+                let target = format!("/acme/web{path}");
+                assert_eq!(wanted(method, &target), expected, "{method} {path}");
+            },
+        );
     }
 
     #[test]
     fn dumb_and_webdav_writes_and_web_forms_are_refused() {
-        for (method, path) in [
-            ("PUT", "/objects/ab/cdef"),
-            ("PUT", "/info/refs"),
-            ("POST", "/info/refs?service=git-receive-pack"),
-            ("PROPFIND", "/"),
-            ("MKCOL", "/refs/heads/x"),
-            ("LOCK", "/refs/heads/main"),
-            ("MOVE", "/objects/x"),
-            ("DELETE", "/refs/heads/main"),
-            ("POST", "/pulls"),
-            ("POST", "/git-receive-pack/"),
-            ("POST", "/GIT-RECEIVE-PACK"),
-            ("PUT", "/git-receive-pack"),
-            ("PATCH", "/git-upload-pack"),
-            ("DELETE", "/info/lfs/objects/ab"),
-            ("POST", "/info/lfs/locks/1/2/unlock"),
-            ("OPTIONS", "/"),
-        ] {
-            let target = format!("/acme/web{path}");
-            let denied = Err(Code::WriteNotAllowed);
-            assert_eq!(wanted(method, &target), denied, "{method} {path}");
-        }
+        each_row(
+            [
+                ("PUT", "/objects/ab/cdef"),
+                ("PUT", "/info/refs"),
+                ("POST", "/info/refs?service=git-receive-pack"),
+                ("PROPFIND", "/"),
+                ("MKCOL", "/refs/heads/x"),
+                ("LOCK", "/refs/heads/main"),
+                ("MOVE", "/objects/x"),
+                ("DELETE", "/refs/heads/main"),
+                ("POST", "/pulls"),
+                ("POST", "/git-receive-pack/"),
+                ("POST", "/GIT-RECEIVE-PACK"),
+                ("PUT", "/git-receive-pack"),
+                ("PATCH", "/git-upload-pack"),
+                ("DELETE", "/info/lfs/objects/ab"),
+                ("POST", "/info/lfs/locks/1/2/unlock"),
+                ("OPTIONS", "/"),
+            ],
+            |(method, path)| {
+                let target = format!("/acme/web{path}");
+                let denied = Err(Code::WriteNotAllowed);
+                assert_eq!(wanted(method, &target), denied, "{method} {path}");
+            },
+        );
     }
 
     #[test]
     fn a_service_that_two_servers_could_read_differently_is_malformed() {
-        for query in [
-            "service=git-upload-pack&service=git-receive-pack",
-            "service=git%2Dreceive-pack",
-            "service=git-upload-archive",
-            "x=y",
-        ] {
-            let target = format!("/acme/web/info/refs?{query}");
-            assert_eq!(wanted("GET", &target), Err(Code::MalformedRequest));
-        }
+        each_row(
+            [
+                "service=git-upload-pack&service=git-receive-pack",
+                "service=git%2Dreceive-pack",
+                "service=git-upload-archive",
+                "x=y",
+            ],
+            |query| {
+                let target = format!("/acme/web/info/refs?{query}");
+                assert_eq!(wanted("GET", &target), Err(Code::MalformedRequest));
+            },
+        );
     }
 }

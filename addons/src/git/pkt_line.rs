@@ -51,29 +51,34 @@ fn malformed(what: &str) -> Denial {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn a_length_is_four_hex_digits_of_a_line_that_git_could_send() {
-        for (bytes, frame) in [
-            ("", Some(None)),
-            ("003", Some(None)),
-            ("0000", Some(Some(Frame::Flush))),
-            ("0005a", Some(Some(Frame::Line(5)))),
-            ("00aF", Some(Some(Frame::Line(0xaf)))),
-            ("fff0", Some(Some(Frame::Line(65_520)))),
-            ("fff1", None),
-            ("0001", None),
-            ("0002", None),
-            ("0003", None),
-            ("0004", None),
-            ("+005", None),
-            ("00 5", None),
-            ("0x05", None),
-            ("PACK", None),
-        ] {
-            assert_eq!(header(bytes.as_bytes()).ok(), frame, "{bytes}");
-        }
+        each_row(
+            [
+                ("", Some(None)),
+                ("003", Some(None)),
+                ("0000", Some(Some(Frame::Flush))),
+                ("0005a", Some(Some(Frame::Line(5)))),
+                ("00aF", Some(Some(Frame::Line(0xaf)))),
+                ("fff0", Some(Some(Frame::Line(65_520)))),
+                ("fff1", None),
+                ("0001", None),
+                ("0002", None),
+                ("0003", None),
+                ("0004", None),
+                ("+005", None),
+                ("00 5", None),
+                ("0x05", None),
+                ("PACK", None),
+            ],
+            |(bytes, frame)| {
+                assert_eq!(header(bytes.as_bytes()).ok(), frame, "{bytes}");
+            },
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::report::report;
 use super::{refs, size};
 use crate::contract::{
     BodyFilter, BodyJudge, BodyOut, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict,
+    names,
 };
 
 /// The most bytes that commands may take, and so the most of a push that is ever buffered.
@@ -195,7 +196,7 @@ impl JudgePush {
 
 impl BodyJudge<Request> for JudgePush {
     fn addon(&self) -> &'static str {
-        "git"
+        names::GIT
     }
 
     fn needs_beginning_only(&self) -> bool {
@@ -256,7 +257,8 @@ impl Pack {
 impl BodyFilter for Pack {
     fn chunk(&mut self, chunk: Bytes, out: &mut BodyOut) -> Verdict {
         self.size += chunk.len() as u64;
-        self.check(self.size).map_err(|denial| denial.by("git"))?;
+        self.check(self.size)
+            .map_err(|denial| denial.by(names::GIT))?;
         out.push(chunk);
         Ok(())
     }

@@ -37,6 +37,7 @@ mod tests {
     use std::process::Command;
 
     use proptest::prelude::*;
+    use testkit::each_row;
 
     use super::*;
 
@@ -71,9 +72,9 @@ mod tests {
 
     #[test]
     fn names_are_judged_by_gits_own_rules() {
-        for (name, fits) in NAMES {
+        each_row(NAMES, |(name, fits)| {
             assert_eq!(is_well_formed(name.as_bytes()), fits, "{name:?}");
-        }
+        });
     }
 
     fn git_takes(name: &str) -> bool {
@@ -84,9 +85,9 @@ mod tests {
 
     #[test]
     fn git_itself_agrees() {
-        for (name, fits) in NAMES {
+        each_row(NAMES, |(name, fits)| {
             assert_eq!(git_takes(name), fits, "{name:?}");
-        }
+        });
     }
 
     proptest! {

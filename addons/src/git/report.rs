@@ -103,6 +103,8 @@ fn multiplex(out: &mut Vec<u8>, stream: u8, bytes: &[u8], longest: usize) {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
     use crate::contract::Code;
 
@@ -172,20 +174,23 @@ mod tests {
 
     #[test]
     fn a_report_is_at_most_three_times_the_commands_or_64_kib() {
-        for (refs, name, sentence) in [
-            (10_000, 20, 200),
-            (10_000, 20, 5000),
-            (1000, 1024, 1200),
-            (600, 100, 200),
-            (1, 1024, 1200),
-        ] {
-            let (commands, request) = push_of(refs, name);
-            let report = body_of(&commands, &"x".repeat(sentence), request);
-            let most = FREE_BYTES.max(MAX_FACTOR * request);
-            assert!(report.len() <= most, "{refs} of {name}: {}", report.len());
-            let told = report.windows(3).filter(|bytes| bytes == b"ng ").count();
-            assert_eq!(told, refs, "every ref has its line");
-        }
+        each_row(
+            [
+                (10_000, 20, 200),
+                (10_000, 20, 5000),
+                (1000, 1024, 1200),
+                (600, 100, 200),
+                (1, 1024, 1200),
+            ],
+            |(refs, name, sentence)| {
+                let (commands, request) = push_of(refs, name);
+                let report = body_of(&commands, &"x".repeat(sentence), request);
+                let most = FREE_BYTES.max(MAX_FACTOR * request);
+                assert!(report.len() <= most, "{refs} of {name}: {}", report.len());
+                let told = report.windows(3).filter(|bytes| bytes == b"ng ").count();
+                assert_eq!(told, refs, "every ref has its line");
+            },
+        );
     }
 
     #[test]

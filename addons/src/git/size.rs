@@ -52,20 +52,25 @@ pub(super) fn human(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn sizes_are_written_for_people() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KB"),
-            (250_000_000, "238.4 MB"),
-            (209_715_200, "200 MB"),
-            (3 << 40, "3072 GB"),
-        ] {
-            assert_eq!(human(bytes), text);
-        }
+        each_row(
+            [
+                (0, "0 B"),
+                (1023, "1023 B"),
+                (1536, "1.5 KB"),
+                (250_000_000, "238.4 MB"),
+                (209_715_200, "200 MB"),
+                (3 << 40, "3072 GB"),
+            ],
+            |(bytes, text)| {
+                assert_eq!(human(bytes), text);
+            },
+        );
     }
 
     #[test]

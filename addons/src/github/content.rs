@@ -182,6 +182,8 @@ pub(super) fn is_bot_label(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn shipped() -> Mentions {
@@ -226,29 +228,32 @@ mod tests {
 
     #[test]
     fn an_approval_is_objected_to_in_every_spelling() {
-        for event in ["APPROVE", "approve", " Approve "] {
+        each_row(["APPROVE", "approve", " Approve "], |event| {
             assert_eq!(approval(event), Some(Objection::Approval), "{event}");
-        }
-        for event in ["COMMENT", "REQUEST_CHANGES", "PENDING"] {
+        });
+        each_row(["COMMENT", "REQUEST_CHANGES", "PENDING"], |event| {
             assert_eq!(approval(event), None, "{event}");
-        }
+        });
     }
 
     #[test]
     fn labels_that_bots_obey_are_objected_to() {
-        for name in [
-            "automerge",
-            "Auto-Merge",
-            "status: automerge",
-            "ready to merge",
-            "LGTM",
-        ] {
-            let found = label(name, &shipped());
-            assert_eq!(found, Some(Objection::Label(name.to_owned())));
-        }
-        for name in ["bug", "merge conflict"] {
+        each_row(
+            [
+                "automerge",
+                "Auto-Merge",
+                "status: automerge",
+                "ready to merge",
+                "LGTM",
+            ],
+            |name| {
+                let found = label(name, &shipped());
+                assert_eq!(found, Some(Objection::Label(name.to_owned())));
+            },
+        );
+        each_row(["bug", "merge conflict"], |name| {
             assert_eq!(label(name, &shipped()), None, "{name}");
-        }
+        });
         let mention = Some(Objection::Mention("copilot".to_owned()));
         assert_eq!(label("@copilot", &shipped()), mention);
     }

@@ -24,7 +24,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::contract::{
     Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
-    Order, Request, Slot, Step, Verdict,
+    Order, Request, Slot, Step, Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
 use denials::Denials;
@@ -36,7 +36,7 @@ use rest::{Access, InRepo, Rest};
 pub use settings::GithubSettings;
 use target::Target;
 
-const NAME: &str = "github";
+const NAME: &str = names::GITHUB;
 
 /// The hosts of gists, which belong to no repository.
 const GISTS: [&str; 2] = ["gist.github.com", "gist.githubusercontent.com"];
@@ -337,8 +337,8 @@ impl Addon for Github {
     fn order(&self) -> Order {
         Order {
             provides: vec![Slot::of::<ApiCall>(), Slot::of::<Anonymous>()],
-            after: &["identity", "policy"],
-            before: &["mcp", "git", "credentials"],
+            after: &[names::IDENTITY, names::POLICY],
+            before: &[names::MCP, names::GIT, names::CREDENTIALS],
             ..Order::default()
         }
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::budget::{Budget, Terms};
 use super::line::AuditLine;
 use super::settings::AuditSettings;
-use crate::contract::{Addon, Flow, Order, Outcome, Principal};
+use crate::contract::{Addon, Flow, Order, Outcome, Principal, names};
 
 /// Bytes that the log adds to each line: `"prev"`, the hash of the line before, and a newline.
 pub const CHAIN_BYTES: usize = 75;
@@ -113,12 +113,12 @@ struct LeaseBudget(Arc<Budget>);
 
 impl Addon for Audit {
     fn name(&self) -> &'static str {
-        "audit"
+        names::AUDIT
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["identity"],
+            before: &[names::IDENTITY],
             ..Order::default()
         }
     }

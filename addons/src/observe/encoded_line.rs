@@ -177,6 +177,7 @@ mod tests {
 
     use proptest::prelude::*;
     use serde_json::{Value, json};
+    use testkit::each_row;
     use time::OffsetDateTime;
     use time::format_description::BorrowedFormatItem;
     use time::macros::format_description;
@@ -287,17 +288,20 @@ mod tests {
             ..Cost::default()
         };
         let credential = Some("anthropic");
-        for line in [
-            line(),
-            AuditLine { cost, ..line() },
-            AuditLine {
-                credential,
-                ..line()
+        each_row(
+            [
+                line(),
+                AuditLine { cost, ..line() },
+                AuditLine {
+                    credential,
+                    ..line()
+                },
+            ],
+            |line| {
+                let again = line.encode().fold_key().encode(line.cost, 1);
+                assert_eq!(String::from_utf8(again).unwrap(), json(&line));
             },
-        ] {
-            let again = line.encode().fold_key().encode(line.cost, 1);
-            assert_eq!(String::from_utf8(again).unwrap(), json(&line));
-        }
+        );
     }
 
     #[test]
@@ -351,11 +355,11 @@ mod tests {
 
     #[test]
     fn where_a_text_is_cut_is_shown_inside_its_string() {
-        for text in ["/long", "/\"long\\", ""] {
+        each_row(["/long", "/\"long\\", ""], |text| {
             let path = Some(Excerpt { text, is_cut: true });
             let line = AuditLine { path, ..line() };
             assert_eq!(read(&line)["path"], format!("{text}…"));
-        }
+        });
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use super::hot_counters::EntryCounters;
 use super::rejected::Rejected;
 use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
-use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome};
+use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
 
 const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
@@ -116,12 +116,12 @@ impl Metrics {
 
 impl Addon for Metrics {
     fn name(&self) -> &'static str {
-        "metrics"
+        names::METRICS
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["identity"],
+            before: &[names::IDENTITY],
             ..Order::default()
         }
     }
@@ -213,6 +213,7 @@ mod tests {
     use std::time::Duration;
 
     use prometheus::TextEncoder;
+    use testkit::each_row;
 
     use super::*;
     use crate::contract::Denial;
@@ -259,16 +260,19 @@ mod tests {
         injecting.record.credential = Some("anthropic".into());
         metrics.finished(&injecting, &outcome(200, None));
         let text = text(&registry);
-        for line in [
-            r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 1"#,
-            r#"proxy_requests_total{method="CONNECT",outcome="denied",status="403",upstream="api.example.com"} 1"#,
-            r#"proxy_dns_queries_total{outcome="ok",type="AAAA"} 1"#,
-            r#"proxy_denials_total{code="domain_not_allowed"} 1"#,
-            r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 2"#,
-            r#"proxy_credentials_injected_total{credential="anthropic"} 1"#,
-        ] {
-            assert!(text.contains(line), "{line} is not in\n{text}");
-        }
+        each_row(
+            [
+                r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 1"#,
+                r#"proxy_requests_total{method="CONNECT",outcome="denied",status="403",upstream="api.example.com"} 1"#,
+                r#"proxy_dns_queries_total{outcome="ok",type="AAAA"} 1"#,
+                r#"proxy_denials_total{code="domain_not_allowed"} 1"#,
+                r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 2"#,
+                r#"proxy_credentials_injected_total{credential="anthropic"} 1"#,
+            ],
+            |line| {
+                assert!(text.contains(line), "{line} is not in\n{text}");
+            },
+        );
     }
 
     #[test]
@@ -297,13 +301,16 @@ mod tests {
             }
         }
         let text = text(&registry);
-        for line in [
-            r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 6"#,
-            r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 6"#,
-            r#"proxy_credentials_injected_total{credential="anthropic"} 6"#,
-        ] {
-            assert!(text.contains(line), "{line} is not in\n{text}");
-        }
+        each_row(
+            [
+                r#"proxy_requests_total{method="GET",outcome="ok",status="200",upstream="api.example.com"} 6"#,
+                r#"proxy_request_duration_seconds_count{upstream="api.example.com"} 6"#,
+                r#"proxy_credentials_injected_total{credential="anthropic"} 6"#,
+            ],
+            |line| {
+                assert!(text.contains(line), "{line} is not in\n{text}");
+            },
+        );
     }
 
     #[test]

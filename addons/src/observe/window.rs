@@ -79,6 +79,8 @@ impl Window {
 mod tests {
     use std::time::Duration;
 
+    use testkit::each_row;
+
     use super::*;
 
     fn amount(lines: u32, bytes: u32) -> Amount {
@@ -93,16 +95,19 @@ mod tests {
         window.add(amount(1, 10), at(500));
         window.add(amount(2, 20), at(900));
         window.add(amount(4, 40), at(30_000));
-        for (millis, expected) in [
-            (30_000, amount(7, 70)),
-            (60_999, amount(7, 70)),
-            (61_000, amount(4, 40)),
-            (90_999, amount(4, 40)),
-            (91_000, amount(0, 0)),
-            (1_000_000_000, amount(0, 0)),
-        ] {
-            assert_eq!(window.sum(at(millis)), expected, "at {millis} ms");
-        }
+        each_row(
+            [
+                (30_000, amount(7, 70)),
+                (60_999, amount(7, 70)),
+                (61_000, amount(4, 40)),
+                (90_999, amount(4, 40)),
+                (91_000, amount(0, 0)),
+                (1_000_000_000, amount(0, 0)),
+            ],
+            |(millis, expected)| {
+                assert_eq!(window.sum(at(millis)), expected, "at {millis} ms");
+            },
+        );
         assert!(window.seconds.is_empty());
     }
 

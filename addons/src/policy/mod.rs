@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use crate::contract::{
     Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind, Order,
-    OwnAddresses, Principal, Request, Response, Scheme, Step, Verdict,
+    OwnAddresses, Principal, Request, Response, Scheme, Step, Verdict, names,
 };
 use addresses::Guard;
 use rules::Rules;
@@ -120,13 +120,13 @@ impl Policy {
 
 impl Addon for Policy {
     fn name(&self) -> &'static str {
-        "policy"
+        names::POLICY
     }
 
     fn order(&self) -> Order {
         Order {
-            after: &["identity"],
-            before: &["credentials"],
+            after: &[names::IDENTITY],
+            before: &[names::CREDENTIALS],
             ..Order::default()
         }
     }

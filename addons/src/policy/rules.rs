@@ -170,6 +170,8 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
     use crate::contract::Kind;
     use crate::fixtures::{container, flow_of, request};
@@ -223,33 +225,36 @@ mod tests {
     #[test]
     fn the_first_rule_that_matches_decides() {
         use Code::*;
-        for (method, host, path, decided) in [
-            ("GET", "api.example.com", "/projects/1", None),
-            ("HEAD", "api.example.com", "/projects/1", None),
-            ("POST", "api.example.com", "/projects/1", None),
-            ("DELETE", "api.example.com", "/projects/1", Some(RuleDenied)),
-            ("GET", "www.example.com", "/projects/1", Some(RuleDenied)),
-            ("HEAD", "www.example.com", "/projects/1", Some(RuleDenied)),
-            // It may stand for a DELETE, and no rule before allows it here.
-            ("POST", "www.example.com", "/projects/1", Some(RuleDenied)),
-            ("PUT", "www.example.com", "/projects/1", None),
-            ("DELETE", "www.example.com", "/other", None),
-            ("DELETE", "example.com", "/projects/1", None),
-            (
-                "GET",
-                "any.example.net",
-                "/payments/7",
-                Some(ApprovalPending),
-            ),
-            ("GET", "any.example.net", "/refunds", Some(ApprovalPending)),
-            ("GET", "any.example.net", "/refunds/7", None),
-            ("GET", "any.example.net", "/x/payments/7", None),
-            ("GET", "a.example.org", "/", Some(RuleDenied)),
-        ] {
-            let denial = judge(method, host, path).err();
-            let code = denial.map(|denial| denial.code());
-            assert_eq!(code, decided, "{method} {host}{path}");
-        }
+        each_row(
+            [
+                ("GET", "api.example.com", "/projects/1", None),
+                ("HEAD", "api.example.com", "/projects/1", None),
+                ("POST", "api.example.com", "/projects/1", None),
+                ("DELETE", "api.example.com", "/projects/1", Some(RuleDenied)),
+                ("GET", "www.example.com", "/projects/1", Some(RuleDenied)),
+                ("HEAD", "www.example.com", "/projects/1", Some(RuleDenied)),
+                // It may stand for a DELETE, and no rule before allows it here.
+                ("POST", "www.example.com", "/projects/1", Some(RuleDenied)),
+                ("PUT", "www.example.com", "/projects/1", None),
+                ("DELETE", "www.example.com", "/other", None),
+                ("DELETE", "example.com", "/projects/1", None),
+                (
+                    "GET",
+                    "any.example.net",
+                    "/payments/7",
+                    Some(ApprovalPending),
+                ),
+                ("GET", "any.example.net", "/refunds", Some(ApprovalPending)),
+                ("GET", "any.example.net", "/refunds/7", None),
+                ("GET", "any.example.net", "/x/payments/7", None),
+                ("GET", "a.example.org", "/", Some(RuleDenied)),
+            ],
+            |(method, host, path, decided)| {
+                let denial = judge(method, host, path).err();
+                let code = denial.map(|denial| denial.code());
+                assert_eq!(code, decided, "{method} {host}{path}");
+            },
+        );
     }
 
     #[test]
@@ -303,9 +308,12 @@ mod tests {
             rule("a", Effect::Deny, 1).for_hosts(hosts(&["*.example.com"])),
             &["^/x"],
         )]);
-        for (host, judged) in [("a.example.com", true), ("example.com", false)] {
-            assert_eq!(looks.judge_paths_of(&Host::parse(host).unwrap()), judged);
-        }
+        each_row(
+            [("a.example.com", true), ("example.com", false)],
+            |(host, judged)| {
+                assert_eq!(looks.judge_paths_of(&Host::parse(host).unwrap()), judged);
+            },
+        );
         let everywhere = Host::parse("example.net").unwrap();
         assert!(rules().judge_paths_of(&everywhere));
         let blind = Rules(vec![rule("b", Effect::Deny, 1)]);

@@ -1,4 +1,5 @@
 use http::{HeaderMap, Method, StatusCode};
+use testkit::each_row;
 
 use super::*;
 use crate::contract::settings::PathPattern;
@@ -69,18 +70,21 @@ fn what_is_not_on_the_allowlist_is_denied_with_the_edit_that_would_allow_it() {
 
 #[test]
 fn an_address_literal_is_denied_unless_listed() {
-    for (host, sentence) in [
-        ("93.184.216.34", "Address not allowed: 93.184.216.34"),
-        ("[2606:4700::1]", "Address not allowed: [2606:4700::1]"),
-    ] {
-        let denial = tunnel_with(|flow| {
-            flow.host = Host::parse(host).unwrap();
-            flow.entry = None;
-        })
-        .unwrap_err();
-        assert_eq!(denial.code(), Code::AddressNotAllowed);
-        assert_eq!(denial.sentence(), sentence);
-    }
+    each_row(
+        [
+            ("93.184.216.34", "Address not allowed: 93.184.216.34"),
+            ("[2606:4700::1]", "Address not allowed: [2606:4700::1]"),
+        ],
+        |(host, sentence)| {
+            let denial = tunnel_with(|flow| {
+                flow.host = Host::parse(host).unwrap();
+                flow.entry = None;
+            })
+            .unwrap_err();
+            assert_eq!(denial.code(), Code::AddressNotAllowed);
+            assert_eq!(denial.sentence(), sentence);
+        },
+    );
     let listed = tunnel_with(|flow| {
         flow.host = Host::parse("93.184.216.34").unwrap();
         flow.entry = Some(entry("93.184.216.34"));
@@ -97,21 +101,27 @@ fn nobody_is_advised_to_open_a_range_of_metadata_or_of_our_own() {
         });
         denial.unwrap_err()
     };
-    for guarded in [
-        "169.254.169.254",
-        "10.0.0.5",
-        "[::1]",
-        "[64:ff9b::a9fe:a9fe]",
-    ] {
-        assert_eq!(unlisted(guarded).edit(), None, "{guarded}");
-    }
+    each_row(
+        [
+            "169.254.169.254",
+            "10.0.0.5",
+            "[::1]",
+            "[64:ff9b::a9fe:a9fe]",
+        ],
+        |guarded| {
+            assert_eq!(unlisted(guarded).edit(), None, "{guarded}");
+        },
+    );
     assert_eq!(
         unlisted("93.184.216.34").edit(),
         Some("add \"- 93.184.216.34\" under domains in allowlist.yaml")
     );
-    for metadata in ["169.254.169.254:443", "100.100.100.200:80", "224.0.0.1:80"] {
-        assert_eq!(dial(&[metadata]).unwrap_err().edit(), None, "{metadata}");
-    }
+    each_row(
+        ["169.254.169.254:443", "100.100.100.200:80", "224.0.0.1:80"],
+        |metadata| {
+            assert_eq!(dial(&[metadata]).unwrap_err().edit(), None, "{metadata}");
+        },
+    );
     assert_eq!(
         dial(&["10.0.0.5:443"]).unwrap_err().edit(),
         Some("add 10.0.0.5/32 under upstream.allow_private in proxy.yaml")
@@ -178,25 +188,31 @@ fn a_principal_that_trusts_private_addresses_may_speak_in_clear_and_to_private_a
         code(policy(&[]).dial(&mut flow, &mut addresses))
     };
     let denied = Some(Code::AddressNotAllowed);
-    for address in [
-        "10.1.2.3",
-        "127.0.0.1",
-        "::1",
-        "fd12::1",
-        "::ffff:192.168.1.1",
-    ] {
-        assert_eq!(dial(true, address), None, "{address}");
-        assert_eq!(dial(false, address), denied, "{address}");
-    }
-    for address in [
-        "169.254.169.254",
-        "100.100.100.200",
-        "fd00:ec2::254",
-        "0.0.0.0",
-        "224.0.0.1",
-    ] {
-        assert_eq!(dial(true, address), denied, "{address}");
-    }
+    each_row(
+        [
+            "10.1.2.3",
+            "127.0.0.1",
+            "::1",
+            "fd12::1",
+            "::ffff:192.168.1.1",
+        ],
+        |address| {
+            assert_eq!(dial(true, address), None, "{address}");
+            assert_eq!(dial(false, address), denied, "{address}");
+        },
+    );
+    each_row(
+        [
+            "169.254.169.254",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "0.0.0.0",
+            "224.0.0.1",
+        ],
+        |address| {
+            assert_eq!(dial(true, address), denied, "{address}");
+        },
+    );
 }
 
 #[test]
@@ -232,30 +248,39 @@ fn a_container_above_the_entrys_level_is_denied() {
         max_level: Level::Confidential,
         ..(*entry("api.example.com")).clone()
     });
-    for (level, denied) in [
-        (Level::Public, None),
-        (Level::Confidential, None),
-        (Level::Secret, Some(Code::LevelExceeded)),
-    ] {
-        let container = container("web");
-        container.raise_level(level);
-        let mut flow = flow_of(&container, Kind::Dns, "api.example.com");
-        flow.entry = Some(Arc::clone(&limited));
-        let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
-        assert_eq!(asked, denied);
-    }
+    each_row(
+        [
+            (Level::Public, None),
+            (Level::Confidential, None),
+            (Level::Secret, Some(Code::LevelExceeded)),
+        ],
+        |(level, denied)| {
+            let container = container("web");
+            container.raise_level(level);
+            let mut flow = flow_of(&container, Kind::Dns, "api.example.com");
+            flow.entry = Some(Arc::clone(&limited));
+            let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
+            assert_eq!(asked, denied);
+        },
+    );
 }
 
 #[test]
 fn only_known_methods_pass() {
     let entry = entry("api.example.com");
-    for known in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        assert_eq!(method(known, false, Arc::clone(&entry)), None, "{known}");
-    }
-    for unknown in ["TRACE", "TRACK", "CONNECT", "PROPFIND", "get", "PRI"] {
-        let denied = method(unknown, false, Arc::clone(&entry));
-        assert_eq!(denied, Some(Code::MethodNotAllowed), "{unknown}");
-    }
+    each_row(
+        ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
+        |known| {
+            assert_eq!(method(known, false, Arc::clone(&entry)), None, "{known}");
+        },
+    );
+    each_row(
+        ["TRACE", "TRACK", "CONNECT", "PROPFIND", "get", "PRI"],
+        |unknown| {
+            let denied = method(unknown, false, Arc::clone(&entry));
+            assert_eq!(denied, Some(Code::MethodNotAllowed), "{unknown}");
+        },
+    );
 }
 
 #[test]
@@ -272,38 +297,44 @@ fn a_websocket_needs_an_entry_that_allows_it() {
 
 #[test]
 fn on_guarded_hosts_a_path_has_one_reading_and_that_is_sent() {
-    for (path, guarded, sent) in [
-        ("/a/../b", true, Err(Code::MalformedRequest)),
-        ("/a%2fb", true, Err(Code::MalformedRequest)),
-        ("/%61bc", true, Ok("/abc")),
-        ("/a/../b", false, Ok("/a/../b")),
-        ("/%61bc", false, Ok("/%61bc")),
-    ] {
-        let guarded: &[&str] = if guarded { &["api.example.com"] } else { &[] };
-        let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
-        let mut request = request(path, &[]);
-        let verdict = verdict(policy(guarded).request(&mut flow, &mut request));
-        let verdict = verdict.map(|()| request.path.sent());
-        assert_eq!(verdict.map_err(|denial| denial.code()), sent, "{path}");
-    }
+    each_row(
+        [
+            ("/a/../b", true, Err(Code::MalformedRequest)),
+            ("/a%2fb", true, Err(Code::MalformedRequest)),
+            ("/%61bc", true, Ok("/abc")),
+            ("/a/../b", false, Ok("/a/../b")),
+            ("/%61bc", false, Ok("/%61bc")),
+        ],
+        |(path, guarded, sent)| {
+            let guarded: &[&str] = if guarded { &["api.example.com"] } else { &[] };
+            let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+            let mut request = request(path, &[]);
+            let verdict = verdict(policy(guarded).request(&mut flow, &mut request));
+            let verdict = verdict.map(|()| request.path.sent());
+            assert_eq!(verdict.map_err(|denial| denial.code()), sent, "{path}");
+        },
+    );
 }
 
 #[test]
 fn where_a_rule_looks_at_paths_one_with_two_readings_is_malformed() {
-    for (path, denied) in [
-        ("/x/../secret", Some(Code::MalformedRequest)),
-        ("/%2fsecret", Some(Code::MalformedRequest)),
-        ("/%73ecret", Some(Code::RuleDenied)),
-        ("/public", None),
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "ruled.example.com");
-        let mut request = request(path, &[]);
-        assert_eq!(
-            code(policy(&[]).request(&mut flow, &mut request)),
-            denied,
-            "{path}"
-        );
-    }
+    each_row(
+        [
+            ("/x/../secret", Some(Code::MalformedRequest)),
+            ("/%2fsecret", Some(Code::MalformedRequest)),
+            ("/%73ecret", Some(Code::RuleDenied)),
+            ("/public", None),
+        ],
+        |(path, denied)| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "ruled.example.com");
+            let mut request = request(path, &[]);
+            assert_eq!(
+                code(policy(&[]).request(&mut flow, &mut request)),
+                denied,
+                "{path}"
+            );
+        },
+    );
 }
 
 #[test]
@@ -312,14 +343,17 @@ fn a_websocket_is_asked_for_again_as_one() {
         websocket: false,
         ..(*entry("api.example.com")).clone()
     });
-    for (kind, denied) in [
-        (Kind::Websocket, Some(Code::WebsocketNotAllowed)),
-        (Kind::Tunnel, None),
-    ] {
-        let mut flow = flow_of(&container("web"), kind, "api.example.com");
-        flow.entry = Some(Arc::clone(&closed));
-        assert_eq!(code(policy(&[]).tunnel(&mut flow)), denied);
-    }
+    each_row(
+        [
+            (Kind::Websocket, Some(Code::WebsocketNotAllowed)),
+            (Kind::Tunnel, None),
+        ],
+        |(kind, denied)| {
+            let mut flow = flow_of(&container("web"), kind, "api.example.com");
+            flow.entry = Some(Arc::clone(&closed));
+            assert_eq!(code(policy(&[]).tunnel(&mut flow)), denied);
+        },
+    );
 }
 
 #[test]

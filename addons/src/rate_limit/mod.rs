@@ -10,7 +10,7 @@ mod tunnels;
 use std::time::Duration;
 
 use crate::contract::{
-    Addon, Code, Denial, DnsQuery, Flow, Host, Kind, Order, Request, Step, Verdict,
+    Addon, Code, Denial, DnsQuery, Flow, Host, Kind, Order, Request, Step, Verdict, names,
 };
 
 pub use buckets::RateBuckets;
@@ -90,12 +90,12 @@ impl RateLimit {
 
 impl Addon for RateLimit {
     fn name(&self) -> &'static str {
-        "rate_limit"
+        names::RATE_LIMIT
     }
 
     fn order(&self) -> Order {
         Order {
-            after: &["identity"],
+            after: &[names::IDENTITY],
             ..Order::default()
         }
     }

@@ -94,6 +94,7 @@ mod tests {
     use std::time::Instant;
 
     use prometheus::{Registry, TextEncoder};
+    use testkit::each_row;
 
     use super::*;
     use crate::contract::{Addon, Code, Container, Denial, Kind, Request};
@@ -224,19 +225,22 @@ mod tests {
                 ("*.example.org", rate(SLOW, 5)),
             ],
         );
-        for (entry, host, most) in [
-            ("*.example.com", "api.example.com", 3),
-            ("*.example.com", "www.example.com", 10),
-            ("a.example.org", "a.example.org", 5),
-            ("b.example.org", "b.example.org", 5),
-            ("example.net", "example.net", 10),
-        ] {
-            assert_eq!(
-                limits.passed(&container("web"), entry, host),
-                most,
-                "{host}"
-            );
-        }
+        each_row(
+            [
+                ("*.example.com", "api.example.com", 3),
+                ("*.example.com", "www.example.com", 10),
+                ("a.example.org", "a.example.org", 5),
+                ("b.example.org", "b.example.org", 5),
+                ("example.net", "example.net", 10),
+            ],
+            |(entry, host, most)| {
+                assert_eq!(
+                    limits.passed(&container("web"), entry, host),
+                    most,
+                    "{host}"
+                );
+            },
+        );
         let web = container("web");
         assert_eq!(limits.passed(&web, "*.example.com", "api.example.com"), 3);
         assert_eq!(limits.passed(&web, "*.example.com", "www.example.com"), 10);

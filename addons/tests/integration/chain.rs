@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::fixtures::{container, flow, flow_of, request};
 use addons::contract::*;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use proptest::prelude::*;
+use testkit::each_row;
+
+use crate::fixtures::{container, flow, flow_of, request};
 
 /// What a hook of a test's addon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,20 +147,23 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_panic_and_a_missed_deadline_are_denied_as_our_fault_and_name_the_addon() {
-    for (act, rule) in [
-        (Act::Panic, "panic"),
-        (Act::PanicLater, "panic"),
-        (Act::Hang, "deadline"),
-    ] {
-        for phase in 0..3 {
-            let (chain, _) = chain_of(all_pass_but(3, phase, act));
-            let denial = run(go(&chain, &Dialer::default())).unwrap_err();
-            assert_eq!(denial.code(), Code::InternalError, "{act:?}");
-            assert_eq!(denial.addon(), "last");
-            assert_eq!(denial.rule_name(), Some(rule));
-            assert!(!denial.to_json().to_string().contains("purpose"));
-        }
-    }
+    each_row(
+        [
+            (Act::Panic, "panic"),
+            (Act::PanicLater, "panic"),
+            (Act::Hang, "deadline"),
+        ],
+        |(act, rule)| {
+            for phase in 0..3 {
+                let (chain, _) = chain_of(all_pass_but(3, phase, act));
+                let denial = run(go(&chain, &Dialer::default())).unwrap_err();
+                assert_eq!(denial.code(), Code::InternalError, "{act:?}");
+                assert_eq!(denial.addon(), "last");
+                assert_eq!(denial.rule_name(), Some(rule));
+                assert!(!denial.to_json().to_string().contains("purpose"));
+            }
+        },
+    );
 }
 
 #[test]
@@ -181,24 +186,27 @@ fn the_deadline_is_one_for_a_phase_and_begins_when_something_waits() {
     }
     let long = Some(DEADLINE * 100);
     let short = Some(DEADLINE / 3);
-    for (limits, passes) in [
-        ([None, long], true),
-        ([long, None], true),
-        ([long, long], true),
-        ([None, None], false),
-        ([short, long], false),
-    ] {
-        let [first, second] = limits;
-        let addons: Vec<Arc<dyn Addon>> = vec![
-            Arc::new(Sleeper("identity", first)),
-            Arc::new(Sleeper("policy", second)),
-        ];
-        let chain = Chain::new(addons, DEADLINE).unwrap();
-        let mut flow = flow(Kind::Tunnel, "api.example.com");
-        // `long` first spends more than the deadline before anything else waits under it.
-        let cleared = run(chain.tunnel(&mut flow));
-        assert_eq!(cleared.is_ok(), passes, "{limits:?}");
-    }
+    each_row(
+        [
+            ([None, long], true),
+            ([long, None], true),
+            ([long, long], true),
+            ([None, None], false),
+            ([short, long], false),
+        ],
+        |(limits, passes)| {
+            let [first, second] = limits;
+            let addons: Vec<Arc<dyn Addon>> = vec![
+                Arc::new(Sleeper("identity", first)),
+                Arc::new(Sleeper("policy", second)),
+            ];
+            let chain = Chain::new(addons, DEADLINE).unwrap();
+            let mut flow = flow(Kind::Tunnel, "api.example.com");
+            // `long` first spends more than the deadline before anything else waits under it.
+            let cleared = run(chain.tunnel(&mut flow));
+            assert_eq!(cleared.is_ok(), passes, "{limits:?}");
+        },
+    );
 }
 
 #[test]

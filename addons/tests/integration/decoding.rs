@@ -3,17 +3,18 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::bodies::{
-    Block, ZSTD_MAGIC, padded_brotli, padded_deflate, zstd_bomb, zstd_header, zstd_overlong_block,
-    zstd_overlong_literals,
-};
 use addons::contract::{Code, Denial};
 use addons::decode::{Decoder, Side};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
 use http::{HeaderMap, HeaderValue};
-use rustix::time::{ClockId, clock_gettime};
+
+use crate::bodies::{
+    Block, ZSTD_MAGIC, padded_brotli, padded_deflate, zstd_bomb, zstd_header, zstd_overlong_block,
+    zstd_overlong_literals,
+};
+use crate::fixtures::cpu_time;
 
 /// What the caller of these tests has room for.
 const LIMIT: usize = 1 << 20;
@@ -58,11 +59,6 @@ impl Body {
         decoder.end()?;
         Ok(held.len())
     }
-}
-
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn gzip(data: &[u8]) -> Vec<u8> {

@@ -1,14 +1,17 @@
-//! The addon of docs/writing-an-addon.md: what the document shows compiles, and does what it says.
+//! The addon of docs/writing-an-addon.md: the text that the document shows is compiled and run.
 
 #[path = "example/freeze.rs"]
 mod example;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::fixtures::{code, container, flow_of, request};
-use addons::contract::{Code, Kind};
-use example::{Freeze, Freezes};
+use crate::fixtures::{container, flow_of, read_files, request};
+use addons::contract::{Addon, Chain, Code, Flow, Kind, names};
+use example::{Freeze, FreezeSettings, Freezes};
+use futures_util::FutureExt;
 use http::Method;
+use prometheus::{IntCounter, Registry};
 
 struct Frozen(&'static str);
 
@@ -18,23 +21,75 @@ impl Freezes for Frozen {
     }
 }
 
-fn ask(frozen: &'static str, method: Method) -> Option<Code> {
-    use addons::contract::Addon;
-    let addon = Freeze(Arc::new(Frozen(frozen)));
-    let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+/// Stands for an addon without which there is no chain.
+struct Named(&'static str);
+
+impl Addon for Named {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+}
+
+fn settings(policy: &str) -> Result<FreezeSettings, String> {
+    read_files(&[("policy.yaml", policy)], FreezeSettings::read)
+}
+
+/// A chain in which `api.example.com` is frozen.
+fn chain(policy: &str, denied: IntCounter) -> Chain {
+    let freezes = Arc::new(Frozen("api.example.com"));
+    let freeze = Freeze::new(settings(policy).unwrap(), freezes, denied);
+    let addons: Vec<Arc<dyn Addon>> = vec![
+        Arc::new(Named(names::IDENTITY)),
+        Arc::new(Named(names::POLICY)),
+        Arc::new(freeze),
+    ];
+    Chain::new(addons, Duration::from_secs(1)).unwrap()
+}
+
+fn flow(host: &str) -> Flow {
+    flow_of(&container("web"), Kind::Http, host)
+}
+
+fn ask(chain: &Chain, mut flow: Flow, method: Method) -> Option<Code> {
     let mut request = request("/", &[]);
     request.method = method;
-    code(addon.request(&mut flow, &mut request))
+    let verdict = chain.request(&mut flow, &mut request).now_or_never();
+    verdict.unwrap().err().map(|denial| denial.code())
 }
 
 #[test]
-fn a_write_to_a_frozen_upstream_is_denied() {
+fn a_write_to_a_frozen_upstream_is_denied_and_counted() {
+    let denied = Freeze::counter(&Registry::new()).unwrap();
+    let chain = chain("version: 1\n", denied.clone());
+    let frozen = || flow("api.example.com");
+    let no = Some(Code::WriteNotAllowed);
+    assert_eq!(ask(&chain, frozen(), Method::POST), no);
+    assert_eq!(ask(&chain, frozen(), Method::GET), None);
+    assert_eq!(ask(&chain, flow("other.example.com"), Method::POST), None);
+    assert_eq!(ask(&chain, frozen().dry_run(), Method::POST), no);
+    assert_eq!(denied.get(), 1);
+}
+
+#[test]
+fn the_settings_say_which_methods_are_denied() {
+    let policy = "version: 1\nfreeze: { methods: [DELETE] }\n";
+    let chain = chain(policy, Freeze::counter(&Registry::new()).unwrap());
+    let frozen = || flow("api.example.com");
+    assert_eq!(ask(&chain, frozen(), Method::POST), None);
+    let no = Some(Code::WriteNotAllowed);
+    assert_eq!(ask(&chain, frozen(), Method::DELETE), no);
+}
+
+#[test]
+fn wrong_settings_are_refused_with_their_place() {
+    let wrong = "version: 1\nfreeze:\n  methods: [DELETE, push]\n  method: POST\n";
     assert_eq!(
-        ask("api.example.com", Method::POST),
-        Some(Code::WriteNotAllowed)
+        settings(wrong).err().unwrap().lines().collect::<Vec<_>>(),
+        [
+            "policy.yaml:3:21: freeze.methods[1]: must be one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+            "policy.yaml:4:3: freeze.method: unknown key; did you mean methods?",
+        ]
     );
-    assert_eq!(ask("api.example.com", Method::GET), None);
-    assert_eq!(ask("other.example.com", Method::POST), None);
 }
 
 #[test]
@@ -42,5 +97,5 @@ fn the_document_shows_the_addon_that_is_tested() {
     let document = include_str!("../../../docs/writing-an-addon.md");
     let code = include_str!("example/freeze.rs");
     assert!(document.contains(&format!("```rust\n{code}```")));
-    assert!(code.lines().count() < 40);
+    assert!(code.lines().count() < 100);
 }

@@ -1,8 +1,9 @@
 //! What is wrong with the files together.
 
 use std::fs;
+use std::path::Path;
 
-use unified_proxy::config::{Profile, load};
+use unified_proxy::config::{Profile, admin_socket, load};
 
 use super::{load_files, load_one};
 
@@ -98,4 +99,25 @@ fn mcp_yaml_is_outlined_and_warned_about() {
 fn a_yaml_file_that_nobody_reads_is_warned_about() {
     let config = load_files(&[("allowlist.yml", b"")]).unwrap();
     assert!(config.warnings[0].starts_with("\"allowlist.yml\" is not read"));
+}
+
+#[test]
+fn the_admin_socket_is_read_from_proxy_yaml_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    // Keys of addons are known, and what only policy.yaml could forbid is not judged.
+    let proxy = "version: 1\nlisten: { admin: a.sock }\nlimits: { tunnels_per_second: 5 }\ntls: { passthrough: [github.com] }\n";
+    write("proxy.yaml", proxy);
+    write(
+        "policy.yaml",
+        "version: 1\ngit: { hosts: [\"${NOT_SET}\"] }\n",
+    );
+    let socket = admin_socket(dir.path(), Profile::Serve).unwrap();
+    assert_eq!(socket, Path::new("a.sock"));
+    write("proxy.yaml", "version: 1\nlisten: { admn: a.sock }\n");
+    let errors = admin_socket(dir.path(), Profile::Serve).unwrap_err();
+    assert_eq!(
+        errors.to_string(),
+        "proxy.yaml:2:11: listen.admn: unknown key; did you mean admin?"
+    );
 }

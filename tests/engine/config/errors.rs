@@ -1,5 +1,7 @@
 //! What is wrong in one file: YAML in, `line:column: key: message` out.
 
+use testkit::each_row;
+
 use super::load_one;
 
 /// Each case is a file's text below `version: 1`, and the lines that are answered, without the
@@ -96,40 +98,43 @@ fn what_is_not_plain_yaml_is_refused_with_its_place() {
             ),
         ],
     );
-    for (text, expected) in [
-        (
-            "",
-            "allowlist.yaml:1:1: version: is missing: write version: 1",
-        ),
-        (
-            "# nothing\n",
-            "allowlist.yaml:1:1: version: is missing: write version: 1",
-        ),
-        (
-            "domains: []",
-            "allowlist.yaml:1:1: version: is missing: write version: 1",
-        ),
-        (
-            "version: 2",
-            "allowlist.yaml:1:10: version: must be 1, the only version there is",
-        ),
-        (
-            "version: one",
-            "allowlist.yaml:1:10: version: must be 1, the only version there is",
-        ),
-        (
-            "version: \"1\"",
-            "allowlist.yaml:1:10: version: must be 1, the only version there is",
-        ),
-        ("[]", "allowlist.yaml:1:1: must be a mapping"),
-        ("text", "allowlist.yaml:1:1: must be a mapping"),
-    ] {
-        assert_eq!(
-            load_one("allowlist.yaml", text).unwrap_err(),
-            expected,
-            "{text}"
-        );
-    }
+    each_row(
+        [
+            (
+                "",
+                "allowlist.yaml:1:1: version: is missing: write version: 1",
+            ),
+            (
+                "# nothing\n",
+                "allowlist.yaml:1:1: version: is missing: write version: 1",
+            ),
+            (
+                "domains: []",
+                "allowlist.yaml:1:1: version: is missing: write version: 1",
+            ),
+            (
+                "version: 2",
+                "allowlist.yaml:1:10: version: must be 1, the only version there is",
+            ),
+            (
+                "version: one",
+                "allowlist.yaml:1:10: version: must be 1, the only version there is",
+            ),
+            (
+                "version: \"1\"",
+                "allowlist.yaml:1:10: version: must be 1, the only version there is",
+            ),
+            ("[]", "allowlist.yaml:1:1: must be a mapping"),
+            ("text", "allowlist.yaml:1:1: must be a mapping"),
+        ],
+        |(text, expected)| {
+            assert_eq!(
+                load_one("allowlist.yaml", text).unwrap_err(),
+                expected,
+                "{text}"
+            );
+        },
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::report::{FileReport, Report};
 use super::setting::Setting;
 use super::tree::{self, Mapping, Node, Place, Value};
 
-/// A configuration file, or what stands for one that is absent.
+/// A configuration file, absent or read.
 pub struct Document<'a> {
     name: Arc<str>,
     report: &'a Report,
@@ -18,7 +18,7 @@ pub struct Document<'a> {
 
 enum Content {
     Absent,
-    /// What is wrong was reported.
+    /// An error was reported.
     Broken,
     Read(Node),
 }

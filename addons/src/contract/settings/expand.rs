@@ -1,7 +1,7 @@
 //! `${NAME}` and `${NAME:-default}` inside scalars.
 //!
-//! It happens after parsing and to each scalar alone, so what a variable holds can never become
-//! YAML.
+//! Variables are expanded after parsing, in each scalar by itself, so that their values can never
+//! become YAML.
 
 use zeroize::Zeroizing;
 
@@ -111,6 +111,8 @@ fn value(reference: &Reference<'_>, env: Env<'_>) -> Option<Zeroizing<String>> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn expanded(text: &str) -> Result<String, Vec<String>> {
@@ -130,37 +132,43 @@ mod tests {
 
     #[test]
     fn variables_and_defaults_are_expanded_once() {
-        for (text, result) in [
-            ("", ""),
-            ("$A $ {A} }", "$A $ {A} }"),
-            ("${A}", "a"),
-            ("x${A}y${A}z", "xayaz"),
-            ("${A:-b}", "a"),
-            ("${B:-b}", "b"),
-            ("${B:-}", ""),
-            ("${EMPTY}", ""),
-            ("${EMPTY:-b}", "b"),
-            ("${B:-b:-c}", "b:-c"),
-            ("${REFERENCE}", "${A}"),
-        ] {
-            assert_eq!(expanded(text).as_deref(), Ok(result), "{text}");
-        }
+        each_row(
+            [
+                ("", ""),
+                ("$A $ {A} }", "$A $ {A} }"),
+                ("${A}", "a"),
+                ("x${A}y${A}z", "xayaz"),
+                ("${A:-b}", "a"),
+                ("${B:-b}", "b"),
+                ("${B:-}", ""),
+                ("${EMPTY}", ""),
+                ("${EMPTY:-b}", "b"),
+                ("${B:-b:-c}", "b:-c"),
+                ("${REFERENCE}", "${A}"),
+            ],
+            |(text, result)| {
+                assert_eq!(expanded(text).as_deref(), Ok(result), "{text}");
+            },
+        );
     }
 
     #[test]
     fn what_is_unset_or_malformed_is_refused() {
-        for (text, word) in [
-            ("${B}", "variable B is not set"),
-            ("${A", "is written"),
-            ("${}", "is written"),
-            ("${1A}", "is written"),
-            ("${A-b}", "is written"),
-            ("${A b}", "is written"),
-            ("${B:-${A}}", "is written"),
-        ] {
-            let errors = expanded(text).unwrap_err();
-            assert!(errors[0].contains(word), "{text}: {errors:?}");
-        }
+        each_row(
+            [
+                ("${B}", "variable B is not set"),
+                ("${A", "is written"),
+                ("${}", "is written"),
+                ("${1A}", "is written"),
+                ("${A-b}", "is written"),
+                ("${A b}", "is written"),
+                ("${B:-${A}}", "is written"),
+            ],
+            |(text, word)| {
+                let errors = expanded(text).unwrap_err();
+                assert!(errors[0].contains(word), "{text}: {errors:?}");
+            },
+        );
         assert_eq!(expanded("${B}${C}").unwrap_err().len(), 2);
     }
 }

@@ -150,3 +150,79 @@ fn unknown_key(name: &str, known: &[&str]) -> String {
         _ => format!("unknown key; known here: {}", known.join(", ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::contract::settings::Files;
+    use crate::fixtures::read_files;
+
+    fn errors(proxy: &str, read: impl FnOnce(&Files<'_>)) -> Vec<String> {
+        let text = format!("version: 1\n{proxy}\n");
+        let errors = read_files(&[("proxy.yaml", &text)], read).err();
+        errors
+            .iter()
+            .flat_map(|text| text.lines().map(str::to_owned))
+            .collect()
+    }
+
+    fn port(files: &Files<'_>) {
+        files
+            .proxy
+            .fields()
+            .section("shop")
+            .count("port", super::NonZeroU32::MIN);
+    }
+
+    fn till(files: &Files<'_>) {
+        files
+            .proxy
+            .fields()
+            .section("shop")
+            .count("till", super::NonZeroU32::MIN);
+    }
+
+    #[test]
+    fn a_mapping_may_have_keys_of_several_readers() {
+        let both = |files: &Files<'_>| {
+            port(files);
+            till(files);
+        };
+        assert_eq!(errors("shop: { port: 1, till: 2 }", both), [""; 0]);
+        assert_eq!(
+            errors("shop: { prt: 1, till: 2, shelf: 3 }\nshp: {}", both),
+            [
+                "proxy.yaml:2:9: shop.prt: unknown key; did you mean port?",
+                "proxy.yaml:2:26: shop.shelf: unknown key; known here: port, till",
+                "proxy.yaml:3:1: shp: unknown key; did you mean shop?",
+            ]
+        );
+        assert_eq!(
+            errors("shop: { port: 1, till: 2 }", port),
+            ["proxy.yaml:2:18: shop.till: unknown key; known here: port"]
+        );
+    }
+
+    #[test]
+    fn an_error_that_two_readers_find_is_reported_once() {
+        let twice = |files: &Files<'_>| {
+            port(files);
+            port(files);
+        };
+        assert_eq!(
+            errors("shop: []", twice),
+            ["proxy.yaml:2:7: shop: must be a mapping"]
+        );
+        assert_eq!(
+            errors("shop: { port: 0 }", twice),
+            ["proxy.yaml:2:15: shop.port: must be a whole number from 1 to 1000000"]
+        );
+    }
+
+    #[test]
+    fn a_mapping_below_an_unknown_key_is_not_looked_into() {
+        assert_eq!(
+            errors("shelf: { a: { b: 1 } }", port),
+            ["proxy.yaml:2:1: shelf: unknown key; known here: version, shop"]
+        );
+    }
+}

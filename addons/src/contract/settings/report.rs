@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, all of it at once.
+//! The report: every error of every file, with file, line, column and key path.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::tree::Place;
 
-/// After so many errors in one file the rest is most likely their echo.
+/// Errors of one file that are kept. The rest most likely follows from these.
 const MAX_ERRORS_PER_FILE: usize = 100;
 
-/// One thing that is wrong, and where. Never holds a value from a file or the environment: it
-/// might be a secret in the wrong place.
+/// One error and its place. Never holds a value from a file or the environment: it might be a
+/// secret in the wrong place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
     /// The file's name, or the directory where that is what is wrong.
@@ -103,7 +103,7 @@ impl Report {
     }
 }
 
-/// The report, as one file speaks to it.
+/// The report for one file.
 #[derive(Clone, Copy)]
 pub struct FileReport<'a> {
     /// The file's name.
@@ -113,7 +113,7 @@ pub struct FileReport<'a> {
 }
 
 impl FileReport<'_> {
-    /// Something is wrong at a place.
+    /// Reports an error at a place.
     pub fn refuse(&self, place: Place, key: &str, message: impl Into<String>) {
         self.report.error(ConfigError {
             file: self.file.clone(),
@@ -124,17 +124,17 @@ impl FileReport<'_> {
         });
     }
 
-    /// Something is wrong with the file as a whole.
+    /// Reports an error of the file as a whole.
     pub fn refuse_file(&self, message: impl Into<String>) {
         self.refuse(Place { line: 0, column: 0 }, "", message);
     }
 
-    /// Something deserves a word.
+    /// Adds a warning about the file.
     pub fn warn(&self, message: impl fmt::Display) {
         self.report.warn(format!("{}: {message}", self.file));
     }
 
-    /// Something at a line deserves a word.
+    /// Adds a warning about a line.
     pub fn warn_at(&self, place: Place, message: impl fmt::Display) {
         let line = place.line;
         self.report.warn(format!("{}:{line}: {message}", self.file));

@@ -36,7 +36,7 @@ impl From<&Marker> for Place {
     }
 }
 
-/// A value and where it begins. It has no `Debug` on purpose: it may hold a secret.
+/// A value and its place. It has no `Debug`: it may hold a secret.
 pub struct Node {
     pub place: Place,
     pub value: Value,
@@ -108,7 +108,7 @@ pub fn key_path(path: &str, key: &str) -> String {
     }
 }
 
-/// The document is not read any further; why was reported.
+/// The document cannot be read further. An error was reported.
 pub struct Broken;
 
 /// Reads a document; `None` where it is empty.

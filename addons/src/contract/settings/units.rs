@@ -63,75 +63,92 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn durations_are_a_number_and_a_unit() {
-        for (text, millis) in [
-            ("1ms", 1),
-            ("500ms", 500),
-            ("10s", 10_000),
-            ("5m", 300_000),
-            ("24h", 86_400_000),
-            ("720h", 2_592_000_000),
-        ] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in [
-            "",
-            "s",
-            "10",
-            "0s",
-            "-1s",
-            "+1s",
-            "01s",
-            "1.5s",
-            "1 s",
-            "1S",
-            "1d",
-            "10s ",
-            "721h",
-            "99999999999999999h",
-        ] {
-            assert!(duration(text).is_err(), "{text}");
-        }
+        each_row(
+            [
+                ("1ms", 1),
+                ("500ms", 500),
+                ("10s", 10_000),
+                ("5m", 300_000),
+                ("24h", 86_400_000),
+                ("720h", 2_592_000_000),
+            ],
+            |(text, millis)| {
+                assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+            },
+        );
+        each_row(
+            [
+                "",
+                "s",
+                "10",
+                "0s",
+                "-1s",
+                "+1s",
+                "01s",
+                "1.5s",
+                "1 s",
+                "1S",
+                "1d",
+                "10s ",
+                "721h",
+                "99999999999999999h",
+            ],
+            |text| {
+                assert!(duration(text).is_err(), "{text}");
+            },
+        );
     }
 
     #[test]
     fn sizes_count_in_1024s() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("512", 512),
-            ("64KB", 65_536),
-            ("100MB", 104_857_600),
-            ("2GB", 2_147_483_648),
-        ] {
-            assert_eq!(size(text), Some(bytes), "{text}");
-        }
-        for text in [
-            "",
-            "MB",
-            "-1",
-            "1.5MB",
-            "1 MB",
-            "1mb",
-            "1TB",
-            "010",
-            "99999999999999GB",
-        ] {
-            assert_eq!(size(text), None, "{text}");
-        }
+        each_row(
+            [
+                ("0", 0),
+                ("512", 512),
+                ("64KB", 65_536),
+                ("100MB", 104_857_600),
+                ("2GB", 2_147_483_648),
+            ],
+            |(text, bytes)| {
+                assert_eq!(size(text), Some(bytes), "{text}");
+            },
+        );
+        each_row(
+            [
+                "",
+                "MB",
+                "-1",
+                "1.5MB",
+                "1 MB",
+                "1mb",
+                "1TB",
+                "010",
+                "99999999999999GB",
+            ],
+            |text| {
+                assert_eq!(size(text), None, "{text}");
+            },
+        );
     }
 
     #[test]
     fn sizes_are_shown_in_the_largest_whole_unit() {
-        for (bytes, text) in [
-            (0, "0 bytes"),
-            (1023, "1023 bytes"),
-            (8192, "8KB"),
-            (1 << 30, "1GB"),
-        ] {
-            assert_eq!(show_size(bytes), text);
-        }
+        each_row(
+            [
+                (0, "0 bytes"),
+                (1023, "1023 bytes"),
+                (8192, "8KB"),
+                (1 << 30, "1GB"),
+            ],
+            |(bytes, text)| {
+                assert_eq!(show_size(bytes), text);
+            },
+        );
     }
 }

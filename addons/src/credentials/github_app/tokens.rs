@@ -258,24 +258,29 @@ impl TokenSource for AppSource {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     #[test]
     fn a_token_that_lives_is_lent_while_the_next_one_is_minted() {
-        for (left, lent, due) in [
-            (AHEAD * 2, true, false),
-            (AHEAD / 2, true, true),
-            (Duration::ZERO, false, true),
-        ] {
-            let token = Arc::new(Token::new("app", "ghs_1", []).unwrap());
-            let mut state = State {
-                token: Some((token, OffsetDateTime::now_utc() + left)),
-                ..State::default()
-            };
-            assert_eq!((state.to_send().is_some(), state.is_due()), (lent, due));
-            state.failed = Some((Instant::now(), "why".to_owned()));
-            assert!(!state.is_due());
-            assert_eq!(state.answer().unwrap().is_ok(), lent);
-        }
+        each_row(
+            [
+                (AHEAD * 2, true, false),
+                (AHEAD / 2, true, true),
+                (Duration::ZERO, false, true),
+            ],
+            |(left, lent, due)| {
+                let token = Arc::new(Token::new("app", "ghs_1", []).unwrap());
+                let mut state = State {
+                    token: Some((token, OffsetDateTime::now_utc() + left)),
+                    ..State::default()
+                };
+                assert_eq!((state.to_send().is_some(), state.is_due()), (lent, due));
+                state.failed = Some((Instant::now(), "why".to_owned()));
+                assert!(!state.is_due());
+                assert_eq!(state.answer().unwrap().is_ok(), lent);
+            },
+        );
     }
 }

@@ -210,6 +210,8 @@ impl LoginState {
 
 #[cfg(test)]
 mod tests {
+    use testkit::each_row;
+
     use super::*;
 
     fn held(secret: &str, expires: Option<OffsetDateTime>) -> Held {
@@ -274,15 +276,18 @@ mod tests {
     #[test]
     fn a_token_that_lives_is_sent_while_it_is_refreshed_and_one_that_ran_out_is_not() {
         let now = OffsetDateTime::now_utc();
-        for (left, sent, due) in [
-            (AHEAD * 2, true, false),
-            (AHEAD / 2, true, true),
-            (Duration::ZERO, false, true),
-        ] {
-            let mut known = LoginState::default();
-            known.begin(held("token", Some(now + left)));
-            let found = (known.to_send().is_some(), known.is_due());
-            assert_eq!(found, (sent, due), "{left:?}");
-        }
+        each_row(
+            [
+                (AHEAD * 2, true, false),
+                (AHEAD / 2, true, true),
+                (Duration::ZERO, false, true),
+            ],
+            |(left, sent, due)| {
+                let mut known = LoginState::default();
+                known.begin(held("token", Some(now + left)));
+                let found = (known.to_send().is_some(), known.is_due());
+                assert_eq!(found, (sent, due), "{left:?}");
+            },
+        );
     }
 }

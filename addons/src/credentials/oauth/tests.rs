@@ -3,6 +3,7 @@
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
+use testkit::each_row;
 use time::{Duration, OffsetDateTime};
 
 use super::*;
@@ -85,108 +86,123 @@ fn each_format_is_read_refreshed_and_kept() {
 #[test]
 fn a_refresh_token_that_is_not_rotated_stays() {
     let (login, file) = (login(Provider::Gemini), parse(&files()[1].1));
-    for answer in [
-        r#"{ "access_token": "new" }"#,
-        r#"{ "access_token": "new", "refresh_token": "" }"#,
-    ] {
-        let after = login.refreshed(&file, StatusCode::OK, answer.as_bytes(), now());
-        let tokens = login.tokens(&after.ok().unwrap()).unwrap();
-        assert_eq!(tokens.refresh.unwrap().as_str(), "r");
-        assert_eq!(
-            tokens.expires, None,
-            "the old token's end is not the new one's"
-        );
-    }
+    each_row(
+        [
+            r#"{ "access_token": "new" }"#,
+            r#"{ "access_token": "new", "refresh_token": "" }"#,
+        ],
+        |answer| {
+            let after = login.refreshed(&file, StatusCode::OK, answer.as_bytes(), now());
+            let tokens = login.tokens(&after.ok().unwrap()).unwrap();
+            assert_eq!(tokens.refresh.unwrap().as_str(), "r");
+            assert_eq!(
+                tokens.expires, None,
+                "the old token's end is not the new one's"
+            );
+        },
+    );
 }
 
 #[test]
 fn each_provider_is_asked_in_its_own_encoding() {
-    for (provider, content_type, body) in [
-        (
-            Provider::Codex,
-            "application/json",
-            r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
-        ),
-        (
-            Provider::Claude,
-            "application/json",
-            r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
-        ),
-        (
-            Provider::OpenCode,
-            "application/x-www-form-urlencoded",
-            "client_id=client&grant_type=refresh%5Ftoken&refresh_token=a%2Fb%26c",
-        ),
-        (
-            Provider::Gemini,
-            "application/x-www-form-urlencoded",
-            "client_id=client&grant_type=refresh%5Ftoken&refresh_token=a%2Fb%26c",
-        ),
-    ] {
-        let request = login(provider).refresh_request("a/b&c", None).unwrap();
-        assert_eq!(request.headers()[CONTENT_TYPE], content_type);
-        assert_eq!(request.body(), body);
-        assert_eq!(request.uri().to_string(), provider.token_url().unwrap());
-    }
+    each_row(
+        [
+            (
+                Provider::Codex,
+                "application/json",
+                r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
+            ),
+            (
+                Provider::Claude,
+                "application/json",
+                r#"{"client_id":"client","grant_type":"refresh_token","refresh_token":"a/b&c"}"#,
+            ),
+            (
+                Provider::OpenCode,
+                "application/x-www-form-urlencoded",
+                "client_id=client&grant_type=refresh%5Ftoken&refresh_token=a%2Fb%26c",
+            ),
+            (
+                Provider::Gemini,
+                "application/x-www-form-urlencoded",
+                "client_id=client&grant_type=refresh%5Ftoken&refresh_token=a%2Fb%26c",
+            ),
+        ],
+        |(provider, content_type, body)| {
+            let request = login(provider).refresh_request("a/b&c", None).unwrap();
+            assert_eq!(request.headers()[CONTENT_TYPE], content_type);
+            assert_eq!(request.body(), body);
+            assert_eq!(request.uri().to_string(), provider.token_url().unwrap());
+        },
+    );
 }
 
 #[test]
 fn only_what_the_endpoint_says_of_the_login_is_for_good() {
     let (login, file) = (login(Provider::Codex), parse(&files()[0].1));
-    for (status, body, permanent) in [
-        (400, r#"{"error":"invalid_grant"}"#, true),
-        (401, r#"{"error":{"code":"refresh_token_reused"}}"#, true),
-        (400, r#"{"error":"temporarily_unavailable"}"#, false),
-        (400, r#"{"error":"refresh_token_expired"}"#, true),
-        (401, r#"{"error":"invalid_client"}"#, false),
-        (400, r#"{"error":"unsupported_grant_type"}"#, false),
-        (403, r#"{"error":"access_denied"}"#, false),
-        (403, "<html>not now</html>", false),
-        (404, r#"{"error":"not_found"}"#, false),
-        (429, r#"{"error":"slow_down"}"#, false),
-        (503, r#"{"error":"invalid_grant"}"#, false),
-        (200, r#"{"refresh_token":"SECRET"}"#, false),
-        (200, r#"{"access_token":""}"#, false),
-        (400, r#"{"error":"SECRET token r"}"#, false),
-    ] {
-        let status = StatusCode::from_u16(status).unwrap();
-        let refused = login.refreshed(&file, status, body.as_bytes(), now());
-        let refusal = refused.err().unwrap();
-        assert_eq!(refusal.permanent, permanent, "{status} {body}");
-        let says_so = refusal.why.contains("log in");
-        assert_eq!(says_so, permanent, "{}", refusal.why);
-        assert!(!refusal.why.contains("SECRET"), "{}", refusal.why);
-    }
+    each_row(
+        [
+            (400, r#"{"error":"invalid_grant"}"#, true),
+            (401, r#"{"error":{"code":"refresh_token_reused"}}"#, true),
+            (400, r#"{"error":"temporarily_unavailable"}"#, false),
+            (400, r#"{"error":"refresh_token_expired"}"#, true),
+            (401, r#"{"error":"invalid_client"}"#, false),
+            (400, r#"{"error":"unsupported_grant_type"}"#, false),
+            (403, r#"{"error":"access_denied"}"#, false),
+            (403, "<html>not now</html>", false),
+            (404, r#"{"error":"not_found"}"#, false),
+            (429, r#"{"error":"slow_down"}"#, false),
+            (503, r#"{"error":"invalid_grant"}"#, false),
+            (200, r#"{"refresh_token":"SECRET"}"#, false),
+            (200, r#"{"access_token":""}"#, false),
+            (400, r#"{"error":"SECRET token r"}"#, false),
+        ],
+        |(status, body, permanent)| {
+            let status = StatusCode::from_u16(status).unwrap();
+            let refused = login.refreshed(&file, status, body.as_bytes(), now());
+            let refusal = refused.err().unwrap();
+            assert_eq!(refusal.permanent, permanent, "{status} {body}");
+            let says_so = refusal.why.contains("log in");
+            assert_eq!(says_so, permanent, "{}", refusal.why);
+            assert!(!refusal.why.contains("SECRET"), "{}", refusal.why);
+        },
+    );
 }
 
 #[test]
 fn a_file_that_is_no_login_says_so_and_is_not_quoted() {
-    for (provider, text) in [
-        (Provider::Codex, r#"{"OPENAI_API_KEY":"sk-secret"}"#),
-        (Provider::Codex, r#"{"tokens":{"access_token":""}}"#),
-        (Provider::OpenCode, r#"{"anthropic":{"access":"secret"}}"#),
-        (Provider::Gemini, r#"["secret"]"#),
-    ] {
-        let file = TokenFile::parse(text.as_bytes()).unwrap();
-        let why = login(provider).tokens(&file).err().unwrap();
-        assert!(why.contains("log in") && !why.contains("secret"), "{why}");
-    }
+    each_row(
+        [
+            (Provider::Codex, r#"{"OPENAI_API_KEY":"sk-secret"}"#),
+            (Provider::Codex, r#"{"tokens":{"access_token":""}}"#),
+            (Provider::OpenCode, r#"{"anthropic":{"access":"secret"}}"#),
+            (Provider::Gemini, r#"["secret"]"#),
+        ],
+        |(provider, text)| {
+            let file = TokenFile::parse(text.as_bytes()).unwrap();
+            let why = login(provider).tokens(&file).err().unwrap();
+            assert!(why.contains("log in") && !why.contains("secret"), "{why}");
+        },
+    );
     let why = TokenFile::parse(b"{\"secret").err().unwrap();
     assert_eq!(why, "it is not JSON, in line 1");
 }
 
 #[test]
 fn a_token_url_is_https_a_name_and_a_path() {
-    for wrong in [
-        "http://a.example/token",
-        "https://",
-        "a.example/token",
-        "https://10.0.0.1/token",
-        "https://a.example/token?x=1",
-        "https://u@a.example/token",
-    ] {
-        assert!(TokenUrl::parse(wrong).is_err(), "{wrong}");
-    }
+    each_row(
+        [
+            "http://a.example/token",
+            "https://",
+            "a.example/token",
+            "https://10.0.0.1/token",
+            "https://a.example/token?x=1",
+            "https://u@a.example/token",
+        ],
+        |wrong| {
+            assert!(TokenUrl::parse(wrong).is_err(), "{wrong}");
+        },
+    );
     let url = TokenUrl::parse("https://A.example:8443/token").unwrap();
     assert_eq!(url.host(), (Host::parse("a.example").unwrap(), 8443));
 }
@@ -210,7 +226,7 @@ fn gemini_is_told_of_its_placeholder_where_it_asks_at_its_start() {
 
 #[test]
 fn a_placeholder_file_is_read_as_a_login_of_its_provider_with_the_real_account() {
-    for provider in Provider::ALL {
+    each_row(Provider::ALL, |provider| {
         let file = provider.placeholder_file("login", "openai", Some("acct-77"));
         let login = login(provider);
         let tokens = login.tokens(&parse(&file)).unwrap();
@@ -222,7 +238,7 @@ fn a_placeholder_file_is_read_as_a_login_of_its_provider_with_the_real_account()
         assert_eq!(tokens.account.is_some(), has_account);
         assert!(!has_account || tokens.account.as_deref() == Some("acct-77"));
         assert_eq!(Provider::named(provider.as_str()), Some(provider));
-    }
+    });
 }
 
 #[test]
@@ -230,12 +246,12 @@ fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
     let codex = login(Provider::Codex);
     let answer = codex.answer(placeholders::Question::Tokens, "codex", Some("acct-77"));
     let answer: Value = serde_json::from_slice(&answer).unwrap();
-    for key in ["access_token", "id_token"] {
+    each_row(["access_token", "id_token"], |key| {
         // Without a field of its own the account is that of the claims.
         let file = json!({ "tokens": { "access_token": answer[key] } });
         let tokens = codex.tokens(&parse(&file)).unwrap();
         assert_eq!(tokens.account.as_deref(), Some("acct-77"), "{key}");
-    }
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
 use http::HeaderValue;
 use proptest::prelude::*;
+use testkit::each_row;
 
 use super::*;
 use crate::contract::{Container, Scheme};
@@ -122,38 +123,41 @@ fn an_echo_over_plain_http_or_to_another_port_is_scrubbed_too() {
 #[test]
 fn a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
     let ok = StatusCode::OK;
-    for (status, fields, kept) in [
-        (ok, &[("content-length", "2")][..], true),
-        (
-            ok,
-            &[("content-length", "2"), ("content-encoding", "gzip")],
-            false,
-        ),
-        (ok, &[("content-length", "2000")], false),
-        (ok, &[], false),
-        (StatusCode::NO_CONTENT, &[], true),
-        (
-            StatusCode::NOT_MODIFIED,
-            &[("content-encoding", "gzip")],
-            true,
-        ),
-    ] {
-        let (addon, mut flow) = guarded(key("k", SECRET));
-        let mut response = Response::new(status, headers(fields));
-        assert_eq!(code(addon.response(&mut flow, &mut response)), None);
-        let mut filters = response.take_filters();
-        let [filter] = filters.as_mut_slice() else {
-            panic!("{status} {fields:?}: {} filters", filters.len());
-        };
-        let keeps = (filter.keeps_length(), filter.reads_content());
-        assert_eq!(keeps, (kept, !kept), "{status} {fields:?}");
-        // Over HTTP/2 trailers may follow whatever there was before.
-        let mut trailers = headers(&[("x-sum", SECRET)]);
-        filter
-            .end(&mut BodyOut::default(), Some(&mut trailers))
-            .unwrap();
-        assert_eq!(trailers["x-sum"], "[REDACTED:k]", "{status} {fields:?}");
-    }
+    each_row(
+        [
+            (ok, &[("content-length", "2")][..], true),
+            (
+                ok,
+                &[("content-length", "2"), ("content-encoding", "gzip")],
+                false,
+            ),
+            (ok, &[("content-length", "2000")], false),
+            (ok, &[], false),
+            (StatusCode::NO_CONTENT, &[], true),
+            (
+                StatusCode::NOT_MODIFIED,
+                &[("content-encoding", "gzip")],
+                true,
+            ),
+        ],
+        |(status, fields, kept)| {
+            let (addon, mut flow) = guarded(key("k", SECRET));
+            let mut response = Response::new(status, headers(fields));
+            assert_eq!(code(addon.response(&mut flow, &mut response)), None);
+            let mut filters = response.take_filters();
+            let [filter] = filters.as_mut_slice() else {
+                panic!("{status} {fields:?}: {} filters", filters.len());
+            };
+            let keeps = (filter.keeps_length(), filter.reads_content());
+            assert_eq!(keeps, (kept, !kept), "{status} {fields:?}");
+            // Over HTTP/2 trailers may follow whatever there was before.
+            let mut trailers = headers(&[("x-sum", SECRET)]);
+            filter
+                .end(&mut BodyOut::default(), Some(&mut trailers))
+                .unwrap();
+            assert_eq!(trailers["x-sum"], "[REDACTED:k]", "{status} {fields:?}");
+        },
+    );
 }
 
 #[test]
@@ -189,20 +193,23 @@ fn every_message_of_a_websocket_is_scrubbed_as_a_body_of_its_own() {
         panic!("{} filters", filters.len());
     };
     let (half, rest) = SECRET.split_at(5);
-    for (chunks, clean) in [
-        (vec!["<", SECRET, ">"], "<[REDACTED:k]>"),
-        (vec![half, rest], "[REDACTED:k]"),
-        (vec![half], half),
-        (vec![rest], rest),
-    ] {
-        let (mut filter, mut out) = (filter(), BodyOut::default());
-        for chunk in chunks {
-            filter.chunk(chunk.into(), &mut out).unwrap();
-        }
-        filter.end(&mut out, None).unwrap();
-        let passed: Vec<u8> = out.drain().flatten().collect();
-        assert_eq!(String::from_utf8(passed).unwrap(), clean);
-    }
+    each_row(
+        [
+            (vec!["<", SECRET, ">"], "<[REDACTED:k]>"),
+            (vec![half, rest], "[REDACTED:k]"),
+            (vec![half], half),
+            (vec![rest], rest),
+        ],
+        |(chunks, clean)| {
+            let (mut filter, mut out) = (filter(), BodyOut::default());
+            for chunk in chunks {
+                filter.chunk(chunk.into(), &mut out).unwrap();
+            }
+            filter.end(&mut out, None).unwrap();
+            let passed: Vec<u8> = out.drain().flatten().collect();
+            assert_eq!(String::from_utf8(passed).unwrap(), clean);
+        },
+    );
     let mut answered = Response::new(StatusCode::OK, HeaderMap::new());
     assert_eq!(code(addon.response(&mut flow, &mut answered)), None);
     assert!(answered.take_message_filters().is_empty());

@@ -6,6 +6,7 @@ use std::thread;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use testkit::each_row;
 
 use super::*;
 use crate::contract::{Container, Scheme};
@@ -78,10 +79,13 @@ fn a_secret_goes_to_its_own_host_and_port_over_tls_and_nowhere_else() {
     let mut port = flow();
     port.port = 8443;
     assert!(!sends_key(key("k", SECRET), &mut port, "/"));
-    for host in ["example.com", "x.api.example.com", "api.example.org"] {
-        let mut other = flow_of(&container("web"), Kind::Http, host);
-        assert!(!sends_key(key("k", SECRET), &mut other, "/"), "{host}");
-    }
+    each_row(
+        ["example.com", "x.api.example.com", "api.example.org"],
+        |host| {
+            let mut other = flow_of(&container("web"), Kind::Http, host);
+            assert!(!sends_key(key("k", SECRET), &mut other, "/"), "{host}");
+        },
+    );
 }
 
 #[test]
@@ -101,27 +105,30 @@ fn an_entry_may_be_for_some_repositories_only() {
         ..key("k", SECRET)
     };
     // The container has acme/web.
-    for (repo, path, sends) in [
-        ("acme/web", "/acme/web", true),
-        ("acme/web", "/Acme/Web.git/info/refs", true),
-        ("acme/web", "/repos/acme/web/pulls", true),
-        ("acme/web", "/acme/website", false),
-        ("acme/web", "/acme/other", false),
-        ("acme/web", "/user", false),
-        ("acme/web", "/acme/web/../../evil/x", false),
-        ("acme/other", "/acme/other", false),
-    ] {
-        assert_eq!(
-            sends_key(only(repo), &mut flow(), path),
-            sends,
-            "{repo} {path}"
-        );
-    }
+    each_row(
+        [
+            ("acme/web", "/acme/web", true),
+            ("acme/web", "/Acme/Web.git/info/refs", true),
+            ("acme/web", "/repos/acme/web/pulls", true),
+            ("acme/web", "/acme/website", false),
+            ("acme/web", "/acme/other", false),
+            ("acme/web", "/user", false),
+            ("acme/web", "/acme/web/../../evil/x", false),
+            ("acme/other", "/acme/other", false),
+        ],
+        |(repo, path, sends)| {
+            assert_eq!(
+                sends_key(only(repo), &mut flow(), path),
+                sends,
+                "{repo} {path}"
+            );
+        },
+    );
 }
 
 #[test]
 fn a_clients_own_key_never_leaves_in_any_spelling() {
-    for scheme in [Scheme::Https, Scheme::Http] {
+    each_row([Scheme::Https, Scheme::Http], |scheme| {
         let mut flow = flow();
         flow.scheme = scheme;
         let brought = [
@@ -160,7 +167,7 @@ fn a_clients_own_key_never_leaves_in_any_spelling() {
             left.get_all("x-key").iter().count(),
             usize::from(scheme == Scheme::Https)
         );
-    }
+    });
 }
 
 #[test]
@@ -174,29 +181,32 @@ fn the_first_of_two_entries_for_a_request_counts() {
 
 #[test]
 fn a_secret_that_cannot_be_used_denies_and_is_not_shown() {
-    for (secret, why) in [
-        (
-            Ok("sk-secret\r\nx: y".to_owned()),
-            "bytes that no header may hold",
-        ),
-        (
-            Ok("sk-secret\0".to_owned()),
-            "bytes that no header may hold",
-        ),
-        (Ok("  \n".to_owned()), "it is empty"),
-        (Ok("s".repeat(20_000)), "longer than"),
-        (Err("no such file".to_owned()), "no such file"),
-    ] {
-        let source = Arc::new(Source(Mutex::new(secret)));
-        let field = HeaderName::from_static("x-key");
-        let kind = CredentialKind::SetHeaders(vec![(field, source)]);
-        let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
-        let denial = verdict(addon.request(&mut flow(), &mut request("/", &[]))).unwrap_err();
-        assert_eq!(denial.code(), Code::CredentialUnavailable);
-        assert_eq!(denial.sentence(), "Credential unavailable: k");
-        assert!(denial.edit().unwrap().contains(why), "{:?}", denial.edit());
-        assert!(!denial.edit().unwrap().contains("sk-secret"));
-    }
+    each_row(
+        [
+            (
+                Ok("sk-secret\r\nx: y".to_owned()),
+                "bytes that no header may hold",
+            ),
+            (
+                Ok("sk-secret\0".to_owned()),
+                "bytes that no header may hold",
+            ),
+            (Ok("  \n".to_owned()), "it is empty"),
+            (Ok("s".repeat(20_000)), "longer than"),
+            (Err("no such file".to_owned()), "no such file"),
+        ],
+        |(secret, why)| {
+            let source = Arc::new(Source(Mutex::new(secret)));
+            let field = HeaderName::from_static("x-key");
+            let kind = CredentialKind::SetHeaders(vec![(field, source)]);
+            let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
+            let denial = verdict(addon.request(&mut flow(), &mut request("/", &[]))).unwrap_err();
+            assert_eq!(denial.code(), Code::CredentialUnavailable);
+            assert_eq!(denial.sentence(), "Credential unavailable: k");
+            assert!(denial.edit().unwrap().contains(why), "{:?}", denial.edit());
+            assert!(!denial.edit().unwrap().contains("sk-secret"));
+        },
+    );
 }
 
 #[test]

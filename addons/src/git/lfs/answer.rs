@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Reachable, as_its_client_shows, tokens};
 use crate::contract::{
     Authority, BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Host, Response,
+    Stage, names,
 };
 
 /// Where actions stand; the second is an older spelling.
@@ -31,7 +32,7 @@ pub(super) struct JudgeAnswer {
 
 impl BodyJudge<Response> for JudgeAnswer {
     fn addon(&self) -> &'static str {
-        "git"
+        names::GIT
     }
 
     fn for_client(&self, denial: Denial) -> Denial {
@@ -69,7 +70,7 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
         return denial;
     }
     let sentence = format!("{host} answered an LFS batch with what cannot be read");
-    Denial::new(Code::UpstreamUnreachable, sentence).with("step", "response")
+    Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
 }
 
 /// Removes what leads where the container may not go, and swaps tokens for placeholders.

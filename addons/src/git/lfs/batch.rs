@@ -4,7 +4,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{as_its_client_shows, too_large};
-use crate::contract::{BodyJudge, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict};
+use crate::contract::{
+    BodyJudge, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict, names,
+};
 
 /// What a batch call is held to.
 pub(in crate::git) struct BatchRules {
@@ -49,7 +51,7 @@ struct Object {
 
 impl BodyJudge<Request> for JudgeBatch {
     fn addon(&self) -> &'static str {
-        "git"
+        names::GIT
     }
 
     fn for_client(&self, denial: Denial) -> Denial {

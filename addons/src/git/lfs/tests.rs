@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
+use testkit::each_row;
 
 use super::super::tests::git;
 use super::super::tests::settings;
@@ -46,23 +47,26 @@ fn uploads_are_held_to_the_limit_and_downloads_are_not() {
     let git = git(settings());
     let upload =
         |size: Value| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] });
-    for (body, denied) in [
-        (download(), None),
-        (upload(1000.into()), None),
-        (upload(1001.into()), Some(Code::PushTooLarge)),
-        (upload("1".into()), Some(Code::MalformedRequest)),
-        (
-            json!({ "operation": "other" }),
-            Some(Code::MalformedRequest),
-        ),
-        (json!([]), Some(Code::MalformedRequest)),
-    ] {
-        let sent = batch(&git, &container("web"), "acme/web", &body).1;
-        match denied {
-            None => assert_eq!(sent.unwrap(), body),
-            Some(code) => assert_eq!(sent.unwrap_err().code(), code, "{body}"),
-        }
-    }
+    each_row(
+        [
+            (download(), None),
+            (upload(1000.into()), None),
+            (upload(1001.into()), Some(Code::PushTooLarge)),
+            (upload("1".into()), Some(Code::MalformedRequest)),
+            (
+                json!({ "operation": "other" }),
+                Some(Code::MalformedRequest),
+            ),
+            (json!([]), Some(Code::MalformedRequest)),
+        ],
+        |(body, denied)| {
+            let sent = batch(&git, &container("web"), "acme/web", &body).1;
+            match denied {
+                None => assert_eq!(sent.unwrap(), body),
+                Some(code) => assert_eq!(sent.unwrap_err().code(), code, "{body}"),
+            }
+        },
+    );
 }
 
 #[test]
@@ -125,26 +129,29 @@ fn tokens_are_never_seen_and_their_placeholders_work_once_where_they_are_for() {
     assert_eq!(placeholder.len(), "up-placeholder-".len() + 32);
 
     let stranger = crate::fixtures::container("other");
-    for (asking, host, redeemed) in [
-        (&container, "other.example.com", false),
-        (&stranger, "files.example.com", false),
-        (&container, "files.example.com", true),
-        (&container, "files.example.com", false),
-    ] {
-        let mut flow = flow_of(asking, Kind::Http, host);
-        let mut request = request("/ab", &[("authorization", placeholder), ("accept", "*/*")]);
-        verdict(git.request(&mut flow, &mut request)).unwrap();
-        let sent = if redeemed {
-            "RemoteAuth secret"
-        } else {
-            placeholder
-        };
-        assert_eq!(
-            request.headers,
-            headers(&[("authorization", sent), ("accept", "*/*")])
-        );
-        assert_eq!(flow.record.credential.is_some(), redeemed);
-    }
+    each_row(
+        [
+            (&container, "other.example.com", false),
+            (&stranger, "files.example.com", false),
+            (&container, "files.example.com", true),
+            (&container, "files.example.com", false),
+        ],
+        |(asking, host, redeemed)| {
+            let mut flow = flow_of(asking, Kind::Http, host);
+            let mut request = request("/ab", &[("authorization", placeholder), ("accept", "*/*")]);
+            verdict(git.request(&mut flow, &mut request)).unwrap();
+            let sent = if redeemed {
+                "RemoteAuth secret"
+            } else {
+                placeholder
+            };
+            assert_eq!(
+                request.headers,
+                headers(&[("authorization", sent), ("accept", "*/*")])
+            );
+            assert_eq!(flow.record.credential.is_some(), redeemed);
+        },
+    );
 }
 
 #[test]
@@ -164,18 +171,21 @@ fn a_denial_says_why_where_its_client_looks() {
         |size| json!({ "operation": "upload", "objects": [{ "oid": "ab", "size": size }] }),
     );
     let limit = "Push size exceeds limit: a file of 2 KB, where at most 1000 B may be sent";
-    for (repo, body, message) in [
-        ("acme/other", download(), "Repo not authorized"),
-        ("acme/web", batch_of(2048), limit),
-        (
-            "acme/web",
-            json!({ "operation": "other" }),
-            "Malformed request: an LFS batch is an upload or a download",
-        ),
-    ] {
-        let denial = batch(&git, &web, repo, &body).1.unwrap_err();
-        assert_eq!(denial.to_json()["message"], message);
-    }
+    each_row(
+        [
+            ("acme/other", download(), "Repo not authorized"),
+            ("acme/web", batch_of(2048), limit),
+            (
+                "acme/web",
+                json!({ "operation": "other" }),
+                "Malformed request: an LFS batch is an upload or a download",
+            ),
+        ],
+        |(repo, body, message)| {
+            let denial = batch(&git, &web, repo, &body).1.unwrap_err();
+            assert_eq!(denial.to_json()["message"], message);
+        },
+    );
 }
 
 #[test]
@@ -190,17 +200,20 @@ fn what_a_lease_keeps_of_tokens_is_bounded() {
     let shown = answered(&git, &mut flow, &json!({ "objects": objects }));
     let field = |at: usize| &shown["objects"][at]["actions"]["download"]["header"]["Authorization"];
     assert!(field(0).is_null(), "one that is too long is left out");
-    for (at, redeemed) in [(1, false), (100, false), (200, true), (400, true)] {
-        let placeholder = field(at).as_str().unwrap();
-        let mut flow = flow_of(&container, Kind::Http, "files.example.com");
-        let mut request = request("/ab", &[("authorization", placeholder)]);
-        verdict(git.request(&mut flow, &mut request)).unwrap();
-        assert_eq!(
-            request.headers["authorization"] != placeholder,
-            redeemed,
-            "{at}"
-        );
-    }
+    each_row(
+        [(1, false), (100, false), (200, true), (400, true)],
+        |(at, redeemed)| {
+            let placeholder = field(at).as_str().unwrap();
+            let mut flow = flow_of(&container, Kind::Http, "files.example.com");
+            let mut request = request("/ab", &[("authorization", placeholder)]);
+            verdict(git.request(&mut flow, &mut request)).unwrap();
+            assert_eq!(
+                request.headers["authorization"] != placeholder,
+                redeemed,
+                "{at}"
+            );
+        },
+    );
 }
 
 #[test]
@@ -217,17 +230,20 @@ fn what_is_sent_of_a_batch_is_what_was_understood() {
     verdict.unwrap();
     let understood = r#"{"operation":"download","transfers":["basic"],"ref":{"name":"refs/heads/a"},"objects":[{"oid":"ab","size":1}]}"#;
     assert_eq!(String::from_utf8(sent).unwrap(), understood);
-    for twice in [
-        r#"{"operation":"download","operation":"upload"}"#,
-        r#"{"operation":"upload","objects":[{"size":1,"size":9999}]}"#,
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
-        let mut call = request("/acme/web/info/lfs/objects/batch", &[]);
-        call.method = Method::POST;
-        git.request(&mut flow, &mut call).ready().unwrap().unwrap();
-        let denial = send_body(&mut flow, &mut call, &[twice.as_bytes()])
-            .1
-            .unwrap_err();
-        assert_eq!(denial.code(), Code::MalformedRequest, "{twice}");
-    }
+    each_row(
+        [
+            r#"{"operation":"download","operation":"upload"}"#,
+            r#"{"operation":"upload","objects":[{"size":1,"size":9999}]}"#,
+        ],
+        |twice| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let mut call = request("/acme/web/info/lfs/objects/batch", &[]);
+            call.method = Method::POST;
+            git.request(&mut flow, &mut call).ready().unwrap().unwrap();
+            let denial = send_body(&mut flow, &mut call, &[twice.as_bytes()])
+                .1
+                .unwrap_err();
+            assert_eq!(denial.code(), Code::MalformedRequest, "{twice}");
+        },
+    );
 }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use testkit::each_row;
 
 use super::*;
 use crate::contract::Kind;
@@ -65,55 +66,58 @@ fn a_probe_passes_and_nothing_may_follow_it() {
 #[test]
 fn each_ref_is_judged() {
     use Code::*;
-    for (new, name, user, bot_mode) in [
-        (ID, "refs/heads/main", None, Some(BotBranchRestricted)),
-        (ID, "refs/heads/sandbox/a", None, None),
-        (ID, "refs/heads/sandboxed", None, Some(BotBranchRestricted)),
-        (ID, "refs/tags/v1", None, Some(BotBranchRestricted)),
-        (ID, "refs/tags/sandbox/a", None, Some(BotBranchRestricted)),
-        (ID, "refs/notes/commits", None, Some(BotBranchRestricted)),
-        (ID, "HEAD", Some(WriteNotAllowed), Some(BotBranchRestricted)),
-        (
-            ID,
-            "refs/for/main",
-            Some(WriteNotAllowed),
-            Some(BotBranchRestricted),
-        ),
-        (
-            ID,
-            "refs/replace/0123",
-            Some(WriteNotAllowed),
-            Some(BotBranchRestricted),
-        ),
-        (
-            ID,
-            "refs/heads/sandbox/../main",
-            Some(MalformedRequest),
-            Some(MalformedRequest),
-        ),
-        (
-            ID,
-            "refs/heads/sandbox/",
-            Some(MalformedRequest),
-            Some(MalformedRequest),
-        ),
-        (
-            ZERO,
-            "refs/heads/sandbox/a",
-            Some(BranchDeletionBlocked),
-            Some(BranchDeletionBlocked),
-        ),
-        (
-            ZERO,
-            "refs/tags/v1",
-            Some(BranchDeletionBlocked),
-            Some(BranchDeletionBlocked),
-        ),
-    ] {
-        let body = commands(&[(ID, "refs/heads/sandbox/first"), (new, name)]);
-        assert_eq!(denied(rules(), &body), user, "{name} as a user");
-        assert_eq!(denied(bot(), &body), bot_mode, "{name} as a bot");
-    }
+    each_row(
+        [
+            (ID, "refs/heads/main", None, Some(BotBranchRestricted)),
+            (ID, "refs/heads/sandbox/a", None, None),
+            (ID, "refs/heads/sandboxed", None, Some(BotBranchRestricted)),
+            (ID, "refs/tags/v1", None, Some(BotBranchRestricted)),
+            (ID, "refs/tags/sandbox/a", None, Some(BotBranchRestricted)),
+            (ID, "refs/notes/commits", None, Some(BotBranchRestricted)),
+            (ID, "HEAD", Some(WriteNotAllowed), Some(BotBranchRestricted)),
+            (
+                ID,
+                "refs/for/main",
+                Some(WriteNotAllowed),
+                Some(BotBranchRestricted),
+            ),
+            (
+                ID,
+                "refs/replace/0123",
+                Some(WriteNotAllowed),
+                Some(BotBranchRestricted),
+            ),
+            (
+                ID,
+                "refs/heads/sandbox/../main",
+                Some(MalformedRequest),
+                Some(MalformedRequest),
+            ),
+            (
+                ID,
+                "refs/heads/sandbox/",
+                Some(MalformedRequest),
+                Some(MalformedRequest),
+            ),
+            (
+                ZERO,
+                "refs/heads/sandbox/a",
+                Some(BranchDeletionBlocked),
+                Some(BranchDeletionBlocked),
+            ),
+            (
+                ZERO,
+                "refs/tags/v1",
+                Some(BranchDeletionBlocked),
+                Some(BranchDeletionBlocked),
+            ),
+        ],
+        |(new, name, user, bot_mode)| {
+            let body = commands(&[(ID, "refs/heads/sandbox/first"), (new, name)]);
+            assert_eq!(denied(rules(), &body), user, "{name} as a user");
+            assert_eq!(denied(bot(), &body), bot_mode, "{name} as a bot");
+        },
+    );
 }
 
 #[test]
@@ -153,10 +157,10 @@ fn a_denial_is_reported_for_every_ref_or_by_its_status_alone() {
     let answer = denial.answer().unwrap();
     assert_eq!(answer.drain_bytes, 500 << 20);
     let text = String::from_utf8_lossy(&answer.body);
-    for name in ["a", "b"] {
+    each_row(["a", "b"], |name| {
         let line = format!("ng refs/heads/{name} Branch deletion blocked: refs/heads/b");
         assert!(text.contains(&line), "{text}");
-    }
+    });
     let plain = PushRules {
         report: false,
         ..rules()
@@ -200,10 +204,10 @@ fn a_list_that_never_ends_is_refused() {
     let many = line.repeat((1 << 20) / line.len() + 1);
     let code = denied(rules(), many.as_bytes());
     assert_eq!(code, Some(Code::BodyTooLargeToInspect));
-    for cut in ["", "0", "0085", &line[..100], &line] {
+    each_row(["", "0", "0085", &line[..100], &line], |cut| {
         let code = denied(rules(), cut.as_bytes());
         assert_eq!(code, Some(Code::MalformedRequest), "{cut}");
-    }
+    });
 }
 
 /// Bodies that are nearly pushes: those are the ones that find the borders.
@@ -290,11 +294,14 @@ fn after_many_commands_a_pack_that_becomes_too_large_is_denied_without_a_report(
         .map(|number| format!("refs/heads/{number:020}"))
         .collect();
     let many: Vec<_> = many.iter().map(|name| (ID, name.as_str())).collect();
-    for (head, reported) in [(few, true), (commands(&many), false)] {
-        let limit = head.len() as u64 + 10;
-        let limited = PushRules { limit, ..rules() };
-        let denial = send(limited, &[&head, &[0; 11]]).1.unwrap_err();
-        assert_eq!(denial.code(), Code::PushTooLarge);
-        assert_eq!(denial.answer().is_some(), reported, "{} bytes", head.len());
-    }
+    each_row(
+        [(few, true), (commands(&many), false)],
+        |(head, reported)| {
+            let limit = head.len() as u64 + 10;
+            let limited = PushRules { limit, ..rules() };
+            let denial = send(limited, &[&head, &[0; 11]]).1.unwrap_err();
+            assert_eq!(denial.code(), Code::PushTooLarge);
+            assert_eq!(denial.answer().is_some(), reported, "{} bytes", head.len());
+        },
+    );
 }

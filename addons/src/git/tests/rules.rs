@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use http::Method;
+use testkit::each_row;
 
 use super::*;
 use crate::contract::{Kind, Repo};
@@ -21,39 +22,42 @@ fn code(settings: GitSettings, host: &str, method: &str, target: &str) -> Option
 #[test]
 fn only_the_containers_repositories_are_reached_reads_included() {
     let foreign = Some(Code::RepoNotAuthorized);
-    for (method, target, denied) in [
-        (
-            "GET",
-            "/acme/web.git/info/refs?service=git-upload-pack",
-            None,
-        ),
-        ("GET", "/ACME/Web/info/refs?service=git-upload-pack", None),
-        ("POST", "/acme/web.git/git-upload-pack", None),
-        ("POST", "/acme/web/git-receive-pack", None),
-        ("GET", "/acme/web/releases/download/v1/a.tgz", None),
-        (
-            "GET",
-            "/acme/other.git/info/refs?service=git-upload-pack",
-            foreign,
-        ),
-        ("POST", "/acme/other.git/git-upload-pack", foreign),
-        ("POST", "/acme/webs/git-receive-pack", foreign),
-        ("GET", "/acme/web/inner.git/info/refs", foreign),
-        ("PUT", "/acme/other/objects/a", foreign),
-        ("GET", "/acme", foreign),
-        ("GET", "/", foreign),
-        ("GET", "/search?q=acme/web", foreign),
-        ("PUT", "/acme/web/objects/a", Some(Code::WriteNotAllowed)),
-        ("GET", "/acme/web/../other", Some(Code::MalformedRequest)),
-        (
-            "GET",
-            "/acme/web%2f..%2fother",
-            Some(Code::MalformedRequest),
-        ),
-    ] {
-        let found = code(settings(), "github.com", method, target);
-        assert_eq!(found, denied, "{method} {target}");
-    }
+    each_row(
+        [
+            (
+                "GET",
+                "/acme/web.git/info/refs?service=git-upload-pack",
+                None,
+            ),
+            ("GET", "/ACME/Web/info/refs?service=git-upload-pack", None),
+            ("POST", "/acme/web.git/git-upload-pack", None),
+            ("POST", "/acme/web/git-receive-pack", None),
+            ("GET", "/acme/web/releases/download/v1/a.tgz", None),
+            (
+                "GET",
+                "/acme/other.git/info/refs?service=git-upload-pack",
+                foreign,
+            ),
+            ("POST", "/acme/other.git/git-upload-pack", foreign),
+            ("POST", "/acme/webs/git-receive-pack", foreign),
+            ("GET", "/acme/web/inner.git/info/refs", foreign),
+            ("PUT", "/acme/other/objects/a", foreign),
+            ("GET", "/acme", foreign),
+            ("GET", "/", foreign),
+            ("GET", "/search?q=acme/web", foreign),
+            ("PUT", "/acme/web/objects/a", Some(Code::WriteNotAllowed)),
+            ("GET", "/acme/web/../other", Some(Code::MalformedRequest)),
+            (
+                "GET",
+                "/acme/web%2f..%2fother",
+                Some(Code::MalformedRequest),
+            ),
+        ],
+        |(method, target, denied)| {
+            let found = code(settings(), "github.com", method, target);
+            assert_eq!(found, denied, "{method} {target}");
+        },
+    );
     let elsewhere = code(settings(), "git.example.com", "GET", "/acme/other");
     assert_eq!(elsewhere, None);
 }
@@ -76,34 +80,37 @@ fn public_reads_pass_without_any_credential_and_nothing_else_does() {
         public_reads: true,
         ..settings()
     };
-    for (method, target, passes) in [
-        ("GET", "/acme/other/info/refs?service=git-upload-pack", true),
-        ("POST", "/acme/other.git/git-upload-pack", true),
-        ("GET", "/acme/other/archive/main.tar.gz", true),
-        (
-            "GET",
-            "/acme/other/info/refs?service=git-receive-pack",
-            false,
-        ),
-        ("POST", "/acme/other/git-receive-pack", false),
-        ("POST", "/acme/other/info/lfs/locks", false),
-        ("GET", "/search", false),
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
-        let mut request = request(target, &[]);
-        request.method = method.parse().unwrap();
-        request.headers = headers(&[
-            ("authorization", "Basic eDp5"),
-            ("cookie", "a=b"),
-            ("accept", "*/*"),
-        ]);
-        let verdict = judged(public(), &mut flow, &mut request);
-        assert_eq!(verdict.is_ok(), passes, "{method} {target}");
-        assert_eq!(flow.slots.find::<Anonymous>().is_some(), passes);
-        if passes {
-            assert_eq!(request.headers, headers(&[("accept", "*/*")]));
-        }
-    }
+    each_row(
+        [
+            ("GET", "/acme/other/info/refs?service=git-upload-pack", true),
+            ("POST", "/acme/other.git/git-upload-pack", true),
+            ("GET", "/acme/other/archive/main.tar.gz", true),
+            (
+                "GET",
+                "/acme/other/info/refs?service=git-receive-pack",
+                false,
+            ),
+            ("POST", "/acme/other/git-receive-pack", false),
+            ("POST", "/acme/other/info/lfs/locks", false),
+            ("GET", "/search", false),
+        ],
+        |(method, target, passes)| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let mut request = request(target, &[]);
+            request.method = method.parse().unwrap();
+            request.headers = headers(&[
+                ("authorization", "Basic eDp5"),
+                ("cookie", "a=b"),
+                ("accept", "*/*"),
+            ]);
+            let verdict = judged(public(), &mut flow, &mut request);
+            assert_eq!(verdict.is_ok(), passes, "{method} {target}");
+            assert_eq!(flow.slots.find::<Anonymous>().is_some(), passes);
+            if passes {
+                assert_eq!(request.headers, headers(&[("accept", "*/*")]));
+            }
+        },
+    );
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut own = request("/acme/web", &[("authorization", "Basic eDp5")]);
     judged(public(), &mut flow, &mut own).unwrap();
@@ -113,18 +120,21 @@ fn public_reads_pass_without_any_credential_and_nothing_else_does() {
 
 #[test]
 fn a_compressed_push_is_refused_and_a_compressed_fetch_is_not() {
-    for (path, encoding, denied) in [
-        ("/acme/web/git-receive-pack", "gzip", true),
-        ("/acme/web/git-receive-pack", "identity", false),
-        ("/acme/web/git-upload-pack", "gzip", false),
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
-        let mut request = request(path, &[("content-encoding", encoding)]);
-        request.method = Method::POST;
-        let verdict = judged(settings(), &mut flow, &mut request);
-        let code = verdict.err().map(|denial| denial.code());
-        assert_eq!(code, denied.then_some(Code::UnsupportedEncoding));
-    }
+    each_row(
+        [
+            ("/acme/web/git-receive-pack", "gzip", true),
+            ("/acme/web/git-receive-pack", "identity", false),
+            ("/acme/web/git-upload-pack", "gzip", false),
+        ],
+        |(path, encoding, denied)| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let mut request = request(path, &[("content-encoding", encoding)]);
+            request.method = Method::POST;
+            let verdict = judged(settings(), &mut flow, &mut request);
+            let code = verdict.err().map(|denial| denial.code());
+            assert_eq!(code, denied.then_some(Code::UnsupportedEncoding));
+        },
+    );
 }
 
 #[test]
@@ -136,85 +146,97 @@ fn a_repository_may_have_a_limit_of_its_own() {
     let mut registration = registration("web");
     registration.repos.push(own_limit);
     let container = Arc::new(Container::new(registration));
-    for (repo, size, rule) in [
-        ("acme/web", 1000, None),
-        ("acme/web", 1001, Some("git.push_limits.hard_limit_bytes")),
-        ("Acme/BIG", 5000, None),
-        ("Acme/BIG", 5001, Some("max_receive_pack_bytes of Acme/BIG")),
-    ] {
-        let plain = GitSettings {
-            report_push_denials: false,
-            ..settings()
-        };
-        let mut flow = flow_of(&container, Kind::Http, "github.com");
-        let mut request = request(&format!("/{repo}/git-receive-pack"), &[]);
-        request.method = Method::POST;
-        request.content_length = Some(size);
-        let denial = judged(plain, &mut flow, &mut request).err();
-        let found = denial.as_ref().and_then(|denial| denial.rule_name());
-        assert_eq!(found, rule, "{repo} {size}");
-        let code = denial.as_ref().map(Denial::code);
-        assert_eq!(code, rule.map(|_| Code::PushTooLarge));
-    }
+    each_row(
+        [
+            ("acme/web", 1000, None),
+            ("acme/web", 1001, Some("git.push_limits.hard_limit_bytes")),
+            ("Acme/BIG", 5000, None),
+            ("Acme/BIG", 5001, Some("max_receive_pack_bytes of Acme/BIG")),
+        ],
+        |(repo, size, rule)| {
+            let plain = GitSettings {
+                report_push_denials: false,
+                ..settings()
+            };
+            let mut flow = flow_of(&container, Kind::Http, "github.com");
+            let mut request = request(&format!("/{repo}/git-receive-pack"), &[]);
+            request.method = Method::POST;
+            request.content_length = Some(size);
+            let denial = judged(plain, &mut flow, &mut request).err();
+            let found = denial.as_ref().and_then(|denial| denial.rule_name());
+            assert_eq!(found, rule, "{repo} {size}");
+            let code = denial.as_ref().map(Denial::code);
+            assert_eq!(code, rule.map(|_| Code::PushTooLarge));
+        },
+    );
 }
 
 #[test]
 fn large_files_are_held_to_the_limit_of_a_push() {
-    for (length, denied) in [
-        (Some(1000), None),
-        (Some(1001), Some(Code::PushTooLarge)),
-        (None, Some(Code::MalformedRequest)),
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
-        let mut request = request("/acme/web/info/lfs/objects/ab/12", &[]);
-        request.method = Method::PUT;
-        request.content_length = length;
-        let verdict = judged(settings(), &mut flow, &mut request);
-        assert_eq!(verdict.err().map(|denial| denial.code()), denied);
-    }
+    each_row(
+        [
+            (Some(1000), None),
+            (Some(1001), Some(Code::PushTooLarge)),
+            (None, Some(Code::MalformedRequest)),
+        ],
+        |(length, denied)| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let mut request = request("/acme/web/info/lfs/objects/ab/12", &[]);
+            request.method = Method::PUT;
+            request.content_length = length;
+            let verdict = judged(settings(), &mut flow, &mut request);
+            assert_eq!(verdict.err().map(|denial| denial.code()), denied);
+        },
+    );
 }
 
 #[test]
 fn pushes_above_the_warning_are_told_of_once_they_passed() {
     let watched = Arc::new(Watched::default());
     let git = watched_by(Arc::clone(&watched), settings());
-    for (path, bytes, denial) in [
-        ("/acme/web/git-receive-pack", 500, None),
-        ("/acme/web/git-receive-pack", 501, None),
-        ("/acme/web/git-receive-pack", 502, Some(Denial::internal())),
-        ("/acme/web/git-upload-pack", 503, None),
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
-        let mut request = request(path, &[]);
-        request.method = Method::POST;
-        verdict(git.request(&mut flow, &mut request)).unwrap();
-        flow.counters.bytes_in.store(bytes, Ordering::Relaxed);
-        let outcome = Outcome {
-            status: 200,
-            denial,
-            aborted: false,
-            duration: Duration::from_secs(1),
-        };
-        git.finished(&flow, &outcome);
-    }
+    each_row(
+        [
+            ("/acme/web/git-receive-pack", 500, None),
+            ("/acme/web/git-receive-pack", 501, None),
+            ("/acme/web/git-receive-pack", 502, Some(Denial::internal())),
+            ("/acme/web/git-upload-pack", 503, None),
+        ],
+        |(path, bytes, denial)| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let mut request = request(path, &[]);
+            request.method = Method::POST;
+            verdict(git.request(&mut flow, &mut request)).unwrap();
+            flow.counters.bytes_in.store(bytes, Ordering::Relaxed);
+            let outcome = Outcome {
+                status: 200,
+                denial,
+                aborted: false,
+                duration: Duration::from_secs(1),
+            };
+            git.finished(&flow, &outcome);
+        },
+    );
     assert_eq!(*watched.0.lock(), [("acme/web".to_owned(), 501)]);
 }
 
 #[test]
 fn the_operation_is_known_also_when_it_is_denied() {
-    for (target, operation) in [
-        (
-            "/acme/web/info/refs?service=git-receive-pack",
-            Operation::Refs { push: true },
-        ),
-        (
-            "/acme/other/info/refs?service=git-upload-pack",
-            Operation::Refs { push: false },
-        ),
-        ("/acme/other/blob/main/a", Operation::Page),
-    ] {
-        let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
-        let _ = judged(settings(), &mut flow, &mut request(target, &[]));
-        assert_eq!(flow.slots.find(), Some(&operation), "{target}");
-    }
+    each_row(
+        [
+            (
+                "/acme/web/info/refs?service=git-receive-pack",
+                Operation::Refs { push: true },
+            ),
+            (
+                "/acme/other/info/refs?service=git-upload-pack",
+                Operation::Refs { push: false },
+            ),
+            ("/acme/other/blob/main/a", Operation::Page),
+        ],
+        |(target, operation)| {
+            let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
+            let _ = judged(settings(), &mut flow, &mut request(target, &[]));
+            assert_eq!(flow.slots.find(), Some(&operation), "{target}");
+        },
+    );
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::line::AuditLine;
-use crate::contract::{Addon, Flow, Order, Outcome, Request, Step};
+use crate::contract::{Addon, Flow, Order, Outcome, Request, Step, names};
 
 pub use collector::Collector;
 pub use export::Traces;
@@ -59,12 +59,12 @@ impl Trace {
 
 impl Addon for Trace {
     fn name(&self) -> &'static str {
-        "trace"
+        names::TRACE
     }
 
     fn order(&self) -> Order {
         Order {
-            before: &["identity"],
+            before: &[names::IDENTITY],
             ..Order::default()
         }
     }
@@ -159,6 +159,7 @@ impl Context {
 mod tests {
     use parking_lot::Mutex;
     use serde_json::Value;
+    use testkit::each_row;
 
     use super::*;
     use crate::contract::{Kind, Principal, System};
@@ -242,19 +243,22 @@ mod tests {
 
     #[test]
     fn what_is_no_context_goes_on_untouched() {
-        for wrong in [
-            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
-            "",
-        ] {
-            let (sent, span) = traced(&[wrong], |_| ());
-            assert_eq!(sent, [wrong]);
-            assert_eq!(span.unwrap().parent, None, "{wrong}");
-        }
+        each_row(
+            [
+                "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+                "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+                "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+                "",
+            ],
+            |wrong| {
+                let (sent, span) = traced(&[wrong], |_| ());
+                assert_eq!(sent, [wrong]);
+                assert_eq!(span.unwrap().parent, None, "{wrong}");
+            },
+        );
         let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
         assert!(traced(&[later], |_| ()).1.unwrap().parent.is_some());
         let (twice, span) = traced(&[PARENT, PARENT], |_| ());

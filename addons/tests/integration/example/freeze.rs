@@ -1,6 +1,29 @@
 use std::sync::Arc;
 
-use addons::contract::{Addon, Code, Denial, Flow, Order, Request, Step, Verdict};
+use addons::contract::settings::{Files, parse_method};
+use addons::contract::{Addon, Code, Denial, Flow, Order, Request, Step, Verdict, names};
+use http::Method;
+use prometheus::{IntCounter, Registry};
+
+/// `freeze` in `policy.yaml`.
+pub struct FreezeSettings {
+    /// What is denied at a frozen upstream.
+    pub methods: Vec<Method>,
+}
+
+impl FreezeSettings {
+    /// Reads the settings.
+    pub fn read(files: &Files<'_>) -> Self {
+        let fields = files.policy.fields().section("freeze");
+        // Every method that may change something.
+        let writes = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        Self {
+            methods: fields.or("methods", writes.to_vec(), |at| {
+                at.filled_list(|at| at.parse(parse_method))
+            }),
+        }
+    }
+}
 
 /// What the addon needs from outside: the engine implements it, and so does a test.
 pub trait Freezes: Send + Sync {
@@ -9,12 +32,37 @@ pub trait Freezes: Send + Sync {
 }
 
 /// Denies writes to an upstream while it is frozen.
-pub struct Freeze(pub Arc<dyn Freezes>);
+pub struct Freeze {
+    settings: FreezeSettings,
+    freezes: Arc<dyn Freezes>,
+    denied: IntCounter,
+}
 
 impl Freeze {
+    /// Registers the counter. Made once: reloads hand it on.
+    pub fn counter(registry: &Registry) -> prometheus::Result<IntCounter> {
+        let help = "Writes that were denied because their upstream was frozen";
+        let denied = IntCounter::new("proxy_frozen_writes_total", help)?;
+        registry.register(Box::new(denied.clone()))?;
+        Ok(denied)
+    }
+
+    /// Makes the addon from its settings, its port and its counter.
+    pub fn new(settings: FreezeSettings, freezes: Arc<dyn Freezes>, denied: IntCounter) -> Self {
+        Self {
+            settings,
+            freezes,
+            denied,
+        }
+    }
+
     fn judge(&self, flow: &Flow, request: &Request) -> Verdict {
-        if request.method.is_safe() || !self.0.is_frozen(flow.upstream()) {
+        let is_write = self.settings.methods.contains(&request.method);
+        if !is_write || !self.freezes.is_frozen(flow.upstream()) {
             return Ok(());
+        }
+        if !flow.is_dry_run() {
+            self.denied.inc();
         }
         let sentence = format!("Write not allowed: {} is frozen", flow.host);
         Err(Denial::new(Code::WriteNotAllowed, sentence).rule("freeze"))
@@ -28,7 +76,7 @@ impl Addon for Freeze {
 
     fn order(&self) -> Order {
         Order {
-            before: &["credentials"],
+            before: &[names::CREDENTIALS],
             ..Order::default()
         }
     }

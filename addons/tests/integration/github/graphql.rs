@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::json;
+use testkit::each_row;
 
 fn judge(body: &Value) -> Option<Code> {
     Guard::new(settings()).code("api.github.com", "POST /graphql", body)
@@ -57,19 +58,22 @@ fn another_repository_is_denied_however_it_is_reached() {
         ],
     );
     let by_variable = "query Q($o: String!, $n: String = \"secret\") { repository(owner: $o, name: $n) { name } }";
-    for (variables, code) in [
-        (json!({ "o": "acme", "n": "web" }), None),
-        (json!({ "o": "acme" }), Some(Code::RepoNotAuthorized)),
-        (
-            json!({ "o": "acme", "n": "secret" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (json!({ "n": "web" }), Some(Code::MalformedRequest)),
-        (json!("{}"), Some(Code::MalformedRequest)),
-    ] {
-        let body = json!({ "query": by_variable, "variables": variables });
-        assert_eq!(judge(&body), code, "{body}");
-    }
+    each_row(
+        [
+            (json!({ "o": "acme", "n": "web" }), None),
+            (json!({ "o": "acme" }), Some(Code::RepoNotAuthorized)),
+            (
+                json!({ "o": "acme", "n": "secret" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (json!({ "n": "web" }), Some(Code::MalformedRequest)),
+            (json!("{}"), Some(Code::MalformedRequest)),
+        ],
+        |(variables, code)| {
+            let body = json!({ "query": by_variable, "variables": variables });
+            assert_eq!(judge(&body), code, "{body}");
+        },
+    );
 }
 
 #[test]
@@ -94,28 +98,31 @@ fn fields_that_lead_out_of_a_repository_select_scalars_only() {
     let inside = |selection: &str| {
         format!("{{ repository(owner: \"acme\", name: \"web\") {{ {selection} }} }}")
     };
-    for selection in [
-        "owner { repositories(first: 9) { nodes { name } } }",
-        "owner { ... on Organization { repository(name: \"secret\") { name } } }",
-        "forks(first: 9) { nodes { object(expression: \"HEAD:key\") { id } } }",
-        "parent { object(expression: \"HEAD:key\") { ... on Blob { text } } }",
-        "parent { defaultBranchRef { target { oid } } }",
-        "pullRequest(number: 1) { author { ... on User { repositories(first: 9) { nodes { name } } } } }",
-        "pullRequest(number: 1) { author { ... on User { organization(login: \"other\") { login } } } }",
-        "pullRequest(number: 1) { headRepository { object(expression: \"HEAD:key\") { id } } }",
-        "pullRequest(number: 1) { headRef { target { oid } } }",
-        "assignableUsers(first: 9) { nodes { issues(first: 9) { nodes { title } } } }",
-        "assignableUsers(first: 9) { edges { node { pullRequests(first: 9) { nodes { title } } } } }",
-        "assignableUsers(first: 9) { nodes { gists(first: 9) { nodes { name } } } }",
-        "issue(number: 1) { timelineItems(first: 9) { nodes { ... on ReferencedEvent { commit { tree { entries { name } } } } } } }",
-        "issue(number: 1) { timelineItems(first: 9) { nodes { ... on CrossReferencedEvent { source { ... on Issue { comments(first: 1) { nodes { body } } } } } } } }",
-        "issue(number: 1) { repository { owner { repositories(first: 9) { nodes { name } } } } }",
-        "projectsV2(first: 9) { nodes { items(first: 9) { nodes { id } } } }",
-        "whatever { isNew { tomorrow } }",
-    ] {
-        let code = query(&inside(selection));
-        assert_eq!(code, Some(Code::RepoNotAuthorized), "{selection}");
-    }
+    each_row(
+        [
+            "owner { repositories(first: 9) { nodes { name } } }",
+            "owner { ... on Organization { repository(name: \"secret\") { name } } }",
+            "forks(first: 9) { nodes { object(expression: \"HEAD:key\") { id } } }",
+            "parent { object(expression: \"HEAD:key\") { ... on Blob { text } } }",
+            "parent { defaultBranchRef { target { oid } } }",
+            "pullRequest(number: 1) { author { ... on User { repositories(first: 9) { nodes { name } } } } }",
+            "pullRequest(number: 1) { author { ... on User { organization(login: \"other\") { login } } } }",
+            "pullRequest(number: 1) { headRepository { object(expression: \"HEAD:key\") { id } } }",
+            "pullRequest(number: 1) { headRef { target { oid } } }",
+            "assignableUsers(first: 9) { nodes { issues(first: 9) { nodes { title } } } }",
+            "assignableUsers(first: 9) { edges { node { pullRequests(first: 9) { nodes { title } } } } }",
+            "assignableUsers(first: 9) { nodes { gists(first: 9) { nodes { name } } } }",
+            "issue(number: 1) { timelineItems(first: 9) { nodes { ... on ReferencedEvent { commit { tree { entries { name } } } } } } }",
+            "issue(number: 1) { timelineItems(first: 9) { nodes { ... on CrossReferencedEvent { source { ... on Issue { comments(first: 1) { nodes { body } } } } } } } }",
+            "issue(number: 1) { repository { owner { repositories(first: 9) { nodes { name } } } } }",
+            "projectsV2(first: 9) { nodes { items(first: 9) { nodes { id } } } }",
+            "whatever { isNew { tomorrow } }",
+        ],
+        |selection| {
+            let code = query(&inside(selection));
+            assert_eq!(code, Some(Code::RepoNotAuthorized), "{selection}");
+        },
+    );
     assert_queries(
         Some(Code::RepoNotAuthorized),
         &[
@@ -129,99 +136,102 @@ fn fields_that_lead_out_of_a_repository_select_scalars_only() {
 
 #[test]
 fn allowed_mutations_pass_on_nodes_of_the_containers_repositories() {
-    for (mutation, input, code) in [
-        (
-            "addComment",
-            json!({ "subjectId": "W1", "body": "hello" }),
-            None,
-        ),
-        (
-            "createPullRequest",
-            json!({ "repositoryId": "W0", "baseRefName": "main", "headRefName": "topic", "title": "t", "body": "b" }),
-            None,
-        ),
-        (
-            "createIssue",
-            json!({ "repositoryId": "W0", "title": "t", "assigneeIds": ["U_1"], "clientMutationId": "c" }),
-            None,
-        ),
-        (
-            "addLabelsToLabelable",
-            json!({ "labelableId": "W1", "labelIds": ["W_bug"] }),
-            None,
-        ),
-        (
-            "addReaction",
-            json!({ "subjectId": "W1", "content": "HEART" }),
-            None,
-        ),
-        (
-            "addComment",
-            json!({ "subjectId": "X1", "body": "hello" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "addComment",
-            json!({ "subjectId": "?", "body": "hello" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "createPullRequest",
-            json!({ "repositoryId": "W0", "headRepositoryId": "X0" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "addPullRequestReviewComment",
-            json!({ "inReplyTo": "X1", "body": "b" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "updateIssue",
-            json!({ "id": "X1", "title": "t" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "addLabelsToLabelable",
-            json!({ "labelableId": "W1", "labelIds": "X_bug" }),
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "addLabelsToLabelable",
-            json!({ "labelableId": "W1", "labelIds": ["W_automerge"] }),
-            Some(Code::WriteNotAllowed),
-        ),
-        (
-            "addLabelsToLabelable",
-            json!({ "labelableId": "W1", "labelIds": "W_automerge" }),
-            Some(Code::WriteNotAllowed),
-        ),
-        (
-            "updatePullRequest",
-            json!({ "pullRequestId": "W1", "labelIds": ["W_automerge"] }),
-            Some(Code::WriteNotAllowed),
-        ),
-        (
-            "createLabel",
-            json!({ "repositoryId": "W0", "name": "automerge", "color": "f00" }),
-            Some(Code::WriteNotAllowed),
-        ),
-        (
-            "addComment",
-            json!({ "subjectId": "W1", "body": "/merge" }),
-            Some(Code::WriteNotAllowed),
-        ),
-        (
-            "addComment",
-            json!({ "subjectId": 7, "body": "b" }),
-            Some(Code::MalformedRequest),
-        ),
-    ] {
-        let text = format!(
-            "mutation M($input: Any!) {{ {mutation}(input: $input) {{ clientMutationId }} }}"
-        );
-        let body = json!({ "query": text, "variables": { "input": input } });
-        assert_eq!(judge(&body), code, "{body}");
-    }
+    each_row(
+        [
+            (
+                "addComment",
+                json!({ "subjectId": "W1", "body": "hello" }),
+                None,
+            ),
+            (
+                "createPullRequest",
+                json!({ "repositoryId": "W0", "baseRefName": "main", "headRefName": "topic", "title": "t", "body": "b" }),
+                None,
+            ),
+            (
+                "createIssue",
+                json!({ "repositoryId": "W0", "title": "t", "assigneeIds": ["U_1"], "clientMutationId": "c" }),
+                None,
+            ),
+            (
+                "addLabelsToLabelable",
+                json!({ "labelableId": "W1", "labelIds": ["W_bug"] }),
+                None,
+            ),
+            (
+                "addReaction",
+                json!({ "subjectId": "W1", "content": "HEART" }),
+                None,
+            ),
+            (
+                "addComment",
+                json!({ "subjectId": "X1", "body": "hello" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "addComment",
+                json!({ "subjectId": "?", "body": "hello" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "createPullRequest",
+                json!({ "repositoryId": "W0", "headRepositoryId": "X0" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "addPullRequestReviewComment",
+                json!({ "inReplyTo": "X1", "body": "b" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "updateIssue",
+                json!({ "id": "X1", "title": "t" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "addLabelsToLabelable",
+                json!({ "labelableId": "W1", "labelIds": "X_bug" }),
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "addLabelsToLabelable",
+                json!({ "labelableId": "W1", "labelIds": ["W_automerge"] }),
+                Some(Code::WriteNotAllowed),
+            ),
+            (
+                "addLabelsToLabelable",
+                json!({ "labelableId": "W1", "labelIds": "W_automerge" }),
+                Some(Code::WriteNotAllowed),
+            ),
+            (
+                "updatePullRequest",
+                json!({ "pullRequestId": "W1", "labelIds": ["W_automerge"] }),
+                Some(Code::WriteNotAllowed),
+            ),
+            (
+                "createLabel",
+                json!({ "repositoryId": "W0", "name": "automerge", "color": "f00" }),
+                Some(Code::WriteNotAllowed),
+            ),
+            (
+                "addComment",
+                json!({ "subjectId": "W1", "body": "/merge" }),
+                Some(Code::WriteNotAllowed),
+            ),
+            (
+                "addComment",
+                json!({ "subjectId": 7, "body": "b" }),
+                Some(Code::MalformedRequest),
+            ),
+        ],
+        |(mutation, input, code)| {
+            let text = format!(
+                "mutation M($input: Any!) {{ {mutation}(input: $input) {{ clientMutationId }} }}"
+            );
+            let body = json!({ "query": text, "variables": { "input": input } });
+            assert_eq!(judge(&body), code, "{body}");
+        },
+    );
     let literal =
         "mutation { addComment(input: {subjectId: \"X1\", body: \"b\"}) { subject { id } } }";
     assert_eq!(query(literal), Some(Code::RepoNotAuthorized));
@@ -229,91 +239,103 @@ fn allowed_mutations_pass_on_nodes_of_the_containers_repositories() {
 
 #[test]
 fn mutations_that_are_not_allowed_are_denied_however_they_are_written() {
-    for name in [
-        "mergePullRequest",
-        "enablePullRequestAutoMerge",
-        "enqueuePullRequest",
-        "updatePullRequestBranch",
-        "createCommitOnBranch",
-        "createRef",
-        "updateRef",
-        "updateRefs",
-        "deleteRef",
-        "mergeBranch",
-        "createBranchProtectionRule",
-        "updateBranchProtectionRule",
-        "deleteBranchProtectionRule",
-        "dismissPullRequestReview",
-        "deleteRepository",
-        "archiveRepository",
-    ] {
-        let call = format!("{name}(input: {{ id: \"W1\" }}) {{ clientMutationId }}");
-        for text in [
-            format!("mutation {{ {call} }}"),
-            format!("mutation M {{ addComment: {call} }}"),
-            format!("mutation {{ ... on Mutation {{ x: {call} }} }}"),
-            format!("mutation {{ ...F }} fragment F on Mutation {{ {call} }}"),
-            format!("query A {{ viewer {{ login }} }} mutation B {{ {call} }}"),
-            format!(
-                "mutation\u{feff}{{,,{name}\n(input: {{ id: \"W1\" }}) @skip(if: true) {{ clientMutationId }} }}"
-            ),
-        ] {
-            assert_eq!(query(&text), Some(Code::ApiBlocked), "{text}");
-        }
-    }
-    for name in [
-        "createGist",
-        "addStar",
-        "createProject",
-        "transferIssueTomorrow",
-        "MergePullRequest",
-    ] {
-        let text = format!("mutation {{ {name}(input: {{}}) {{ clientMutationId }} }}");
-        assert_eq!(query(&text), Some(Code::WriteNotAllowed), "{text}");
-    }
+    each_row(
+        [
+            "mergePullRequest",
+            "enablePullRequestAutoMerge",
+            "enqueuePullRequest",
+            "updatePullRequestBranch",
+            "createCommitOnBranch",
+            "createRef",
+            "updateRef",
+            "updateRefs",
+            "deleteRef",
+            "mergeBranch",
+            "createBranchProtectionRule",
+            "updateBranchProtectionRule",
+            "deleteBranchProtectionRule",
+            "dismissPullRequestReview",
+            "deleteRepository",
+            "archiveRepository",
+        ],
+        |name| {
+            let call = format!("{name}(input: {{ id: \"W1\" }}) {{ clientMutationId }}");
+            for text in [
+                format!("mutation {{ {call} }}"),
+                format!("mutation M {{ addComment: {call} }}"),
+                format!("mutation {{ ... on Mutation {{ x: {call} }} }}"),
+                format!("mutation {{ ...F }} fragment F on Mutation {{ {call} }}"),
+                format!("query A {{ viewer {{ login }} }} mutation B {{ {call} }}"),
+                format!(
+                    "mutation\u{feff}{{,,{name}\n(input: {{ id: \"W1\" }}) @skip(if: true) {{ clientMutationId }} }}"
+                ),
+            ] {
+                assert_eq!(query(&text), Some(Code::ApiBlocked), "{text}");
+            }
+        },
+    );
+    each_row(
+        [
+            "createGist",
+            "addStar",
+            "createProject",
+            "transferIssueTomorrow",
+            "MergePullRequest",
+        ],
+        |name| {
+            let text = format!("mutation {{ {name}(input: {{}}) {{ clientMutationId }} }}");
+            assert_eq!(query(&text), Some(Code::WriteNotAllowed), "{text}");
+        },
+    );
 }
 
 #[test]
 fn the_denials_of_mutations_say_their_names() {
     let guard = Guard::new(settings());
-    for (name, sentence) in [
-        ("mergePullRequest", "PR merge blocked - use GitHub UI"),
-        ("deleteRef", "Mutation blocked: deleteRef"),
-        ("addStar", "Write not allowed: mutation addStar"),
-    ] {
-        let body = json!({ "query": format!("mutation {{ {name}(input: {{}}) {{ id }} }}") });
-        let denial = guard.send(
-            "api.github.com",
-            "POST /graphql",
-            body.to_string().as_bytes(),
-        );
-        let denial = denial.err().unwrap();
-        assert_eq!((denial.sentence(), denial.addon()), (sentence, "github"));
-    }
+    each_row(
+        [
+            ("mergePullRequest", "PR merge blocked - use GitHub UI"),
+            ("deleteRef", "Mutation blocked: deleteRef"),
+            ("addStar", "Write not allowed: mutation addStar"),
+        ],
+        |(name, sentence)| {
+            let body = json!({ "query": format!("mutation {{ {name}(input: {{}}) {{ id }} }}") });
+            let denial = guard.send(
+                "api.github.com",
+                "POST /graphql",
+                body.to_string().as_bytes(),
+            );
+            let denial = denial.err().unwrap();
+            assert_eq!((denial.sentence(), denial.addon()), (sentence, "github"));
+        },
+    );
 }
 
 #[test]
 fn an_approval_is_denied_as_a_literal_as_a_variable_and_as_a_default() {
     let by_variable = "mutation M($e: PullRequestReviewEvent = APPROVE) { submitPullRequestReview(input: {pullRequestReviewId: \"W1\", event: $e}) { clientMutationId } }";
-    for (text, variables) in [
-        (
-            "mutation { addPullRequestReview(input: {pullRequestId: \"W1\", event: APPROVE}) { clientMutationId } }",
-            json!({}),
-        ),
-        (
-            "mutation { submitPullRequestReview(input: {pullRequestReviewId: \"W1\", event: APPROVE}) { clientMutationId } }",
-            json!({}),
-        ),
-        (
-            "mutation M($i: X!) { addPullRequestReview(input: $i) { clientMutationId } }",
-            json!({ "i": { "pullRequestId": "W1", "event": "APPROVE" } }),
-        ),
-        (by_variable, json!({ "e": "APPROVE" })),
-        (by_variable, json!({})),
-    ] {
-        let body = json!({ "query": text, "variables": variables });
-        assert_eq!(judge(&body), Some(Code::WriteNotAllowed), "{body}");
-    }
+    each_row(
+        [
+            (
+                "mutation { addPullRequestReview(input: {pullRequestId: \"W1\", event: APPROVE}) { clientMutationId } }",
+                json!({}),
+            ),
+            (
+                "mutation { submitPullRequestReview(input: {pullRequestReviewId: \"W1\", event: APPROVE}) { clientMutationId } }",
+                json!({}),
+            ),
+            (
+                "mutation M($i: X!) { addPullRequestReview(input: $i) { clientMutationId } }",
+                json!({ "i": { "pullRequestId": "W1", "event": "APPROVE" } }),
+            ),
+            (by_variable, json!({ "e": "APPROVE" })),
+            (by_variable, json!({})),
+        ],
+        |(text, variables)| {
+            let body = json!({ "query": text, "variables": variables });
+            assert_eq!(judge(&body), Some(Code::WriteNotAllowed), "{body}");
+        },
+    );
     let body = json!({ "query": by_variable, "variables": { "e": "COMMENT" } });
     assert_eq!(judge(&body), None);
 }
@@ -333,18 +355,21 @@ fn the_configuration_adds_to_both_lists_of_mutations() {
         true,
     );
     let guard = Guard::new(settings);
-    for (name, code) in [
-        ("addStar", None),
-        ("addComment", Some(Code::ApiBlocked)),
-        ("mergePullRequest", Some(Code::ApiBlocked)),
-    ] {
-        let body = json!({ "query": format!("mutation {{ {name}(input: {{}}) {{ clientMutationId }} }}") });
-        assert_eq!(
-            guard.code("api.github.com", "POST /graphql", &body),
-            code,
-            "{name}"
-        );
-    }
+    each_row(
+        [
+            ("addStar", None),
+            ("addComment", Some(Code::ApiBlocked)),
+            ("mergePullRequest", Some(Code::ApiBlocked)),
+        ],
+        |(name, code)| {
+            let body = json!({ "query": format!("mutation {{ {name}(input: {{}}) {{ clientMutationId }} }}") });
+            assert_eq!(
+                guard.code("api.github.com", "POST /graphql", &body),
+                code,
+                "{name}"
+            );
+        },
+    );
 }
 
 #[test]
@@ -354,15 +379,18 @@ fn every_request_of_a_batch_is_judged() {
     assert_eq!(judge(&json!([fine, fine])), None);
     assert_eq!(judge(&json!([fine, merge])), Some(Code::ApiBlocked));
     assert_eq!(judge(&json!([merge])), Some(Code::ApiBlocked));
-    for body in [
-        json!([]),
-        json!([[fine]]),
-        json!(["x"]),
-        json!("x"),
-        json!(vec![fine; 17]),
-    ] {
-        assert_eq!(judge(&body), Some(Code::MalformedRequest), "{body}");
-    }
+    each_row(
+        [
+            json!([]),
+            json!([[fine]]),
+            json!(["x"]),
+            json!("x"),
+            json!(vec![fine; 17]),
+        ],
+        |body| {
+            assert_eq!(judge(&body), Some(Code::MalformedRequest), "{body}");
+        },
+    );
 }
 
 #[test]
@@ -370,48 +398,57 @@ fn a_body_that_leaves_something_unjudged_is_refused() {
     let guard = Guard::new(settings());
     let merge = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
     let two_keys = format!("{{\"query\":\"{{ viewer {{ login }} }}\",\"query\":\"{merge}\"}}");
-    for body in [
-        two_keys.as_str(),
-        "",
-        "{}",
-        "{\"query\":null}",
-        "{\"query\":\"\"}",
-        "{\"query\":\"{ viewer { login } } garbage\"}",
-        "{\"query\":\"{ viewer { login }\"}",
-        "{\"query\":\"{ viewer { ...Missing } }\"}",
-        "{\"query\":\"{ viewer { login } } type Query { x: Int }\"}",
-        "{\"query\":\"{ repository(owner: \\\"acme\\\", owner: \\\"x\\\", name: \\\"web\\\") { id } }\"}",
-        "{\"query\":\"{ viewer { login } }\",\"id\":\"1\"}",
-        "{\"extensions\":{\"persistedQuery\":{\"version\":1,\"sha256Hash\":\"00\"}}}",
-        "{\"query\":\"{ viewer { login } }\",\"extensions\":{\"persistedQuery\":{}}}",
-        merge,
-    ] {
-        let denial = guard.send("api.github.com", "POST /graphql", body.as_bytes());
-        assert_eq!(
-            denial.err().unwrap().code(),
-            Code::MalformedRequest,
-            "{body}"
-        );
-    }
+    each_row(
+        [
+            two_keys.as_str(),
+            "",
+            "{}",
+            "{\"query\":null}",
+            "{\"query\":\"\"}",
+            "{\"query\":\"{ viewer { login } } garbage\"}",
+            "{\"query\":\"{ viewer { login }\"}",
+            "{\"query\":\"{ viewer { ...Missing } }\"}",
+            "{\"query\":\"{ viewer { login } } type Query { x: Int }\"}",
+            "{\"query\":\"{ repository(owner: \\\"acme\\\", owner: \\\"x\\\", name: \\\"web\\\") { id } }\"}",
+            "{\"query\":\"{ viewer { login } }\",\"id\":\"1\"}",
+            "{\"extensions\":{\"persistedQuery\":{\"version\":1,\"sha256Hash\":\"00\"}}}",
+            "{\"query\":\"{ viewer { login } }\",\"extensions\":{\"persistedQuery\":{}}}",
+            merge,
+        ],
+        |body| {
+            let denial = guard.send("api.github.com", "POST /graphql", body.as_bytes());
+            assert_eq!(
+                denial.err().unwrap().code(),
+                Code::MalformedRequest,
+                "{body}"
+            );
+        },
+    );
 }
 
 #[test]
 fn graphql_goes_in_the_body_of_a_post_and_nowhere_else() {
     let fine = json!({ "query": "{ viewer { login } }" });
     let guard = Guard::new(settings());
-    for line in ["POST /graphql", "POST /GraphQL/", "POST /api/graphql"] {
-        assert_eq!(guard.code("api.github.com", line, &fine), None, "{line}");
-    }
-    for line in [
-        "GET /graphql?query=mutation%20%7Bx%7D",
-        "GET /graphql",
-        "PUT /graphql",
-        "POST /graphql?query=%7Bviewer%7Blogin%7D%7D",
-        "POST /graphql?extensions=%7B%7D",
-    ] {
-        let code = guard.code("api.github.com", line, &fine);
-        assert_eq!(code, Some(Code::MalformedRequest), "{line}");
-    }
+    each_row(
+        ["POST /graphql", "POST /GraphQL/", "POST /api/graphql"],
+        |line| {
+            assert_eq!(guard.code("api.github.com", line, &fine), None, "{line}");
+        },
+    );
+    each_row(
+        [
+            "GET /graphql?query=mutation%20%7Bx%7D",
+            "GET /graphql",
+            "PUT /graphql",
+            "POST /graphql?query=%7Bviewer%7Blogin%7D%7D",
+            "POST /graphql?extensions=%7B%7D",
+        ],
+        |line| {
+            let code = guard.code("api.github.com", line, &fine);
+            assert_eq!(code, Some(Code::MalformedRequest), "{line}");
+        },
+    );
     let sent = guard.send(
         "api.github.com",
         "POST /graphql",
@@ -437,7 +474,7 @@ fn subscriptions_are_denied() {
 fn gh_works_within_its_repositories_and_not_beyond() {
     let recorded: Value = serde_json::from_str(include_str!("gh.json")).unwrap();
     let guard = Guard::new(settings());
-    for (part, passes) in [("passes", true), ("denied", false)] {
+    each_row([("passes", true), ("denied", false)], |(part, passes)| {
         let requests = recorded[part].as_array().unwrap();
         assert!(requests.len() >= 8);
         for request in requests {
@@ -445,5 +482,5 @@ fn gh_works_within_its_repositories_and_not_beyond() {
             let code = guard.code("api.github.com", line, &request["body"]);
             assert_eq!(code.is_none(), passes, "{code:?} {request}");
         }
-    }
+    });
 }

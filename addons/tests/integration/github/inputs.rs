@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::json;
+use testkit::each_row;
 
 /// The denial of a mutation with an input, in a variable.
 fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
@@ -217,17 +218,20 @@ fn the_head_of_a_pull_request_is_in_no_other_repository_of_the_container() {
         max_receive_pack_bytes: None,
     });
     let guard = Guard::of(Arc::new(Container::new(registration)), settings());
-    for (repository, head, key) in [
-        ("W0", "W9", None),
-        ("L0", "L0", None),
-        ("W0", "L0", Some("headRepositoryId")),
-        ("L0", "W0", Some("headRepositoryId")),
-    ] {
-        let input = json!({ "repositoryId": repository, "headRepositoryId": head });
-        let denial = denial(&guard, "createPullRequest", &input);
-        let found = denial.as_ref().and_then(|denial| denial.detail("key"));
-        assert_eq!((found, denial.is_some()), (key, key.is_some()), "{input}");
-    }
+    each_row(
+        [
+            ("W0", "W9", None),
+            ("L0", "L0", None),
+            ("W0", "L0", Some("headRepositoryId")),
+            ("L0", "W0", Some("headRepositoryId")),
+        ],
+        |(repository, head, key)| {
+            let input = json!({ "repositoryId": repository, "headRepositoryId": head });
+            let denial = denial(&guard, "createPullRequest", &input);
+            let found = denial.as_ref().and_then(|denial| denial.detail("key"));
+            assert_eq!((found, denial.is_some()), (key, key.is_some()), "{input}");
+        },
+    );
 }
 
 #[test]
@@ -407,25 +411,28 @@ fn a_mutation_that_the_configuration_allows_may_have_any_field_but_calls_no_agen
         mutations: Mutations::new(&allowed, &[], true),
         ..settings()
     });
-    for (input, passes) in [
-        (
-            json!({ "pullRequestId": "W1", "userLogins": ["ann"] }),
-            true,
-        ),
-        (
-            json!({ "pullRequestId": "W1", "botLogins": ["copilot-pull-request-reviewer"] }),
-            false,
-        ),
-        (json!({ "pullRequestId": "W1", "logins": "Copilot" }), false),
-        (json!({ "pullRequestId": "W1", "actorIds": ["B1"] }), false),
-        (json!({ "pullRequestId": "W1", "note": "@copilot" }), false),
-        (
-            json!({ "pullRequestId": "W1", "labels": ["automerge"] }),
-            false,
-        ),
-        (json!({ "pullRequestId": "X1" }), false),
-    ] {
-        let denial = denial(&guard, "requestReviewsByLogin", &input);
-        assert_eq!(denial.is_none(), passes, "{input} {denial:?}");
-    }
+    each_row(
+        [
+            (
+                json!({ "pullRequestId": "W1", "userLogins": ["ann"] }),
+                true,
+            ),
+            (
+                json!({ "pullRequestId": "W1", "botLogins": ["copilot-pull-request-reviewer"] }),
+                false,
+            ),
+            (json!({ "pullRequestId": "W1", "logins": "Copilot" }), false),
+            (json!({ "pullRequestId": "W1", "actorIds": ["B1"] }), false),
+            (json!({ "pullRequestId": "W1", "note": "@copilot" }), false),
+            (
+                json!({ "pullRequestId": "W1", "labels": ["automerge"] }),
+                false,
+            ),
+            (json!({ "pullRequestId": "X1" }), false),
+        ],
+        |(input, passes)| {
+            let denial = denial(&guard, "requestReviewsByLogin", &input);
+            assert_eq!(denial.is_none(), passes, "{input} {denial:?}");
+        },
+    );
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::json;
+use testkit::each_row;
 
 const API: &str = "api.github.com";
 
@@ -178,47 +179,50 @@ fn a_denied_write_says_what_is_allowed_instead() {
 #[test]
 fn merging_and_releasing_are_blocked_with_their_own_sentences() {
     let guard = Guard::new(settings());
-    for (line, sentence) in [
-        (
-            "PUT /repos/acme/web/pulls/1/merge",
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            "PUT /repos/acme/web/pulls/1/merge/",
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            "PUT /repos/Acme/Web/Pulls/1/MERGE",
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            "POST /repos/acme/web/pulls/1/merge",
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            "PUT /api/v3/repos/acme/web/pulls/1/merge",
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            "PUT /repositories/7/pulls/1/merge",
-            "PR merge blocked - use GitHub UI",
-        ),
-        (
-            "PUT /repos/acme/secret/pulls/1/merge",
-            "PR merge blocked - use GitHub UI",
-        ),
-        ("POST /repos/acme/web/releases", "Release creation blocked"),
-        (
-            "DELETE /repos/acme/web",
-            "API blocked: DELETE /repos/acme/web",
-        ),
-        ("POST /repos/acme/web", "API blocked: POST /repos/acme/web"),
-    ] {
-        let denial = guard.send(API, line, b"").err().unwrap();
-        assert_eq!(denial.code(), Code::ApiBlocked, "{line}");
-        assert_eq!(denial.sentence(), sentence, "{line}");
-        assert!(denial.to_json()["rule"].is_string());
-    }
+    each_row(
+        [
+            (
+                "PUT /repos/acme/web/pulls/1/merge",
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                "PUT /repos/acme/web/pulls/1/merge/",
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                "PUT /repos/Acme/Web/Pulls/1/MERGE",
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                "POST /repos/acme/web/pulls/1/merge",
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                "PUT /api/v3/repos/acme/web/pulls/1/merge",
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                "PUT /repositories/7/pulls/1/merge",
+                "PR merge blocked - use GitHub UI",
+            ),
+            (
+                "PUT /repos/acme/secret/pulls/1/merge",
+                "PR merge blocked - use GitHub UI",
+            ),
+            ("POST /repos/acme/web/releases", "Release creation blocked"),
+            (
+                "DELETE /repos/acme/web",
+                "API blocked: DELETE /repos/acme/web",
+            ),
+            ("POST /repos/acme/web", "API blocked: POST /repos/acme/web"),
+        ],
+        |(line, sentence)| {
+            let denial = guard.send(API, line, b"").err().unwrap();
+            assert_eq!(denial.code(), Code::ApiBlocked, "{line}");
+            assert_eq!(denial.sentence(), sentence, "{line}");
+            assert!(denial.to_json()["rule"].is_string());
+        },
+    );
 }
 
 #[test]
@@ -226,14 +230,17 @@ fn merging_stays_blocked_when_a_file_blocks_other_things() {
     let mut settings = settings();
     settings.blocked = patterns(&[("GET", "^/repos/[^/]+/[^/]+/actions/secrets$")]);
     let guard = Guard::new(settings);
-    for (line, code) in [
-        ("PUT /repos/acme/web/pulls/1/merge", Code::ApiBlocked),
-        ("POST /repos/acme/web/releases", Code::ApiBlocked),
-        ("HEAD /repos/acme/web/actions/secrets", Code::ApiBlocked),
-        ("DELETE /repos/acme/web", Code::WriteNotAllowed),
-    ] {
-        assert_eq!(guard.code(API, line, &Value::Null), Some(code), "{line}");
-    }
+    each_row(
+        [
+            ("PUT /repos/acme/web/pulls/1/merge", Code::ApiBlocked),
+            ("POST /repos/acme/web/releases", Code::ApiBlocked),
+            ("HEAD /repos/acme/web/actions/secrets", Code::ApiBlocked),
+            ("DELETE /repos/acme/web", Code::WriteNotAllowed),
+        ],
+        |(line, code)| {
+            assert_eq!(guard.code(API, line, &Value::Null), Some(code), "{line}");
+        },
+    );
 }
 
 #[test]
@@ -244,17 +251,20 @@ fn an_allowed_pattern_adds_a_write_and_overrides_no_blocked_one() {
         ("POST", "^/markdown$"),
     ]);
     let guard = Guard::new(settings);
-    for (line, code) in [
-        ("POST /repos/acme/web/dispatches", None),
-        ("POST /markdown", None),
-        ("POST /repos/acme/web/releases", Some(Code::ApiBlocked)),
-        (
-            "POST /repos/acme/secret/dispatches",
-            Some(Code::RepoNotAuthorized),
-        ),
-    ] {
-        assert_eq!(guard.code(API, line, &Value::Null), code, "{line}");
-    }
+    each_row(
+        [
+            ("POST /repos/acme/web/dispatches", None),
+            ("POST /markdown", None),
+            ("POST /repos/acme/web/releases", Some(Code::ApiBlocked)),
+            (
+                "POST /repos/acme/secret/dispatches",
+                Some(Code::RepoNotAuthorized),
+            ),
+        ],
+        |(line, code)| {
+            assert_eq!(guard.code(API, line, &Value::Null), code, "{line}");
+        },
+    );
 }
 
 #[test]
@@ -262,16 +272,19 @@ fn under_a_blocklist_only_what_is_blocked_is_denied() {
     let mut settings = settings();
     settings.writes_are_an_allowlist = false;
     let guard = Guard::new(settings);
-    for (line, code) in [
-        ("PUT /repos/acme/web/contents/README.md", None),
-        ("PUT /repos/acme/web/pulls/1/merge", Some(Code::ApiBlocked)),
-        (
-            "PUT /repos/acme/secret/contents/README.md",
-            Some(Code::RepoNotAuthorized),
-        ),
-    ] {
-        assert_eq!(guard.code(API, line, &Value::Null), code, "{line}");
-    }
+    each_row(
+        [
+            ("PUT /repos/acme/web/contents/README.md", None),
+            ("PUT /repos/acme/web/pulls/1/merge", Some(Code::ApiBlocked)),
+            (
+                "PUT /repos/acme/secret/contents/README.md",
+                Some(Code::RepoNotAuthorized),
+            ),
+        ],
+        |(line, code)| {
+            assert_eq!(guard.code(API, line, &Value::Null), code, "{line}");
+        },
+    );
 }
 
 #[test]
@@ -282,63 +295,69 @@ fn a_review_that_approves_and_words_that_bots_obey_are_denied() {
     let comments = "POST /repos/acme/web/issues/1/comments";
     let labels = "POST /repos/acme/web/issues/1/labels";
     let denied = Some(Code::WriteNotAllowed);
-    for (line, body, code) in [
-        (reviews, json!({ "event": "COMMENT", "body": "fine" }), None),
-        (
-            reviews,
-            json!({ "event": "REQUEST_CHANGES", "body": "no" }),
-            None,
-        ),
-        (reviews, json!({ "body": "pending" }), None),
-        (reviews, json!({ "event": "APPROVE" }), denied),
-        (reviews, json!({ "event": "approve" }), denied),
-        (reviews, json!({ "event": ["APPROVE"] }), denied),
-        (events, json!({ "event": "COMMENT" }), None),
-        (events, json!({ "event": "APPROVE" }), denied),
-        (
-            "POST /repositories/7/pulls/1/reviews/3/events",
-            json!({ "event": "APPROVE" }),
-            denied,
-        ),
-        (comments, json!({ "body": "Looks good" }), None),
-        (comments, json!({ "body": "@dependabot merge" }), denied),
-        (comments, json!({ "body": "/merge" }), denied),
-        (labels, json!(["bug"]), None),
-        (labels, json!(["automerge"]), denied),
-        (
-            labels,
-            json!({ "labels": [{ "name": "Auto-Merge" }] }),
-            denied,
-        ),
-        (labels, json!("automerge"), denied),
-        (
-            "PATCH /repos/acme/web/labels/bug",
-            json!({ "new_name": "automerge" }),
-            denied,
-        ),
-        (
-            "POST /repos/acme/web/issues",
-            json!({ "title": "t", "labels": ["automerge"] }),
-            denied,
-        ),
-    ] {
-        assert_eq!(guard.code(API, line, &body), code, "{line} {body}");
-    }
+    each_row(
+        [
+            (reviews, json!({ "event": "COMMENT", "body": "fine" }), None),
+            (
+                reviews,
+                json!({ "event": "REQUEST_CHANGES", "body": "no" }),
+                None,
+            ),
+            (reviews, json!({ "body": "pending" }), None),
+            (reviews, json!({ "event": "APPROVE" }), denied),
+            (reviews, json!({ "event": "approve" }), denied),
+            (reviews, json!({ "event": ["APPROVE"] }), denied),
+            (events, json!({ "event": "COMMENT" }), None),
+            (events, json!({ "event": "APPROVE" }), denied),
+            (
+                "POST /repositories/7/pulls/1/reviews/3/events",
+                json!({ "event": "APPROVE" }),
+                denied,
+            ),
+            (comments, json!({ "body": "Looks good" }), None),
+            (comments, json!({ "body": "@dependabot merge" }), denied),
+            (comments, json!({ "body": "/merge" }), denied),
+            (labels, json!(["bug"]), None),
+            (labels, json!(["automerge"]), denied),
+            (
+                labels,
+                json!({ "labels": [{ "name": "Auto-Merge" }] }),
+                denied,
+            ),
+            (labels, json!("automerge"), denied),
+            (
+                "PATCH /repos/acme/web/labels/bug",
+                json!({ "new_name": "automerge" }),
+                denied,
+            ),
+            (
+                "POST /repos/acme/web/issues",
+                json!({ "title": "t", "labels": ["automerge"] }),
+                denied,
+            ),
+        ],
+        |(line, body, code)| {
+            assert_eq!(guard.code(API, line, &body), code, "{line} {body}");
+        },
+    );
 }
 
 #[test]
 fn a_body_with_two_readings_is_refused() {
     let guard = Guard::new(settings());
     let reviews = "POST /repos/acme/web/pulls/1/reviews";
-    for body in [
-        &b"{\"event\":\"COMMENT\",\"event\":\"APPROVE\"}"[..],
-        b"event=APPROVE",
-        b"{\"event\":\"COMMENT\"}&event=APPROVE",
-        b"{\"event\":\"COMMENT\xff\"}",
-    ] {
-        let denial = guard.send(API, reviews, body).err().unwrap();
-        assert_eq!(denial.code(), Code::MalformedRequest);
-    }
+    each_row(
+        [
+            &b"{\"event\":\"COMMENT\",\"event\":\"APPROVE\"}"[..],
+            b"event=APPROVE",
+            b"{\"event\":\"COMMENT\"}&event=APPROVE",
+            b"{\"event\":\"COMMENT\xff\"}",
+        ],
+        |body| {
+            let denial = guard.send(API, reviews, body).err().unwrap();
+            assert_eq!(denial.code(), Code::MalformedRequest);
+        },
+    );
     let query = guard.send(API, &format!("{reviews}?event=APPROVE"), b"{}");
     assert_eq!(query.err().unwrap().code(), Code::MalformedRequest);
     // A form that is JSON as well would be judged as one and read as the other.
@@ -365,91 +384,100 @@ fn parameters_that_override_the_method_are_removed() {
 #[test]
 fn paths_with_two_readings_are_refused() {
     let guard = Guard::new(settings());
-    for target in [
-        "/repos/acme/web/..;/secret",
-        "/repos/acme/web/../secret",
-        "/repos/acme/web/%2e%2e/secret",
-        "/repos/acme%2fweb",
-        "/repos//acme/web",
-        "/repos/acme/web;x",
-        "/repos/acme\\web",
-        "/repos/acme/web/%252e%252e/secret",
-    ] {
-        for host in [API, "uploads.github.com", "raw.githubusercontent.com"] {
-            let code = guard.code(host, &format!("GET {target}"), &Value::Null);
-            assert_eq!(code, Some(Code::MalformedRequest), "{host}{target}");
-        }
-    }
+    each_row(
+        [
+            "/repos/acme/web/..;/secret",
+            "/repos/acme/web/../secret",
+            "/repos/acme/web/%2e%2e/secret",
+            "/repos/acme%2fweb",
+            "/repos//acme/web",
+            "/repos/acme/web;x",
+            "/repos/acme\\web",
+            "/repos/acme/web/%252e%252e/secret",
+        ],
+        |target| {
+            for host in [API, "uploads.github.com", "raw.githubusercontent.com"] {
+                let code = guard.code(host, &format!("GET {target}"), &Value::Null);
+                assert_eq!(code, Some(Code::MalformedRequest), "{host}{target}");
+            }
+        },
+    );
 }
 
 #[test]
 fn files_and_archives_are_those_of_the_containers_repositories() {
     let guard = Guard::new(settings());
     let outside = Some(Code::RepoNotAuthorized);
-    for (host, line, code) in [
-        (
-            "raw.githubusercontent.com",
-            "GET /acme/web/main/README.md",
-            None,
-        ),
-        (
-            "raw.githubusercontent.com",
-            "GET /Acme/Web/main/README.md",
-            None,
-        ),
-        (
-            "raw.githubusercontent.com",
-            "GET /acme/secret/main/key",
-            outside,
-        ),
-        ("raw.githubusercontent.com", "GET /acme", outside),
-        ("raw.githubusercontent.com", "GET /", outside),
-        (
-            "codeload.github.com",
-            "GET /acme/web/zip/refs/heads/main",
-            None,
-        ),
-        ("codeload.github.com", "GET /acme/secret/zip/main", outside),
-        (
-            "codeload.github.com",
-            "POST /acme/web/zip/main",
-            Some(Code::WriteNotAllowed),
-        ),
-        ("gist.github.com", "GET /somebody/1", outside),
-        ("gist.githubusercontent.com", "GET /somebody/1/raw", outside),
-        ("gist.ghe.example.com", "GET /somebody/1", outside),
-    ] {
-        assert_eq!(guard.code(host, line, &Value::Null), code, "{host} {line}");
-    }
+    each_row(
+        [
+            (
+                "raw.githubusercontent.com",
+                "GET /acme/web/main/README.md",
+                None,
+            ),
+            (
+                "raw.githubusercontent.com",
+                "GET /Acme/Web/main/README.md",
+                None,
+            ),
+            (
+                "raw.githubusercontent.com",
+                "GET /acme/secret/main/key",
+                outside,
+            ),
+            ("raw.githubusercontent.com", "GET /acme", outside),
+            ("raw.githubusercontent.com", "GET /", outside),
+            (
+                "codeload.github.com",
+                "GET /acme/web/zip/refs/heads/main",
+                None,
+            ),
+            ("codeload.github.com", "GET /acme/secret/zip/main", outside),
+            (
+                "codeload.github.com",
+                "POST /acme/web/zip/main",
+                Some(Code::WriteNotAllowed),
+            ),
+            ("gist.github.com", "GET /somebody/1", outside),
+            ("gist.githubusercontent.com", "GET /somebody/1/raw", outside),
+            ("gist.ghe.example.com", "GET /somebody/1", outside),
+        ],
+        |(host, line, code)| {
+            assert_eq!(guard.code(host, line, &Value::Null), code, "{host} {line}");
+        },
+    );
 }
 
 #[test]
 fn an_enterprise_server_is_guarded_below_its_api() {
     let guard = Guard::new(settings());
-    for (line, code) in [
-        ("GET /api/v3/repos/acme/web", None),
-        ("GET /api/v3", None),
-        (
-            "GET /API/V3/repos/acme/secret",
-            Some(Code::RepoNotAuthorized),
-        ),
-        (
-            "PUT /api/v3/repos/acme/web/pulls/1/merge",
-            Some(Code::ApiBlocked),
-        ),
-        (
-            "POST /api/uploads/repos/acme/web/releases/1/assets",
-            Some(Code::WriteNotAllowed),
-        ),
-        ("POST /api/graphql", Some(Code::MalformedRequest)),
-        ("POST /api/graphql/", Some(Code::MalformedRequest)),
-        // Pages and git, which other addons judge.
-        ("GET /acme/web.git/info/refs", None),
-        ("GET /apidocs", None),
-    ] {
-        let code_now = guard.code("ghe.example.com", line, &Value::Null);
-        assert_eq!(code_now, code, "{line}");
-    }
+    each_row(
+        [
+            ("GET /api/v3/repos/acme/web", None),
+            ("GET /api/v3", None),
+            (
+                "GET /API/V3/repos/acme/secret",
+                Some(Code::RepoNotAuthorized),
+            ),
+            (
+                "PUT /api/v3/repos/acme/web/pulls/1/merge",
+                Some(Code::ApiBlocked),
+            ),
+            (
+                "POST /api/uploads/repos/acme/web/releases/1/assets",
+                Some(Code::WriteNotAllowed),
+            ),
+            ("POST /api/graphql", Some(Code::MalformedRequest)),
+            ("POST /api/graphql/", Some(Code::MalformedRequest)),
+            // Pages and git, which other addons judge.
+            ("GET /acme/web.git/info/refs", None),
+            ("GET /apidocs", None),
+        ],
+        |(line, code)| {
+            let code_now = guard.code("ghe.example.com", line, &Value::Null);
+            assert_eq!(code_now, code, "{line}");
+        },
+    );
 }
 
 #[test]
@@ -465,33 +493,36 @@ fn where_public_reads_are_allowed_other_repositories_are_read_as_anybody() {
     settings.public_reads = true;
     let guard = Guard::new(settings);
     let raw = "raw.githubusercontent.com";
-    for (host, line, code, is_public) in [
-        (API, "GET /repos/other/lib/contents/a", None, true),
-        (API, "GET /repos/acme/web", None, false),
-        (raw, "GET /other/lib/main/a", None, true),
-        (
-            API,
-            "POST /repos/other/lib/issues",
-            Some(Code::RepoNotAuthorized),
-            false,
-        ),
-        (
-            API,
-            "GET /repositories/9",
-            Some(Code::RepoNotAuthorized),
-            false,
-        ),
-        (
-            API,
-            "GET /search/code",
-            Some(Code::RepoNotAuthorized),
-            false,
-        ),
-    ] {
-        let sent = guard.send(host, line, b"");
-        let denied = sent.as_ref().err().map(Denial::code);
-        assert_eq!(denied, code, "{line}");
-        let has_credential = sent.is_ok_and(|sent| sent.headers.contains_key("authorization"));
-        assert_eq!(has_credential, code.is_none() && !is_public, "{line}");
-    }
+    each_row(
+        [
+            (API, "GET /repos/other/lib/contents/a", None, true),
+            (API, "GET /repos/acme/web", None, false),
+            (raw, "GET /other/lib/main/a", None, true),
+            (
+                API,
+                "POST /repos/other/lib/issues",
+                Some(Code::RepoNotAuthorized),
+                false,
+            ),
+            (
+                API,
+                "GET /repositories/9",
+                Some(Code::RepoNotAuthorized),
+                false,
+            ),
+            (
+                API,
+                "GET /search/code",
+                Some(Code::RepoNotAuthorized),
+                false,
+            ),
+        ],
+        |(host, line, code, is_public)| {
+            let sent = guard.send(host, line, b"");
+            let denied = sent.as_ref().err().map(Denial::code);
+            assert_eq!(denied, code, "{line}");
+            let has_credential = sent.is_ok_and(|sent| sent.headers.contains_key("authorization"));
+            assert_eq!(has_credential, code.is_none() && !is_public, "{line}");
+        },
+    );
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use serde_json::json;
+use testkit::each_row;
 
 const API: &str = "api.github.com";
 const ISSUES: &str = "POST /repos/acme/web/issues";
@@ -478,12 +479,15 @@ fn the_list_of_assistants_can_be_replaced_and_emptied() {
     assert_passes(&with(&[]), &copilot);
     let other = with(&["@Claude"]);
     assert_passes(&other, &copilot);
-    for (line, body) in [
-        (COMMENTS, json!({ "body": "@claude go" })),
-        (ASSIGNEES, json!({ "assignees": ["claude"] })),
-    ] {
-        assert!(denial(&other, line, &body).is_some(), "{line} {body}");
-    }
+    each_row(
+        [
+            (COMMENTS, json!({ "body": "@claude go" })),
+            (ASSIGNEES, json!({ "assignees": ["claude"] })),
+        ],
+        |(line, body)| {
+            assert!(denial(&other, line, &body).is_some(), "{line} {body}");
+        },
+    );
     // What reaches beyond the repository stays denied.
     let agent = json!({ "agent_assignment": {} });
     assert!(denial(&with(&[]), ISSUES, &agent).is_some());
@@ -495,14 +499,17 @@ fn under_a_blocklist_the_bodies_of_known_writes_are_judged_as_well() {
         writes_are_an_allowlist: false,
         ..settings()
     });
-    for (line, body) in [
-        (
-            ISSUES,
-            json!({ "agent_assignment": { "target_repo": "other/secret" } }),
-        ),
-        (PULLS, json!({ "head": "other:main" })),
-        (COMMENTS, json!({ "body": "@copilot go" })),
-    ] {
-        assert!(denial(&guard, line, &body).is_some(), "{line} {body}");
-    }
+    each_row(
+        [
+            (
+                ISSUES,
+                json!({ "agent_assignment": { "target_repo": "other/secret" } }),
+            ),
+            (PULLS, json!({ "head": "other:main" })),
+            (COMMENTS, json!({ "body": "@copilot go" })),
+        ],
+        |(line, body)| {
+            assert!(denial(&guard, line, &body).is_some(), "{line} {body}");
+        },
+    );
 }

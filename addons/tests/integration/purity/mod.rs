@@ -7,6 +7,8 @@ mod sources;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
+use testkit::each_row;
+
 /// Crates that open sockets, speak protocols or keep databases.
 const ENGINE: [&str; 14] = [
     "hyper",
@@ -57,9 +59,9 @@ fn compiled_in() -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn addons_depend_on_nothing_that_reaches_the_world() {
     let crates = compiled_in();
-    for expected in ["addons", "tokio", "http"] {
+    each_row(["addons", "tokio", "http"], |expected| {
         assert!(crates.contains_key(expected), "no {expected} in {crates:?}");
-    }
+    });
     let found: Vec<_> = ENGINE
         .iter()
         .filter(|name| crates.contains_key(**name))
@@ -68,10 +70,13 @@ fn addons_depend_on_nothing_that_reaches_the_world() {
 
     let of_tokio = &crates["tokio"];
     assert!(of_tokio.contains("time"), "features of tokio: {of_tokio:?}");
-    for feature in ["net", "fs", "process", "signal", "rt", "full"] {
-        assert!(
-            !of_tokio.contains(feature),
-            "addons must not compile tokio with `{feature}`: {of_tokio:?}"
-        );
-    }
+    each_row(
+        ["net", "fs", "process", "signal", "rt", "full"],
+        |feature| {
+            assert!(
+                !of_tokio.contains(feature),
+                "addons must not compile tokio with `{feature}`: {of_tokio:?}"
+            );
+        },
+    );
 }

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use testkit::each_row;
 
 use super::*;
 
@@ -209,21 +210,24 @@ fn every_truncation_gives_a_beginning_and_no_violation() {
 
 #[test]
 fn a_head_that_is_written_reads_as_what_it_says() {
-    for length in [0, 1, 125, 126, 127, 255, 256, 65_535, 65_536, 100_000] {
-        let mut bytes = BytesMut::new();
-        write_head(&mut bytes, true, Opcode::Binary, length);
-        assert!(bytes.len() <= MAX_HEAD);
-        bytes.resize(bytes.len() + length, b'x');
-        bytes.extend_from_slice(b"\x89\x00");
-        let (pieces, violation) = read([&*bytes]);
-        let expected = Piece::Message {
-            opcode: Opcode::Binary,
-            bytes: vec![b'x'; length].into(),
-            last: true,
-        };
-        assert_eq!(pieces, [expected, control(Opcode::Ping, b"")], "{length}");
-        assert_eq!(violation, None, "{length}");
-    }
+    each_row(
+        [0, 1, 125, 126, 127, 255, 256, 65_535, 65_536, 100_000],
+        |length| {
+            let mut bytes = BytesMut::new();
+            write_head(&mut bytes, true, Opcode::Binary, length);
+            assert!(bytes.len() <= MAX_HEAD);
+            bytes.resize(bytes.len() + length, b'x');
+            bytes.extend_from_slice(b"\x89\x00");
+            let (pieces, violation) = read([&*bytes]);
+            let expected = Piece::Message {
+                opcode: Opcode::Binary,
+                bytes: vec![b'x'; length].into(),
+                last: true,
+            };
+            assert_eq!(pieces, [expected, control(Opcode::Ping, b"")], "{length}");
+            assert_eq!(violation, None, "{length}");
+        },
+    );
 }
 
 /// Frames, most of them in order.

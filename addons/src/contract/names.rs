@@ -1,0 +1,34 @@
+//! Names of the addons and of the engine's parts that deny, as logs, the audit and `explain` show
+//! them.
+
+/// Counts flows.
+pub const METRICS: &str = "metrics";
+/// Writes the audit log.
+pub const AUDIT: &str = "audit";
+/// Sends spans to a collector.
+pub const TRACE: &str = "trace";
+/// Finds the container behind a flow.
+pub const IDENTITY: &str = "identity";
+/// Holds leases to their budgets.
+pub const RATE_LIMIT: &str = "rate_limit";
+/// Leaves failing upstreams alone.
+pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
+/// Judges hosts, ports, methods, rules and addresses.
+pub const POLICY: &str = "policy";
+/// Guards GitHub's APIs.
+pub const GITHUB: &str = "github";
+/// Judges tool calls.
+pub const MCP: &str = "mcp";
+/// Judges git requests and pushes.
+pub const GIT: &str = "git";
+/// Injects secrets.
+pub const CREDENTIALS: &str = "credentials";
+
+/// The engine, where it refuses HTTP itself.
+pub const PROXY: &str = "proxy";
+/// The engine, where it refuses DNS itself.
+pub const DNS: &str = "dns";
+/// The engine's resolver.
+pub const RESOLVE: &str = "resolve";
+/// The engine's dialer.
+pub const DIAL: &str = "dial";

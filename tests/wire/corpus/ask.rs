@@ -1,0 +1,322 @@
+//! A request of the corpus, and the ways to send it.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+/// Address of the container that sends unless a row says otherwise.
+pub const SOURCE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// Where a denial reaches its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ingress {
+    /// HTTP/1.1 in absolute form.
+    Plain,
+    Connect,
+    /// HTTP/1.1 inside a tunnel.
+    Http1,
+    /// HTTP/2 inside a tunnel.
+    Http2,
+    /// The opening of a WebSocket, over HTTP/1.1.
+    WebSocket,
+    /// A push by a client that takes a report, where `push_denials` is `report`.
+    PushReport,
+    /// The same push where `push_denials` is `status`.
+    PushStatus,
+    /// The first request of git.
+    InfoRefs,
+    /// The handshake inside a tunnel, or what comes in its place.
+    Tls,
+    DnsUdp,
+    DnsTcp,
+}
+
+impl Ingress {
+    pub const ALL: [Self; 11] = [
+        Self::Plain,
+        Self::Connect,
+        Self::Http1,
+        Self::Http2,
+        Self::WebSocket,
+        Self::PushReport,
+        Self::PushStatus,
+        Self::InfoRefs,
+        Self::Tls,
+        Self::DnsUdp,
+        Self::DnsTcp,
+    ];
+
+    /// The ingress of a file by its name, which begins with that of the ingress.
+    pub fn of_file(file: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|ingress| {
+            let rest = file.strip_prefix(ingress.name());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        })
+    }
+
+    /// The beginning of its files' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Connect => "connect",
+            Self::Http1 => "http1",
+            Self::Http2 => "http2",
+            Self::WebSocket => "websocket",
+            Self::PushReport => "push-report",
+            Self::PushStatus => "push-status",
+            Self::InfoRefs => "info-refs",
+            Self::Tls => "tls",
+            Self::DnsUdp => "dns-udp",
+            Self::DnsTcp => "dns-tcp",
+        }
+    }
+}
+
+/// How a request gets to the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    Plain,
+    Connect,
+    Http1,
+    Http2,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub from: Ipv4Addr,
+    pub over: Over,
+    pub host: String,
+    /// Where it is not the scheme's.
+    pub port: Option<u16>,
+    pub method: &'static str,
+    pub path: String,
+    /// In Host or `:authority`, where it is not the host.
+    pub authority: Option<&'static str>,
+    pub fields: Vec<(&'static str, String)>,
+    pub body: Vec<u8>,
+    /// What Content-Length says, where the body ends before.
+    pub announced: Option<usize>,
+}
+
+impl Ask {
+    fn new(over: Over, host: &str) -> Self {
+        Self {
+            from: SOURCE,
+            over,
+            host: host.to_owned(),
+            port: None,
+            method: "GET",
+            path: "/echo".to_owned(),
+            authority: None,
+            fields: Vec::new(),
+            body: Vec::new(),
+            announced: None,
+        }
+    }
+
+    /// To `NAME-plain.example.com`, in clear text and absolute form.
+    pub fn plain(name: &str) -> Self {
+        Self::new(Over::Plain, &format!("{name}-plain.example.com"))
+    }
+
+    /// A CONNECT to port 443 of `NAME.example.com`.
+    pub fn connect(name: &str) -> Self {
+        Self::new(Over::Connect, &format!("{name}.example.com"))
+    }
+
+    /// To `NAME.example.com` in a tunnel.
+    pub fn http1(name: &str) -> Self {
+        Self::new(Over::Http1, &format!("{name}.example.com"))
+    }
+
+    /// The same over HTTP/2.
+    pub fn http2(name: &str) -> Self {
+        Self::new(Over::Http2, &format!("{name}.example.com"))
+    }
+
+    pub fn from(mut self, from: Ipv4Addr) -> Self {
+        self.from = from;
+        self
+    }
+
+    pub fn host(mut self, host: &str) -> Self {
+        self.host = host.to_owned();
+        self
+    }
+
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    pub fn method(mut self, method: &'static str) -> Self {
+        self.method = method;
+        self
+    }
+
+    pub fn path(mut self, path: &str) -> Self {
+        self.path = path.to_owned();
+        self
+    }
+
+    pub fn authority(mut self, authority: &'static str) -> Self {
+        self.authority = Some(authority);
+        self
+    }
+
+    pub fn field(mut self, name: &'static str, value: &str) -> Self {
+        self.fields.push((name, value.to_owned()));
+        self
+    }
+
+    /// A POST with this body.
+    pub fn post(mut self, path: &str, body: impl Into<Vec<u8>>) -> Self {
+        self.method = "POST";
+        self.body = body.into();
+        self.path(path)
+    }
+
+    /// Says that the body is longer than what is sent of it.
+    pub fn announcing(mut self, bytes: usize) -> Self {
+        self.announced = Some(bytes);
+        self
+    }
+
+    /// The opening of a WebSocket.
+    pub fn websocket(self) -> Self {
+        self.path("/websocket")
+            .field("connection", "upgrade")
+            .field("upgrade", "websocket")
+            .field("sec-websocket-version", "13")
+            .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+    }
+
+    /// git's first request of a fetch from `acme/web`.
+    pub fn info_refs(self) -> Self {
+        self.path("/acme/web.git/info/refs?service=git-upload-pack")
+            .field("user-agent", "git/2.47.3")
+    }
+
+    /// A push of `main` to `acme/web`.
+    pub fn push(self) -> Self {
+        self.push_of(&creation("refs/heads/main"))
+    }
+
+    /// A push of these commands.
+    pub fn push_of(self, commands: &str) -> Self {
+        self.post("/acme/web.git/git-receive-pack", commands)
+            .field("content-type", "application/x-git-receive-pack-request")
+    }
+
+    /// `HOST` or `HOST:PORT`, as it stands in a URL.
+    pub fn destination(&self) -> String {
+        match self.port {
+            Some(port) => format!("{}:{port}", self.host),
+            None => self.host.clone(),
+        }
+    }
+
+    /// `HOST:PORT` of the tunnel.
+    pub fn tunnel(&self) -> String {
+        format!("{}:{}", self.host, self.port.unwrap_or(443))
+    }
+
+    /// Head and body of HTTP/1.1; for a CONNECT, its own.
+    pub fn bytes(&self) -> Vec<u8> {
+        let (target, named) = match self.over {
+            Over::Connect => (self.tunnel(), self.tunnel()),
+            Over::Plain => {
+                let url = format!("http://{}{}", self.destination(), self.path);
+                (url, self.destination())
+            }
+            Over::Http1 | Over::Http2 => (self.path.clone(), self.destination()),
+        };
+        let method = match self.over {
+            Over::Connect => "CONNECT",
+            _ => self.method,
+        };
+        let named = self.authority.unwrap_or(&named);
+        let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {named}\r\n");
+        for (name, value) in &self.fields {
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        if let Some(length) = self.length() {
+            let _ = write!(head, "content-length: {length}\r\n");
+        }
+        [head.as_bytes(), b"\r\n", &self.body].concat()
+    }
+
+    /// What Content-Length says, where there is a body.
+    pub fn length(&self) -> Option<usize> {
+        let has_body = !self.body.is_empty() || self.announced.is_some();
+        has_body.then(|| self.announced.unwrap_or(self.body.len()))
+    }
+
+    /// The request as a transcript shows it.
+    pub fn shown(&self) -> String {
+        let mut shown = String::new();
+        if matches!(self.over, Over::Http1 | Over::Http2) {
+            let _ = writeln!(shown, "in a tunnel to {}", self.tunnel());
+        }
+        let _ = writeln!(shown, "from {}", self.from);
+        let bytes = match self.over {
+            Over::Http2 => {
+                let text = String::from_utf8_lossy(&self.bytes()).into_owned();
+                text.replacen("HTTP/1.1", "HTTP/2", 1).into_bytes()
+            }
+            _ => self.bytes(),
+        };
+        for line in readable(&bytes).lines() {
+            let _ = writeln!(shown, "> {line}");
+        }
+        shown
+    }
+}
+
+/// Capabilities of git that decide how a denied push is answered.
+const CAPABILITIES: &str = "report-status side-band-64k";
+
+/// A command that creates a ref, and the end of the list.
+pub fn creation(name: &str) -> String {
+    let zero = "0".repeat(40);
+    command(&format!("{zero} {} {name}", "1".repeat(40)), CAPABILITIES)
+}
+
+/// A command that deletes a ref.
+pub fn deletion(name: &str) -> String {
+    deletion_by(name, CAPABILITIES)
+}
+
+/// The same by a client with these capabilities.
+pub fn deletion_by(name: &str, capabilities: &str) -> String {
+    let zero = "0".repeat(40);
+    command(&format!("{} {zero} {name}", "1".repeat(40)), capabilities)
+}
+
+fn command(line: &str, capabilities: &str) -> String {
+    let line = format!("{line}\0 {capabilities}");
+    format!("{:04x}{line}0000", line.len() + 4)
+}
+
+/// Bytes as text: lines as they are, what no terminal shows escaped, and what is long cut.
+pub fn readable(bytes: &[u8]) -> String {
+    const MOST: usize = 1500;
+    let shown = bytes.get(..MOST).unwrap_or(bytes);
+    let mut text = String::new();
+    for chunk in shown.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' => text.push('\n'),
+                '\r' => {}
+                c if c.is_control() => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        let _ = write!(text, "{}", chunk.invalid().escape_ascii());
+    }
+    if bytes.len() > MOST {
+        let _ = write!(text, "\n[{} bytes in all]", bytes.len());
+    }
+    text
+}

@@ -1,0 +1,104 @@
+//! Recorded files: written with `RECORD_CORPUS=1`, compared otherwise.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a difference that are shown for one file.
+const SHOWN: usize = 12;
+
+/// Files by path and text.
+pub type Transcripts = Vec<(String, String)>;
+
+/// What one test recorded, by the file's path below the test's folder.
+#[derive(Default)]
+pub struct Recorded(BTreeMap<String, String>);
+
+impl Recorded {
+    /// Adds a file; no two have the same path.
+    pub fn add(&mut self, path: String, text: String) {
+        let before = self.0.insert(path.clone(), text);
+        assert!(before.is_none(), "{path} is recorded twice");
+    }
+
+    /// The paths so far.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Writes the files below `tests/corpus/FOLDER`, or compares them with what is there. Panics
+    /// with every difference, files that nothing records any more included.
+    pub fn settle(&self, folder: &str) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+        let root = root.join(folder);
+        let mut before = BTreeMap::new();
+        read(&root, &root, &mut before);
+        if std::env::var_os("RECORD_CORPUS").is_some_and(|value| value == "1") {
+            return self.write(&root, &before);
+        }
+        let mut failures = Vec::new();
+        for (path, text) in &self.0 {
+            match before.get(path) {
+                Some(old) if old == text => {}
+                Some(old) => failures.push(format!("{path} differs:\n{}", difference(old, text))),
+                None => failures.push(format!("{path} was never recorded:\n{text}")),
+            }
+        }
+        let unused = before.keys().filter(|path| !self.0.contains_key(*path));
+        failures.extend(unused.map(|path| format!("{path} is recorded by no test any more")));
+        assert!(
+            failures.is_empty(),
+            "{} files of tests/corpus/{folder} differ (RECORD_CORPUS=1 records them anew):\n\n{}",
+            failures.len(),
+            failures.join("\n\n")
+        );
+    }
+
+    fn write(&self, root: &Path, before: &BTreeMap<String, String>) {
+        for path in before.keys().filter(|path| !self.0.contains_key(*path)) {
+            fs::remove_file(root.join(path)).unwrap();
+        }
+        for (path, text) in &self.0 {
+            let file = root.join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+    }
+}
+
+/// All files below a folder, by their path from `root`.
+fn read(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    for path in paths {
+        if path.is_dir() {
+            read(root, &path, files);
+            continue;
+        }
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        files.insert(name, fs::read_to_string(&path).unwrap());
+    }
+}
+
+/// The lines that differ, those of the recorded file first.
+fn difference(old: &str, new: &str) -> String {
+    let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
+    let mut lines = Vec::new();
+    for number in 0..old.len().max(new.len()) {
+        let (was, is) = (old.get(number), new.get(number));
+        if was != is {
+            let one = |sign: char, line: Option<&&str>| line.map(|line| format!("  {sign} {line}"));
+            lines.extend(one('-', was));
+            lines.extend(one('+', is));
+        }
+    }
+    if lines.is_empty() {
+        lines.push("  the ends of lines differ".to_owned());
+    }
+    let left = lines.len().saturating_sub(SHOWN);
+    lines.truncate(SHOWN);
+    if left > 0 {
+        lines.push(format!("  and {left} lines more"));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,93 @@
+//! Denials of judged bodies by time and memory.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use addons::contract::Code;
+use serde_json::json;
+
+use super::ask::{Ask, Ingress};
+use super::files::Transcripts;
+use super::stage::Stage;
+use crate::support::{Origin, Proxy, SANDBOX, SOON, Setup, eventually};
+
+pub fn record_time_outs() -> Transcripts {
+    let origin = Origin::start();
+    let mut files = Vec::new();
+    for push_denials in ["report", "status"] {
+        let mut stage = start(&origin, push_denials, "1s");
+        bodies(&mut stage, Code::BodyTimeout);
+        files.extend(stage.finish());
+    }
+    files
+}
+
+pub fn record_memory() -> Transcripts {
+    let origin = Origin::start();
+    let mut files = Vec::new();
+    for push_denials in ["report", "status"] {
+        let mut stage = start(&origin, push_denials, "60s");
+        let held = take_the_share(&stage.proxy);
+        bodies(&mut stage, Code::InspectionBusy);
+        drop(held);
+        files.extend(stage.finish());
+    }
+    files
+}
+
+fn start(origin: &Origin, push_denials: &str, inspect_timeout: &str) -> Stage {
+    let mut setup = Setup::new(origin);
+    setup.containers.clear();
+    setup.host("git-plain.example.com", origin.http);
+    setup.host("api-plain.example.com", origin.http);
+    setup.proxy["limits"] = json!({ "inspect_memory": "1MB", "inspect_timeout": inspect_timeout });
+    setup.policy = Some(json!({ "version": 1, "git": {
+        "hosts": [
+            { "host": "git.example.com", "api": "api.example.com" },
+            { "host": "git-plain.example.com", "api": "api-plain.example.com" },
+        ],
+        "push_denials": push_denials,
+    } }));
+    let proxy = setup.start();
+    proxy.register_as(json!({
+        "container_ip": "127.0.0.1", "container_id": SANDBOX, "repos": ["acme/web"],
+    }));
+    let stage = Stage::new(proxy, origin, Vec::new());
+    match push_denials {
+        "status" => stage.of_pushes(),
+        _ => stage,
+    }
+}
+
+/// Begins bodies until one more is denied. Each is held or denied before the next begins, so that
+/// no denial falls into a row.
+fn take_the_share(proxy: &Proxy) -> Vec<TcpStream> {
+    let ask = Ask::plain("api").post("/graphql", "").announcing(10);
+    let mut held = Vec::new();
+    loop {
+        let reserved = || proxy.metric("proxy_inspection_memory_bytes", &[]);
+        let before = reserved();
+        let mut stream = proxy.dial();
+        stream.write_all(&ask.bytes()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut denied = false;
+        eventually("the body is held or denied", SOON, || {
+            denied = stream.peek(&mut [0]).is_ok();
+            denied || reserved() > before
+        });
+        if denied {
+            return held;
+        }
+        held.push(stream);
+    }
+}
+
+/// Requests whose bodies never end.
+fn bodies(stage: &mut Stage, code: Code) {
+    let change = |ask: Ask| ask.post("/graphql", "{\"query\":").announcing(1000);
+    stage.deny(code, Ingress::Plain, "", &change(Ask::plain("api")));
+    stage.deny(code, Ingress::Http1, "", &change(Ask::http1("api")));
+    stage.deny(code, Ingress::Http2, "", &change(Ask::http2("api")));
+    let push = Ask::http1("git").push_of("0fff").announcing(1000);
+    stage.deny(code, Ingress::PushReport, "", &push);
+}

@@ -1,0 +1,117 @@
+//! Denials by limits on requests, tunnels, certificates, questions and connections.
+
+use std::net::Ipv4Addr;
+
+use addons::contract::Code;
+use serde_json::json;
+
+use super::ask::{Ask, Ingress};
+use super::files::Transcripts;
+use super::policy::outside;
+use super::send::{Question, exchange};
+use super::stage::Stage;
+use crate::support::{Origin, SOON, Setup, eventually, handshake};
+
+/// Containers that each use up a budget of their own.
+const CONNECTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const MINTS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+const HOLDS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+const ASKS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
+const CONNECTIONS: usize = 3;
+
+pub fn record() -> Transcripts {
+    let origin = Origin::start();
+    let mut stage = start(&origin);
+    certificates(&mut stage);
+    requests(&mut stage);
+    tunnels(&mut stage);
+    questions(&mut stage);
+    connections(&mut stage);
+    stage.finish()
+}
+
+fn start(origin: &Origin) -> Stage {
+    let mut setup = Setup::new(origin);
+    for name in ["open", "second", "third"] {
+        setup.host(&format!("{name}.example.com"), origin.https);
+        setup.host(&format!("{name}-plain.example.com"), origin.http);
+    }
+    setup.proxy["limits"] = json!({
+        "tunnels_per_second": 5, "certificates_per_minute": 1,
+        "max_connections_per_container": CONNECTIONS,
+    });
+    setup.proxy["dns"] = json!({ "queries_per_minute": 1, "distinct_names_per_minute": 100 });
+    // Refilled at once a second, a bucket of one is empty at the second request of two.
+    let limit = json!({ "requests_per_second": 1, "burst_size": 1 });
+    setup.policy = Some(json!({ "version": 1, "rate_limits": { "defaults": limit } }));
+    for (address, id) in [
+        (CONNECTS, "connects"),
+        (MINTS, "mints"),
+        (HOLDS, "holds"),
+        (ASKS, "asks"),
+    ] {
+        setup.containers.push((address.to_string(), id.into()));
+    }
+    Stage::new(setup.start(), origin, Vec::new())
+}
+
+fn requests(stage: &mut Stage) {
+    let code = Code::RateLimited;
+    for (ingress, ask) in [
+        (Ingress::Plain, Ask::plain("open")),
+        (Ingress::Http1, Ask::http1("open")),
+        (Ingress::Http2, Ask::http2("open")),
+        (Ingress::WebSocket, Ask::plain("open").websocket()),
+        (Ingress::PushReport, Ask::plain("open").push()),
+        (Ingress::InfoRefs, Ask::plain("open").info_refs()),
+    ] {
+        stage.exhaust(code, ingress, "", &ask);
+    }
+}
+
+/// Both tunnels are granted while there is a certificate to be had; the first handshake takes it.
+fn certificates(stage: &mut Stage) {
+    let code = Code::RateLimited;
+    stage.row(code, Ingress::Tls, "certificates", |proxy| {
+        let tunnel = |host: &str| proxy.connect_from(MINTS, &format!("{host}:443")).1;
+        let tunnels = ["open.example.com", "second.example.com"].map(|host| (host, tunnel(host)));
+        let ends = tunnels.map(|(host, stream)| {
+            match handshake(stream, host, proxy.tls_config(&["http/1.1"])) {
+                Ok(mut stream) => {
+                    let head = format!("GET /status/204 HTTP/1.1\r\nhost: {host}\r\n\r\n");
+                    let answer = exchange(&mut stream, head.as_bytes(), false);
+                    format!("{host}\n{answer}")
+                }
+                Err(error) => format!("{host}\n[{:?}]\n", error.kind()),
+            }
+        });
+        let asked = format!("from {MINTS}\nTLS in two tunnels, of which one may be served\n");
+        (asked, ends.concat())
+    });
+    let ask = Ask::connect("plain").from(MINTS);
+    stage.deny(code, Ingress::Connect, "certificates", &ask);
+}
+
+fn tunnels(stage: &mut Stage) {
+    let ask = Ask::connect("open").from(CONNECTS);
+    stage.exhaust(Code::RateLimited, Ingress::Connect, "", &ask);
+}
+
+fn questions(stage: &mut Stage) {
+    for tcp in [false, true] {
+        let question = Question::of(ASKS, tcp, "open.example.com");
+        stage.exhaust_dns(Code::RateLimited, "", &question);
+    }
+}
+
+fn connections(stage: &mut Stage) {
+    let held: Vec<_> = (0..CONNECTIONS)
+        .map(|_| stage.proxy.dial_from(HOLDS))
+        .collect();
+    eventually("they are counted", SOON, || {
+        stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
+    });
+    let code = Code::TooManyConnections;
+    outside(stage, code, "", "open", |ask| ask.from(HOLDS));
+    drop(held);
+}

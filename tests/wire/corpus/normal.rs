@@ -1,0 +1,61 @@
+//! The form in which transcripts are recorded: whatever differs from run to run is a placeholder.
+
+/// Members of JSON objects whose value is another in every run.
+const VOLATILE: [&str; 4] = ["ts", "flow", "prev", "duration_ms"];
+
+/// Replaces what differs from run to run. `known` are texts such as addresses and folders, each
+/// with its placeholder; a longer text stands before one that it contains.
+pub fn normal(text: &str, known: &[(String, &'static str)]) -> String {
+    let mut text = text.to_owned();
+    for (volatile, placeholder) in known {
+        text = text.replace(volatile, placeholder);
+    }
+    for name in VOLATILE {
+        text = with_member(&text, name, |_| Some(format!("\"<{name}>\"")));
+    }
+    // A wait of a second is the least and what the shortest limits lead to; a longer one counts
+    // down.
+    text = with_member(&text, "retry_after", |value| {
+        (value != "1").then(|| "\"<seconds>\"".to_owned())
+    });
+    // rustls says by how much a certificate is out of date.
+    text = between(&text, "verification time ", " (UNIX)", "<now>");
+    text = between(
+        &text,
+        "(UNIX), but certificate is not valid after 1580515200 (",
+        " seconds ago)",
+        "<age>",
+    );
+    let lines = text.lines().map(|line| match line.split_once(": ") {
+        Some(("date", _)) => "date: <date>".to_owned(),
+        Some(("retry-after", value)) if value != "1" => "retry-after: <seconds>".to_owned(),
+        _ => line.to_owned(),
+    });
+    let mut lines: Vec<_> = lines.collect();
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Replaces the value of each member of that name, a number or a text without quotes in it.
+fn with_member(text: &str, name: &str, replace: impl Fn(&str) -> Option<String>) -> String {
+    let key = format!("\"{name}\":");
+    let mut pieces = text.split(key.as_str());
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let end = piece.find([',', '}']).unwrap_or(piece.len());
+        let (value, rest) = piece.split_at(end);
+        out += &key;
+        out += &replace(value).unwrap_or_else(|| value.to_owned());
+        out += rest;
+    }
+    out
+}
+
+/// Replaces what stands between two texts, where they first occur in this order.
+fn between(text: &str, before: &str, after: &str, placeholder: &str) -> String {
+    let parts = text.split_once(before).and_then(|(left, rest)| {
+        let (_volatile, right) = rest.split_once(after)?;
+        Some([left, before, placeholder, after, right].concat())
+    });
+    parts.unwrap_or_else(|| text.to_owned())
+}

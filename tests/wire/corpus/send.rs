@@ -1,0 +1,263 @@
+//! Sends a row's request and reads what comes back, byte for byte where there is a wire to read.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use socket2::{Domain, Socket, Type};
+use tokio::runtime::Runtime;
+
+use super::ask::{Ask, Over, readable};
+use crate::support::{Proxy, Tls, handshake, read_connect_reply, read_reply};
+
+type H2Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection on which requests can be sent.
+pub enum Line {
+    Plain(TcpStream),
+    Tls(Box<Tls>),
+    Http2(Http2),
+    /// The answer to the CONNECT, where that was denied.
+    Refused(String),
+}
+
+/// HTTP/2 in a tunnel; the connection is driven while a request is sent.
+pub struct Http2 {
+    runtime: Runtime,
+    sender: http2::SendRequest<H2Body>,
+}
+
+/// Keeps what is read through it.
+struct Tee<'s, S> {
+    stream: &'s mut S,
+    read: Vec<u8>,
+}
+
+impl<S: Read> Read for Tee<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.read.extend(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+impl Line {
+    /// Opens what the request goes over.
+    pub fn open(proxy: &Proxy, ask: &Ask) -> Self {
+        let mut stream = proxy.dial_from(ask.from);
+        if matches!(ask.over, Over::Plain | Over::Connect) {
+            return Self::Plain(stream);
+        }
+        let authority = ask.tunnel();
+        let head = format!("CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut tee = Tee {
+            stream: &mut stream,
+            read: Vec::new(),
+        };
+        let reply = read_connect_reply(&mut tee).unwrap();
+        if reply.status != 200 {
+            return Self::Refused(readable(&tee.read));
+        }
+        match ask.over {
+            Over::Http2 => Self::Http2(Http2::open(proxy, &ask.host, stream)),
+            _ => {
+                let config = proxy.tls_config(&["http/1.1"]);
+                let tls = handshake(stream, &ask.host, config).unwrap();
+                Self::Tls(Box::new(tls))
+            }
+        }
+    }
+
+    /// The answer as it came.
+    pub fn send(&mut self, ask: &Ask) -> String {
+        match self {
+            Self::Plain(stream) => exchange(stream, &ask.bytes(), ask.over == Over::Connect),
+            Self::Tls(stream) => exchange(stream.as_mut(), &ask.bytes(), false),
+            Self::Http2(connection) => connection.exchange(ask),
+            Self::Refused(answer) => format!("the tunnel was refused\n{answer}"),
+        }
+    }
+}
+
+/// Sends bytes and reads one answer.
+pub fn exchange<S: Read + Write>(stream: &mut S, bytes: &[u8], connects: bool) -> String {
+    // A denial may close the connection while a body is being sent.
+    let _ = stream.write_all(bytes);
+    let mut tee = Tee {
+        stream,
+        read: Vec::new(),
+    };
+    let reply = match connects {
+        true => read_connect_reply(&mut tee),
+        false => read_reply(&mut tee),
+    };
+    match reply {
+        Ok(_) => readable(&tee.read),
+        Err(error) => format!("{}\n[{:?}]\n", readable(&tee.read), error.kind()),
+    }
+}
+
+impl Http2 {
+    fn open(proxy: &Proxy, host: &str, stream: TcpStream) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let name = ServerName::try_from(host.to_owned()).unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(proxy.tls_config(&["h2"])));
+        let sender = runtime.block_on(async {
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            let stream = connector.connect(name, stream).await.unwrap();
+            let io = TokioIo::new(stream);
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        });
+        Self { runtime, sender }
+    }
+
+    fn exchange(&mut self, ask: &Ask) -> String {
+        let named = ask.authority.map_or(ask.destination(), str::to_owned);
+        let mut request = http::Request::builder()
+            .method(ask.method)
+            .uri(format!("https://{named}{}", ask.path));
+        for (name, value) in &ask.fields {
+            request = request.header(*name, value);
+        }
+        let body = Bytes::from(ask.body.clone());
+        let body: H2Body = match ask.announced {
+            None => Full::new(body).boxed_unsync(),
+            Some(_) => {
+                let sent = stream::iter([Ok(Frame::data(body))]).chain(stream::pending());
+                StreamBody::new(sent).boxed_unsync()
+            }
+        };
+        if let Some(length) = ask.announced {
+            request = request.header("content-length", length);
+        }
+        let request = request.body(body).unwrap();
+        let sender = &mut self.sender;
+        self.runtime.block_on(async {
+            let sending = tokio::time::timeout(PATIENCE, sender.send_request(request));
+            let response = match sending.await.unwrap() {
+                Ok(response) => response,
+                Err(error) => return format!("[{error:?}]\n"),
+            };
+            let (head, body) = response.into_parts();
+            let mut shown = format!("HTTP/2 {}\n", head.status.as_u16());
+            for (name, value) in &head.headers {
+                let _ = writeln!(shown, "{name}: {}", readable(value.as_bytes()));
+            }
+            let body = body.collect().await.map(|body| body.to_bytes());
+            let _ = match body {
+                Ok(body) => write!(shown, "\n{}", readable(&body)),
+                Err(error) => write!(shown, "\n[{error:?}]\n"),
+            };
+            shown
+        })
+    }
+}
+
+/// Reads to the end of a connection; what came, and how it ended.
+pub fn rest(stream: &mut impl Read) -> String {
+    let mut read = Vec::new();
+    let ended = match stream.read_to_end(&mut read) {
+        Ok(_) => "closed".to_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    };
+    format!("{}\n[{ended}]\n", readable(&read))
+}
+
+/// One DNS message and its answer.
+pub struct Question {
+    pub from: Ipv4Addr,
+    pub tcp: bool,
+    pub message: Vec<u8>,
+}
+
+impl Question {
+    /// For the address of a name.
+    pub fn of(from: Ipv4Addr, tcp: bool, name: &str) -> Self {
+        let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+        for label in name.split('.') {
+            message.push(u8::try_from(label.len()).unwrap());
+            message.extend(label.as_bytes());
+        }
+        message.extend(b"\0\0\x01\0\x01");
+        Self { from, tcp, message }
+    }
+
+    /// The answer's header, or that there is none.
+    pub fn ask(&self, proxy: &Proxy) -> String {
+        let answer = match self.tcp {
+            true => self.over_tcp(proxy.dns),
+            false => self.over_udp(proxy.dns),
+        };
+        match answer {
+            Ok(answer) => header(&answer),
+            Err(error) => format!("[{:?}]\n", error.kind()),
+        }
+    }
+
+    fn over_udp(&self, server: SocketAddr) -> io::Result<Vec<u8>> {
+        let socket = UdpSocket::bind((self.from, 0))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.send_to(&self.message, server)?;
+        let mut answer = vec![0; 4096];
+        let length = socket.recv(&mut answer)?;
+        answer.truncate(length);
+        Ok(answer)
+    }
+
+    fn over_tcp(&self, server: SocketAddr) -> io::Result<Vec<u8>> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((self.from, 0)).into())?;
+        socket.connect(&server.into())?;
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let length = u16::try_from(self.message.len()).unwrap().to_be_bytes();
+        stream.write_all(&[&length, self.message.as_slice()].concat())?;
+        let mut length = [0; 2];
+        stream.read_exact(&mut length)?;
+        let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+        stream.read_exact(&mut answer)?;
+        Ok(answer)
+    }
+
+    pub fn shown(&self) -> String {
+        format!("from {}\n> {}\n", self.from, self.message.escape_ascii())
+    }
+}
+
+/// Response code, flags and counts (RFC 1035, section 4.1.1), and the whole message.
+fn header(answer: &[u8]) -> String {
+    let word = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
+    format!(
+        "response code {}\nflags {:#06x}\nquestions {}, answers {}, authorities {}, additionals {}\n{}\n",
+        word(2) & 15,
+        word(2) & !15,
+        word(4),
+        word(6),
+        word(8),
+        word(10),
+        answer.escape_ascii()
+    )
+}

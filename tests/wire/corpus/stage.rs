@@ -1,0 +1,229 @@
+//! A running proxy whose denials are recorded, each with the audit lines that it left.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use addons::contract::Code;
+use rustix::process::Signal;
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::ask::{Ask, Ingress};
+use super::files::Transcripts;
+use super::normal::normal;
+use super::send::{Line, Question};
+use crate::support::{Origin, Proxy, SOON};
+
+/// Between two rows, whose audit lines are told apart by the millisecond in which they began.
+const APART: Duration = Duration::from_millis(3);
+/// Requests that are made to reach a limit, at most.
+const MOST_REPEATED: usize = 1000;
+
+/// One row: a denial, its transcript, and when it happened.
+struct Row {
+    path: String,
+    code: Code,
+    text: String,
+    begun: u128,
+    ended: u128,
+}
+
+/// A proxy and what was asked of it.
+pub struct Stage {
+    pub proxy: Proxy,
+    /// Where `push_denials` is `status`, pushes alone are recorded.
+    pushes_alone: bool,
+    known: Vec<(String, &'static str)>,
+    rows: Vec<Row>,
+}
+
+impl Stage {
+    /// `origin` is the upstream; `known` are further texts that differ from run to run.
+    pub fn new(proxy: Proxy, origin: &Origin, known: Vec<(String, &'static str)>) -> Self {
+        let mut all = vec![
+            (proxy.address.to_string(), "<proxy>"),
+            (proxy.dns.to_string(), "<dns>"),
+            (origin.https.to_string(), "<https origin>"),
+            (origin.http.to_string(), "<http origin>"),
+            (proxy.path("").display().to_string(), "<folder>/"),
+        ];
+        all.extend(known);
+        Self {
+            proxy,
+            pushes_alone: false,
+            known: all,
+            rows: Vec::new(),
+        }
+    }
+
+    /// The same for `push_denials: status`.
+    pub fn of_pushes(mut self) -> Self {
+        self.pushes_alone = true;
+        self
+    }
+
+    /// Records one denial; `name` tells it from others of that code on that ingress.
+    pub fn deny(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
+        self.on(code, ingress, name, ask, |proxy| Line::open(proxy, ask));
+    }
+
+    /// The same on a connection that stands already.
+    pub fn deny_on(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask, line: Line) {
+        self.on(code, ingress, name, ask, |_| line);
+    }
+
+    fn on(
+        &mut self,
+        code: Code,
+        ingress: Ingress,
+        name: &str,
+        ask: &Ask,
+        open: impl FnOnce(&Proxy) -> Line,
+    ) {
+        if let Some(ingress) = self.recorded_as(ingress) {
+            self.row(code, ingress, name, |proxy| {
+                let mut line = open(proxy);
+                (ask.shown(), line.send(ask))
+            });
+        }
+    }
+
+    /// Repeats a request until it is denied, and records that.
+    pub fn exhaust(&mut self, code: Code, ingress: Ingress, name: &str, ask: &Ask) {
+        let denied = format!("x-proxy-denied: {}\n", code.as_str());
+        let once = |proxy: &Proxy| (ask.shown(), Line::open(proxy, ask).send(ask));
+        self.repeat(code, ingress, name, &denied, once);
+    }
+
+    /// Repeats a question until it is refused, and records that.
+    pub fn exhaust_dns(&mut self, code: Code, name: &str, question: &Question) {
+        let once = |proxy: &Proxy| (question.shown(), question.ask(proxy));
+        let ingress = ingress_of(question);
+        self.repeat(code, ingress, name, "response code 5\n", once);
+    }
+
+    fn repeat(
+        &mut self,
+        code: Code,
+        ingress: Ingress,
+        name: &str,
+        denied: &str,
+        once: impl Fn(&Proxy) -> (String, String),
+    ) {
+        for _ in 0..MOST_REPEATED {
+            self.row(code, ingress, name, &once);
+            if self
+                .rows
+                .last()
+                .is_some_and(|row| row.text.contains(denied))
+            {
+                return;
+            }
+            self.rows.pop();
+        }
+        panic!("{ingress:?} never comes to {code:?}");
+    }
+
+    /// Records a DNS question that is denied.
+    pub fn deny_dns(&mut self, code: Code, name: &str, question: &Question) {
+        if !self.pushes_alone {
+            let ingress = ingress_of(question);
+            self.row(code, ingress, name, |proxy| {
+                (question.shown(), question.ask(proxy))
+            });
+        }
+    }
+
+    /// Records one denial; `act` sends and returns what was sent and received.
+    pub fn row(
+        &mut self,
+        code: Code,
+        ingress: Ingress,
+        name: &str,
+        act: impl FnOnce(&Proxy) -> (String, String),
+    ) {
+        std::thread::sleep(APART);
+        let begun = millis();
+        let (asked, got) = act(&self.proxy);
+        let ended = millis();
+        let name = match name {
+            "" => ingress.name().to_owned(),
+            name => format!("{}-{name}", ingress.name()),
+        };
+        self.rows.push(Row {
+            path: format!("{}/{name}.txt", code.as_str()),
+            code,
+            text: format!("{asked}\n{got}"),
+            begun,
+            ended,
+        });
+        std::thread::sleep(APART);
+    }
+
+    /// Whether this stage records the ingress, and as which.
+    fn recorded_as(&self, ingress: Ingress) -> Option<Ingress> {
+        match ingress {
+            Ingress::PushReport if self.pushes_alone => Some(Ingress::PushStatus),
+            _ if self.pushes_alone => None,
+            ingress => Some(ingress),
+        }
+    }
+
+    /// Ends the proxy, so that all lines are in the audit, and returns path and text of each row.
+    /// Panics with each row that was not denied as it says.
+    pub fn finish(mut self) -> Transcripts {
+        self.proxy.signal(Signal::TERM);
+        self.proxy.wait(2 * SOON);
+        let lines: Vec<_> = self.proxy.audit().into_iter().map(AuditLine::of).collect();
+        let (mut files, mut failures) = (Vec::new(), Vec::new());
+        for mut row in std::mem::take(&mut self.rows) {
+            let within = |line: &&AuditLine| (row.begun..=row.ended).contains(&line.began);
+            let mut own: Vec<_> = lines.iter().filter(within).collect();
+            // By what does not depend on how far apart they began.
+            own.sort_by_key(|line| {
+                let text = |name: &str| line.text[name].as_str().unwrap_or_default();
+                (text("kind") != "tunnel", text("host"))
+            });
+            let code = row.code.as_str();
+            let is_denied = own.iter().any(|line| line.text["code"] == code);
+            row.text.push('\n');
+            for line in own {
+                let _ = writeln!(row.text, "audit {}", line.text);
+            }
+            if !is_denied {
+                failures.push(format!("{} was not denied so:\n{}", row.path, row.text));
+            }
+            files.push((row.path, normal(&row.text, &self.known)));
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+        files
+    }
+}
+
+/// An audit line, and the millisecond since the epoch in which its flow began.
+#[derive(Debug)]
+struct AuditLine {
+    began: u128,
+    text: Value,
+}
+
+impl AuditLine {
+    fn of(text: Value) -> Self {
+        let ts = OffsetDateTime::parse(text["ts"].as_str().unwrap(), &Rfc3339).unwrap();
+        let began = u128::try_from(ts.unix_timestamp_nanos()).unwrap() / 1_000_000;
+        Self { began, text }
+    }
+}
+
+fn ingress_of(question: &Question) -> Ingress {
+    match question.tcp {
+        true => Ingress::DnsTcp,
+        false => Ingress::DnsUdp,
+    }
+}
+
+fn millis() -> u128 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_millis()
+}

@@ -1,0 +1,228 @@
+//! Denials by faults of upstreams and nameservers, and by a missing secret file.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use addons::contract::Code;
+use serde_json::json;
+
+use super::ask::{Ask, Ingress};
+use super::files::Transcripts;
+use super::policy::{dns, inside};
+use super::send::{Line, Question};
+use super::stage::Stage;
+use crate::support::{Origin, RawOrigin, SOON, Setup, eventually};
+
+const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// What the hosts of a stage resolve to.
+struct Upstreams {
+    closed: SocketAddr,
+    silent: RawOrigin,
+    no_tls: RawOrigin,
+}
+
+impl Upstreams {
+    fn start() -> Self {
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self {
+            closed: closed.local_addr().unwrap(),
+            silent: RawOrigin::start(|mut stream| {
+                std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
+            }),
+            no_tls: RawOrigin::start(|mut stream| {
+                std::io::Write::write_all(&mut stream, b"SSH-2.0-server\r\n")
+            }),
+        }
+    }
+
+    fn known(&self) -> Vec<(String, &'static str)> {
+        vec![
+            (self.closed.to_string(), "<closed upstream>"),
+            (self.silent.address.to_string(), "<silent upstream>"),
+            (self.no_tls.address.to_string(), "<upstream without TLS>"),
+        ]
+    }
+}
+
+pub fn record() -> Transcripts {
+    let origin = Origin::start();
+    let nobody = Upstreams::start();
+    let setup = setup(&origin, &nobody);
+    let secret = setup.dir().join("secret");
+    let mut stage = Stage::new(setup.start(), &origin, nobody.known());
+    std::fs::remove_file(secret).unwrap();
+    failures(&mut stage);
+    circuits(&mut stage);
+    time_outs(&mut stage);
+    credentials(&mut stage);
+    stage.finish()
+}
+
+fn setup(origin: &Origin, nobody: &Upstreams) -> Setup {
+    let mut setup = Setup::new(origin);
+    for (name, address) in [
+        ("closed", nobody.closed),
+        ("broken", nobody.closed),
+        ("no-tls", nobody.no_tls.address),
+        ("slow", nobody.silent.address),
+    ] {
+        setup.host(&format!("{name}.example.com"), address);
+        setup.host(&format!("{name}-plain.example.com"), address);
+    }
+    for name in ["slow", "vendor"] {
+        setup.host(&format!("{name}-tls.example.com"), origin.https);
+    }
+    for name in ["pass-closed", "pass-broken"] {
+        setup.host(&format!("{name}.example.com"), nobody.closed);
+    }
+    setup.proxy["tls"]["passthrough"] =
+        json!(["pass-closed.example.com", "pass-broken.example.com"]);
+    setup.proxy["upstream"]["connect_timeout"] = json!("1s");
+    setup.proxy["upstream"]["response_timeout"] = json!("1s");
+    let never = json!({ "failure_threshold": 1000 });
+    let at_once = json!({ "failure_threshold": 1, "recovery_timeout": 600 });
+    let broken = ["broken", "broken-plain", "pass-broken"];
+    let broken = broken.map(|name| (format!("{name}.example.com"), at_once.clone()));
+    let broken: serde_json::Map<_, _> = broken.into_iter().collect();
+    setup.policy = Some(json!({
+        "version": 1,
+        "circuit_breakers": { "defaults": never, "upstreams": broken },
+    }));
+    let file = setup.dir().join("secret");
+    std::fs::write(&file, "sk-live-4f9a1c7be02d58c36e\n").unwrap();
+    setup.credential(json!({
+        "name": "vendor", "hosts": ["vendor-tls.example.com"],
+        "set_headers": { "x-api-key": { "file": file } },
+    }));
+    setup
+}
+
+fn failures(stage: &mut Stage) {
+    let code = Code::UpstreamUnreachable;
+    inside(stage, code, "", "closed", |ask| ask);
+    stage.deny(
+        code,
+        Ingress::Connect,
+        "passthrough",
+        &Ask::connect("pass-closed"),
+    );
+    in_tunnels(stage, Code::UpstreamTls, "", "no-tls");
+    for name in ["wrong-name", "expired", "self-signed"] {
+        stage.deny(Code::UpstreamTls, Ingress::Http1, name, &Ask::http1(name));
+    }
+}
+
+fn circuits(stage: &mut Stage) {
+    let code = Code::CircuitOpen;
+    for ask in [
+        Ask::plain("broken"),
+        Ask::http1("broken"),
+        Ask::connect("pass-broken"),
+    ] {
+        Line::open(&stage.proxy, &ask).send(&ask);
+    }
+    inside(stage, code, "", "broken", |ask| ask);
+    stage.deny(
+        code,
+        Ingress::Connect,
+        "passthrough",
+        &Ask::connect("pass-broken"),
+    );
+}
+
+fn time_outs(stage: &mut Stage) {
+    let code = Code::UpstreamTimeout;
+    stage.deny(code, Ingress::Plain, "", &Ask::plain("slow"));
+    stage.deny(
+        code,
+        Ingress::WebSocket,
+        "",
+        &Ask::plain("slow").websocket(),
+    );
+    stage.deny(code, Ingress::PushReport, "", &Ask::plain("slow").push());
+    stage.deny(code, Ingress::InfoRefs, "", &Ask::plain("slow").info_refs());
+    // The handshake with the upstream takes too long, and then its answer.
+    stage.deny(code, Ingress::Http1, "handshake", &Ask::http1("slow"));
+    for (ingress, ask) in [
+        (Ingress::Http1, Ask::http1("slow-tls")),
+        (Ingress::Http2, Ask::http2("slow-tls")),
+    ] {
+        stage.deny(code, ingress, "", &ask.path("/slow/5000"));
+    }
+}
+
+fn credentials(stage: &mut Stage) {
+    let code = Code::CredentialUnavailable;
+    let ask = Ask::http1("vendor-tls");
+    eventually("a missing file denies", SOON, || {
+        let answer = Line::open(&stage.proxy, &ask).send(&ask);
+        std::thread::sleep(Duration::from_millis(100));
+        answer.contains(code.as_str())
+    });
+    in_tunnels(stage, code, "", "vendor-tls");
+}
+
+/// One denial on every ingress over TLS.
+fn in_tunnels(stage: &mut Stage, code: Code, name: &str, host: &str) {
+    for (ingress, ask) in [
+        (Ingress::Http1, Ask::http1(host)),
+        (Ingress::Http2, Ask::http2(host)),
+        (Ingress::WebSocket, Ask::http1(host).websocket()),
+        (Ingress::PushReport, Ask::http1(host).push()),
+        (Ingress::InfoRefs, Ask::http1(host).info_refs()),
+    ] {
+        stage.deny(code, ingress, name, &ask);
+    }
+}
+
+/// The nameserver answers SERVFAIL.
+pub fn record_unresolved() -> Transcripts {
+    let nameserver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = nameserver.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut message = [0; 512];
+        while let Ok((length, peer)) = nameserver.recv_from(&mut message) {
+            message[2] |= 0x80;
+            message[3] = 2;
+            let _ = nameserver.send_to(&message[..length], peer);
+        }
+    });
+    let origin = Origin::start();
+    let mut stage = resolving(&origin, address);
+    let code = Code::UpstreamUnreachable;
+    dns(&mut stage, code, SANDBOX, "unresolved.example.org");
+    stage.deny(
+        code,
+        Ingress::Plain,
+        "unresolved",
+        &unresolved(Ask::plain("")),
+    );
+    stage.finish()
+}
+
+/// No nameserver listens at the configured address. Each look-up takes 4.5 seconds.
+pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
+    let origin = Origin::start();
+    let mut stage = resolving(&origin, SocketAddr::from(([127, 0, 0, 1], 9)));
+    let code = Code::UpstreamTimeout;
+    let question = |tcp| Question::of(SANDBOX, tcp, "unresolved.example.org");
+    match ingress {
+        Ingress::DnsUdp => stage.deny_dns(code, "", &question(false)),
+        Ingress::DnsTcp => stage.deny_dns(code, "", &question(true)),
+        _ => stage.deny(code, ingress, "passthrough", &unresolved(Ask::connect(""))),
+    }
+    stage.finish()
+}
+
+fn resolving(origin: &Origin, nameserver: SocketAddr) -> Stage {
+    let mut setup = Setup::new(origin);
+    setup.allow("unresolved.example.org");
+    setup.proxy["tls"]["passthrough"] = json!(["unresolved.example.org"]);
+    setup.proxy["upstream"]["nameservers"] = json!([nameserver.to_string()]);
+    Stage::new(setup.start(), origin, Vec::new())
+}
+
+fn unresolved(ask: Ask) -> Ask {
+    ask.host("unresolved.example.org")
+}
