@@ -1,4 +1,4 @@
-//! What the sources of `addons` name of the standard library and of tokio.
+//! What the sources of `addons` name of the standard library, of tokio, and of each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,6 +145,38 @@ fn addons_open_no_file_or_socket_and_start_no_task_or_thread() {
         })
         .collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Every addon is one folder or file.
+const ADDONS: [&str; 8] = [
+    "circuit_breaker",
+    "credentials",
+    "git",
+    "github",
+    "identity",
+    "observe",
+    "policy",
+    "rate_limit",
+];
+
+#[test]
+fn an_addon_imports_no_other() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let others = Regex::new(&format!(r"\bcrate::({})\b", ADDONS.join("|"))).unwrap();
+    for addon in ADDONS {
+        let mut files = vec![src.join(addon).with_extension("rs")];
+        files.retain(|file| file.is_file());
+        if src.join(addon).is_dir() {
+            sources(&src.join(addon), &mut files);
+        }
+        assert!(!files.is_empty(), "there is no {addon}");
+        for file in files {
+            let source = without_comments(&fs::read_to_string(&file).unwrap());
+            for found in others.captures_iter(&source) {
+                assert_eq!(&found[1], addon, "imported by {}", file.display());
+            }
+        }
+    }
 }
 
 #[test]
