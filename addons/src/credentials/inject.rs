@@ -56,13 +56,13 @@ impl HostCredentials {
             Err(denial) => return Err(denial).into(),
         };
         let chosen = self.chosen(flow, request, container);
-        let at_hand = |credential: &Credential| match &credential.kind {
+        let current = |credential: &Credential| match &credential.kind {
             CredentialKind::Token { source, .. } if !flow.is_dry_run() => {
-                source.at_hand(container).map(Some)
+                source.current(container).map(Some)
             }
             _ => Some(None),
         };
-        let ready: Option<Tokens> = chosen.iter().map(|c| at_hand(c)).collect();
+        let ready: Option<Tokens> = chosen.iter().map(|c| current(c)).collect();
         match ready {
             Some(tokens) => self.apply(flow, request, &chosen, &tokens).into(),
             None => {
