@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use addons::contract::{
-    AuthMode, Chain, Client, ContainerId, Containers, Entry, EntryMap, Flow, Host, HostPattern,
-    Kind, Request, Response, Scheme, Source,
+    AuthMode, Chain, Client, ContainerId, Containers, Endpoint, Entry, EntryMap, FlowStart, Host,
+    HostPattern, Kind, LeaseId, Request, Response, Scheme, Source, Subject,
 };
 use addons::observe::{AuditSink, Destination};
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use fixtures::entry;
 use time::{Duration, OffsetDateTime};
-use unified_proxy::registry::{FILE_NAME, NewRegistration, Registry};
+use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
+use unified_proxy::registry::{NewRegistration, Registry};
 use whole_chain::{exchange_of, messages};
 
 /// Takes the line and lets it go: writing is another thread's work.
@@ -31,7 +32,7 @@ impl AuditSink for Gone {
 
 /// A chain over so many containers, and an allowlist of so many patterns.
 struct Setting {
-    chain: Chain,
+    chain: Arc<Chain>,
     allowlist: EntryMap<Arc<Entry>>,
     client: Client,
     _directory: tempfile::TempDir,
@@ -68,9 +69,13 @@ impl Setting {
         let host = Host::parse("api.example.com").unwrap();
         let entry = self.allowlist.find(&host).cloned();
         let client = self.client.clone();
-        let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, entry);
-        flow.claimed_id = None;
-        exchange_of(&self.chain, flow, messages)
+        let subject = Subject::Upstream(Endpoint {
+            scheme: Scheme::Https,
+            host,
+            port: 443,
+        });
+        let start = FlowStart::new(Kind::Http, client, subject, entry);
+        exchange_of(&self.chain, start, messages)
     }
 }
 
@@ -99,7 +104,7 @@ fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
         expires_at: OffsetDateTime::now_utc() + Duration::hours(1),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let first = Registry::open(path.clone(), directory);
+    let first = Registry::open(SqliteStore::new(path.clone()), directory);
     runtime.unwrap().block_on(first.register(new)).unwrap();
     let mut file = rusqlite::Connection::open(&path).unwrap();
     let copies = file.transaction().unwrap();
@@ -107,16 +112,20 @@ fn registry(directory: &std::path::Path, containers: u32) -> Arc<Registry> {
         copies
             .execute(
                 "INSERT INTO containers
-                 (id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
-                 SELECT ?1, ?2, repos, auth_mode, allowed_domains, created_at, expires_at, level
+                 (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
+                 SELECT ?1, ?2, ?3, repos, auth_mode, allowed_domains, created_at, expires_at, level
                  FROM containers WHERE id = 'first'",
-                [name(number, containers), address(number).to_string()],
+                [
+                    LeaseId::generate().to_string(),
+                    name(number, containers),
+                    address(number).to_string(),
+                ],
             )
             .unwrap();
     }
     copies.commit().unwrap();
     drop(file);
-    Registry::open(path, directory)
+    Registry::open(SqliteStore::new(path), directory)
 }
 
 fn growth(criterion: &mut Criterion) {

@@ -10,7 +10,6 @@ pub mod config;
 pub mod dns;
 pub mod http;
 pub mod ingress;
-mod live;
 pub mod registry;
 mod runtime;
 mod secret_files;

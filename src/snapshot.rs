@@ -2,34 +2,32 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Chain, Client, Containers, Entry, Flow, Host, Kind, Scheme};
+use addons::contract::{Chain, Containers};
 use addons::shards::Shards;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::tls::UpstreamTls;
-use crate::upstream::{Resolver, SocketBudget};
+use crate::upstream::Network;
 
 /// The configuration in force and all that was built from it. A reload makes another one; a
 /// flow keeps the one it began with.
 #[derive(Clone)]
 pub struct Snapshot {
-    /// Told apart from the snapshots before it.
-    pub generation: u64,
     pub config: Arc<Config>,
-    pub chain: Arc<Chain>,
     pub containers: Arc<dyn Containers>,
-    pub resolver: Arc<Resolver>,
-    pub sockets: Arc<SocketBudget>,
-    pub upstream_tls: UpstreamTls,
+    pub network: Arc<Network>,
 }
 
 impl Snapshot {
-    /// Begins a flow, with the allowlist entry that its host falls under.
-    pub fn flow(&self, kind: Kind, client: Client, scheme: Scheme, host: Host, port: u16) -> Flow {
-        let entry: Option<Arc<Entry>> = self.config.addons.allowlist.find(&host).cloned();
-        Flow::new(kind, client, scheme, host, port, entry)
+    /// Changes with every reload.
+    pub fn generation(&self) -> u64 {
+        self.network.generation
+    }
+
+    /// The chain that flows begin under.
+    pub fn chain(&self) -> &Arc<Chain> {
+        &self.network.chain
     }
 }
 
@@ -44,7 +42,7 @@ impl SnapshotStore {
     /// Begins with this one.
     pub fn new(snapshot: Snapshot) -> Self {
         Self {
-            generation: watch::Sender::new(snapshot.generation),
+            generation: watch::Sender::new(snapshot.generation()),
             current: Shards::each(|| ArcSwap::from_pointee(snapshot.clone())),
         }
     }
@@ -56,7 +54,7 @@ impl SnapshotStore {
 
     /// Puts another one in force, and tells everybody who waits for it.
     pub fn replace(&self, snapshot: Snapshot) {
-        let generation = snapshot.generation;
+        let generation = snapshot.generation();
         for current in self.current.all() {
             current.store(Arc::new(snapshot.clone()));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use crate::contract::{
-    Addon, Code, Container, Containers, Denial, DnsQuery, Flow, Order, Principal, Request, Step,
+    Code, Container, Containers, Denial, Flow, Identified, Identify, Order, Principal, Request,
     Verdict, names,
 };
 use crate::fold::{folds_to, remove_fields};
@@ -24,16 +24,8 @@ impl Identity {
         Self { containers }
     }
 
-    fn identify(&self, flow: &mut Flow) -> Verdict {
-        match &flow.principal {
-            // The engine speaks for itself in a phase of its own.
-            Some(Principal::System(_)) => return Err(unknown_source()),
-            Some(Principal::Container(_)) if self.containers.available() => {}
-            Some(Principal::Container(_)) => return Err(registry_unavailable()),
-            // Named before it is judged, so that the audit can say whose flow was denied.
-            None => flow.principal = Some(self.find(flow)?.into()),
-        }
-        let container = flow.container()?;
+    /// Whether the container may begin a flow: its lease holds, and nothing contradicts it.
+    fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);
             let sentence = "Container registration expired";
@@ -44,11 +36,8 @@ impl Identity {
             return Err(unknown_source());
         }
         check_claim(flow.claimed_id.as_deref(), container)?;
-        if flow.is_dry_run() {
-            let id = container.id.clone();
-            flow.note(|| format!("container {id} at its registered source"));
-        }
-        Ok(())
+        flow.note(|| format!("container {} at its registered source", container.id));
+        check_claim(claimed, container)
     }
 
     fn find(&self, flow: &Flow) -> Result<Arc<Container>, Denial> {
@@ -63,7 +52,7 @@ impl Identity {
     }
 }
 
-impl Addon for Identity {
+impl Identify for Identity {
     fn name(&self) -> &'static str {
         names::IDENTITY
     }
@@ -75,26 +64,40 @@ impl Addon for Identity {
         }
     }
 
-    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        self.identify(flow).into()
-    }
-
-    fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        let claimed = claimed_id(&request.headers);
-        if claimed.is_some() {
-            remove_fields(&mut request.headers, |name| folds_to(name, CONTAINER_ID));
+    fn identify(&self, flow: &Flow, request: Option<&mut Request>) -> Identified {
+        let claimed = request.and_then(|request| take_claimed_id(&mut request.headers));
+        let denied = |denial| Identified {
+            principal: None,
+            verdict: Err(denial),
+        };
+        match &flow.principal {
+            // The engine speaks for itself in a phase of its own.
+            Some(Principal::System(_)) => denied(unknown_source()),
+            Some(Principal::Container(_)) if !self.containers.available() => {
+                denied(registry_unavailable())
+            }
+            Some(Principal::Container(container)) => Identified {
+                principal: None,
+                verdict: self.admit(flow, container, claimed.as_deref()),
+            },
+            None => match self.find(flow) {
+                // Named before it is judged, so that the audit can say whose flow was denied.
+                Ok(container) => Identified {
+                    verdict: self.admit(flow, &container, claimed.as_deref()),
+                    principal: Some(container.into()),
+                },
+                Err(denial) => denied(denial),
+            },
         }
-        let verdict = self.identify(flow);
-        let checked = verdict.and_then(|()| match &flow.principal {
-            Some(Principal::Container(container)) => check_claim(claimed.as_deref(), container),
-            _ => Ok(()),
-        });
-        checked.into()
     }
+}
 
-    fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
-        self.identify(flow).into()
+fn take_claimed_id(headers: &mut HeaderMap) -> Option<Box<str>> {
+    let claimed = claimed_id(headers);
+    if claimed.is_some() {
+        remove_fields(headers, |name| folds_to(name, CONTAINER_ID));
     }
+    claimed
 }
 
 /// The container's name as `X-Container-Id` claims it, in any spelling of the field. Values that
@@ -143,7 +146,7 @@ mod tests {
 
     use super::*;
     use crate::contract::Kind;
-    use crate::fixtures::{self, OneContainer, code, flow, flow_of, headers, query, request};
+    use crate::fixtures::{self, OneContainer, flow, flow_of, headers, request};
 
     fn identity(container: &Arc<Container>) -> (Arc<OneContainer>, Identity) {
         let registry = OneContainer::new(Arc::clone(container));
@@ -151,13 +154,17 @@ mod tests {
         (registry, identity)
     }
 
+    fn code(identified: Identified) -> Option<Code> {
+        identified.verdict.err().map(|denial| denial.code())
+    }
+
     /// The verdicts on a tunnel, a request and a DNS question that begin as `flow` makes them.
     fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> Flow) -> [Option<Code>; 3] {
         let mut asked = request("/", &[]);
         [
-            code(identity.tunnel(&mut flow(Kind::Tunnel))),
-            code(identity.request(&mut flow(Kind::Http), &mut asked)),
-            code(identity.dns_query(&mut flow(Kind::Dns), &mut query("api.example.com"))),
+            code(identity.identify(&flow(Kind::Tunnel), None)),
+            code(identity.identify(&flow(Kind::Http), Some(&mut asked))),
+            code(identity.identify(&flow(Kind::Dns), None)),
         ]
     }
 
@@ -165,9 +172,11 @@ mod tests {
     fn the_source_address_names_the_container() {
         let container = fixtures::container("web");
         let (_, identity) = identity(&container);
-        let mut flow = flow(Kind::Tunnel, "api.example.com");
-        assert_eq!(code(identity.tunnel(&mut flow)), None);
-        assert_eq!(flow.container().unwrap().id, container.id);
+        let found = identity.identify(&flow(Kind::Tunnel, "api.example.com"), None);
+        let Some(Principal::Container(found)) = found.principal else {
+            panic!("no container was found");
+        };
+        assert_eq!(found.id, container.id);
     }
 
     #[test]
@@ -177,12 +186,13 @@ mod tests {
         let new = |kind| flow(kind, "api.example.com");
         let stranger = |kind| {
             let mut flow = new(kind);
-            flow.client.source = Some(crate::contract::Source::Address([10, 0, 0, 8].into()));
+            flow.start_mut().client.source =
+                Some(crate::contract::Source::Address([10, 0, 0, 8].into()));
             flow
         };
         let nowhere = |kind| {
             let mut flow = new(kind);
-            flow.client.source = None;
+            flow.start_mut().client.source = None;
             flow
         };
         assert_eq!(verdicts(&identity, new), [None; 3]);
@@ -257,13 +267,20 @@ mod tests {
             ],
             |(fields, verdict)| {
                 let mut request = request("/", &fields);
-                let mut inside = flow(Kind::Http, "api.example.com");
-                assert_eq!(code(identity.request(&mut inside, &mut request)), verdict);
+                let inside = flow(Kind::Http, "api.example.com");
+                assert_eq!(
+                    code(identity.identify(&inside, Some(&mut request))),
+                    verdict
+                );
                 assert!(request.headers.is_empty(), "{fields:?}");
 
                 let mut connect = flow(Kind::Tunnel, "api.example.com");
-                connect.claimed_id = claimed_id(&headers(&fields));
-                assert_eq!(code(identity.tunnel(&mut connect)), verdict, "{fields:?}");
+                connect.start_mut().claimed_id = claimed_id(&headers(&fields));
+                assert_eq!(
+                    code(identity.identify(&connect, None)),
+                    verdict,
+                    "{fields:?}"
+                );
             },
         );
     }

@@ -32,7 +32,7 @@ use std::time::Duration;
 use circuit_breaker::{Breakers, CircuitBreaker, CircuitBreakerSettings};
 use contract::settings::{Files, Passthrough};
 use contract::{
-    Addon, Allowlist, Chain, Container, Containers, Host, OrderError, OwnAddresses, SecretFiles,
+    Allowlist, Chain, Container, Containers, Host, Link, OrderError, OwnAddresses, SecretFiles,
 };
 use credentials::{CredentialSettings, Credentials, TokenSources};
 use git::{Git, GitMetrics, GitSettings, PushWatch};
@@ -46,7 +46,7 @@ use rate_limit::{RateBuckets, RateLimit, RateLimitSettings};
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where containers may go.
-    pub allowlist: Allowlist,
+    pub allowlist: Arc<Allowlist>,
     /// What one container may write to the audit log.
     pub audit: AuditSettings,
     /// What a lease may ask upstreams and the resolver for.
@@ -70,7 +70,7 @@ impl Settings {
     /// the files that hold secrets, so it may block.
     pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
         Self {
-            allowlist: policy::read_allowlist(files),
+            allowlist: Arc::new(policy::read_allowlist(files)),
             audit: AuditSettings::read(files),
             rate_limit: RateLimitSettings::read(files),
             circuit_breaker: CircuitBreakerSettings::read(files),
@@ -122,7 +122,7 @@ pub struct Ports {
 /// The chain, in its order. A reload builds another one.
 pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<OrderError>> {
     let settings = settings.clone();
-    let allowlist = settings.allowlist;
+    let allowlist = Arc::clone(&settings.allowlist);
     let reachable = move |container: &Container, host: &Host, port: u16| {
         let entry = allowlist.find(host);
         entry.is_some_and(|entry| entry.ports.contains(&port)) && container.allows(host)
@@ -133,38 +133,39 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
     let trace = ports
         .traces
         .sink(settings.collector.as_ref())
-        .map(|sink| Arc::new(Trace::new(sink)) as Arc<dyn Addon>);
+        .map(|sink| Link::from(Arc::new(Trace::new(sink))));
     // Observers stand in front, so that they are told of a flow whichever addon denies it.
     // Nothing behind them depends on them.
-    let observers = [ports.metrics as Arc<dyn Addon>, ports.audit];
-    let deciders: [Arc<dyn Addon>; 7] = [
+    let observers = [Link::from(ports.metrics), Link::from(ports.audit)];
+    let deciders = [
         // Everything behind it asks who the flow is for.
-        Arc::new(Identity::new(ports.containers)),
+        Link::Identity(Arc::new(Identity::new(ports.containers))),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Arc::new(RateLimit::new(settings.rate_limit, ports.buckets)),
+        Link::from(Arc::new(RateLimit::new(settings.rate_limit, ports.buckets))),
         // Before a person is asked or anything is looked up in vain.
-        Arc::new(CircuitBreaker::new(
+        Link::from(Arc::new(CircuitBreaker::new(
             settings.circuit_breaker,
             ports.breakers,
-        )),
+        ))),
         // Says no before a secret is touched. It removes fields, so it must be done when secrets
         // are added.
-        Arc::new(Policy::new(settings.policy, ports.own)),
+        Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
         // Behind policy, whose normal form of paths it judges.
-        Arc::new(Github::new(settings.github, ports.forge)),
+        Link::from(Arc::new(Github::new(settings.github, ports.forge))),
         // Behind policy, for what may not be reached at all needs no reading of packets. It says
         // which requests must stay without a credential.
-        Arc::new(Git::new(
+        Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),
             ports.push_watch,
             ports.git_metrics,
-        )),
+        ))),
         // Last: a secret is added only after every other addon passed. Responses run backwards,
         // so it is also the first to see one, and no other addon sees an echo.
-        Arc::new(Credentials::new(credentials)),
+        Link::from(Arc::new(Credentials::new(credentials))),
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);
-    Chain::new(addons.collect(), ports.deadline)
+    let chain = Chain::new(addons.collect(), ports.deadline)?;
+    Ok(chain.with_allowlist(settings.allowlist))
 }

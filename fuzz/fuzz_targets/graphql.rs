@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use addons::contract::*;
 use addons::github::{
-    Asker, Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns,
+    Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
 };
 use bytes::Bytes;
 use http::{HeaderMap, Method};
@@ -28,7 +28,7 @@ struct Silent;
 impl Forge for Silent {
     fn repo_of_id<'a>(
         &'a self,
-        _asker: Asker,
+        _asker: Requester,
         _id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>> {
         Box::pin(std::future::ready(Ok(None)))
@@ -36,7 +36,7 @@ impl Forge for Silent {
 
     fn nodes<'a>(
         &'a self,
-        _asker: Asker,
+        _asker: Requester,
         ids: Vec<String>,
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>> {
         Box::pin(std::future::ready(Ok(vec![None; ids.len()])))
@@ -76,7 +76,7 @@ fn container() -> Container {
     let now = OffsetDateTime::now_utc();
     Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         repos: vec![Repo {
             name: "acme/web".into(),
@@ -92,8 +92,14 @@ fn container() -> Container {
 
 async fn judge(body: Vec<u8>) -> Result<Bytes, Denial> {
     let host = host("api.github.com");
-    let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
-    flow.principal = Some(Arc::new(container()).into());
+    let subject = Subject::Upstream(Endpoint {
+        scheme: Scheme::Https,
+        host,
+        port: 443,
+    });
+    let mut start = FlowStart::new(Kind::Http, Client::default(), subject, None);
+    start.principal = Some(Arc::new(container()).into());
+    let mut flow = start.begin();
     let path = Path::parse("/graphql");
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
     let chain = chain();
@@ -104,7 +110,10 @@ async fn judge(body: Vec<u8>) -> Result<Bytes, Denial> {
 }
 
 fuzz_target!(|text: &str| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     let wrapped = serde_json::json!({ "query": text }).to_string();
     for body in [text.to_owned(), wrapped] {
         if body.len() > 1 << 20 {
@@ -112,7 +121,9 @@ fuzz_target!(|text: &str| {
         }
         let begun = std::time::Instant::now();
         let verdict = runtime.block_on(judge(body.into_bytes()));
-        let internal = verdict.err().filter(|denial| denial.code() == Code::InternalError);
+        let internal = verdict
+            .err()
+            .filter(|denial| denial.code() == Code::InternalError);
         assert!(internal.is_none(), "{internal:?}");
         assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
     }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use addons::contract::{
-    Addon, AuthMode, Client, Code, Container, ContainerId, Flow, Host, HostSet, Kind, Level, Path,
-    Registration, Repo, Request, Scheme, Source,
+    Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
+    Kind, LeaseId, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
 };
 use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
 use fixtures::send_body;
@@ -42,7 +42,7 @@ fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
     let now = OffsetDateTime::now_utc();
     let container = Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         repos: vec![Repo {
             name: "acme/web".into(),
@@ -54,11 +54,20 @@ fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
         allowed_domains: None,
         level: Level::Public,
     });
-    let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
-    flow.principal = Some(Arc::new(container).into());
+    let subject = Subject::Upstream(Endpoint {
+        scheme: Scheme::Https,
+        host,
+        port: 443,
+    });
+    let mut start = FlowStart::new(Kind::Http, Client::default(), subject, None);
+    start.principal = Some(Arc::new(container).into());
+    let mut flow = start.begin();
     let path = Path::parse("/acme/web/info/lfs/objects/batch");
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
-    git.request(&mut flow, &mut request).ready().unwrap().unwrap();
+    git.request(&mut flow, &mut request)
+        .ready()
+        .unwrap()
+        .unwrap();
     let (sent, verdict) = send_body(&mut flow, &mut request, &[batch]);
     verdict.map(|()| sent).map_err(|denial| denial.code())
 }
@@ -68,7 +77,11 @@ fuzz_target!(|batch: &[u8]| {
     match asked(batch) {
         Ok(sent) => {
             assert!(sent.len() <= batch.len() + 1024, "what is sent grows");
-            assert_eq!(asked(&sent).as_ref(), Ok(&sent), "it is understood in another way");
+            assert_eq!(
+                asked(&sent).as_ref(),
+                Ok(&sent),
+                "it is understood in another way"
+            );
             let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap();
             let sizes = sent["objects"].as_array().into_iter().flatten();
             let too_large = |object: &serde_json::Value| object["size"].as_u64() > Some(1024);

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use addons::contract::{
-    Addon, AuthMode, Client, Code, Container, ContainerId, Flow, Host, HostSet, Kind, Level, Path,
-    Registration, Repo, Request, Scheme, Source,
+    Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
+    Kind, LeaseId, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
 };
 use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
 use fixtures::send_body;
@@ -41,7 +41,7 @@ fn pushed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
     let now = OffsetDateTime::now_utc();
     let container = Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),
-        lease: 1,
+        lease: LeaseId::generate(),
         source: Source::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         repos: vec![Repo {
             name: "acme/web".into(),
@@ -53,11 +53,20 @@ fn pushed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
         allowed_domains: None,
         level: Level::Public,
     });
-    let mut flow = Flow::new(Kind::Http, Client::default(), Scheme::Https, host, 443, None);
-    flow.principal = Some(Arc::new(container).into());
+    let subject = Subject::Upstream(Endpoint {
+        scheme: Scheme::Https,
+        host,
+        port: 443,
+    });
+    let mut start = FlowStart::new(Kind::Http, Client::default(), subject, None);
+    start.principal = Some(Arc::new(container).into());
+    let mut flow = start.begin();
     let path = Path::parse("/acme/web/git-receive-pack");
     let mut request = Request::new(Method::POST, path, None, HeaderMap::new());
-    git.request(&mut flow, &mut request).ready().unwrap().unwrap();
+    git.request(&mut flow, &mut request)
+        .ready()
+        .unwrap()
+        .unwrap();
     let (passed, verdict) = send_body(&mut flow, &mut request, pieces);
     (passed, verdict.err().map(|denial| denial.code()))
 }

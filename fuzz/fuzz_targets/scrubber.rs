@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Addon, AuthMode, BodyOut, Client, Container, ContainerId, Flow, Host, Kind, Level, Path,
-    Registration, Request, Response, Scheme, SecretSource, Source,
+    Addon, AuthMode, BodyOut, Client, Container, ContainerId, Endpoint, FlowStart, Host, Kind,
+    LeaseId, Level, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
 };
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use bytes::Bytes;
@@ -64,7 +64,7 @@ fn flow(host: Host) -> Option<Flow> {
     let source = Source::Listener(id.clone());
     let container = Container::new(Registration {
         id,
-        lease: 1,
+        lease: LeaseId::generate(),
         source: source.clone(),
         repos: Vec::new(),
         auth_mode: AuthMode::User,
@@ -77,8 +77,14 @@ fn flow(host: Host) -> Option<Flow> {
         source: Some(source),
         peer: None,
     };
-    let mut flow = Flow::new(Kind::Http, client, Scheme::Https, host, 443, None);
-    flow.principal = Some(Arc::new(container).into());
+    let subject = Subject::Upstream(Endpoint {
+        scheme: Scheme::Https,
+        host,
+        port: 443,
+    });
+    let mut start = FlowStart::new(Kind::Http, client, subject, None);
+    start.principal = Some(Arc::new(container).into());
+    let mut flow = start.begin();
     Some(flow)
 }
 

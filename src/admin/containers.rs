@@ -81,7 +81,7 @@ pub(super) async fn register(
     tracing::info!(
         uid = peer.uid,
         container = %container.id,
-        lease = container.lease,
+        lease = %container.lease,
         extended = registered.extended,
         "container registered"
     );

@@ -19,7 +19,7 @@ use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
-use crate::upstream::{NameserverWatch, OwnListeners, Resolver, SocketBudget};
+use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
 /// How long a phase may take once an addon waits.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
@@ -73,12 +73,12 @@ impl Builder {
     ) -> Result<Snapshot, Failure> {
         let setting = |error: String| Failure::Setting(error);
         let upstream_ca = config.proxy.tls.upstream_ca.as_deref();
-        let upstream_tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
+        let tls = UpstreamTls::load(upstream_ca, Arc::clone(&self.provider))
             .map_err(|error| setting(format!("proxy.yaml: tls.upstream_ca: {error}")))?;
         let upstream = &config.proxy.upstream;
         let resolver = match before {
             Some(before) if before.config.proxy.upstream == *upstream => {
-                Arc::clone(&before.resolver)
+                Arc::clone(&before.network.resolver)
             }
             _ => {
                 let resolver = Resolver::new(upstream).map_err(|error| {
@@ -102,13 +102,17 @@ impl Builder {
                 .iter()
                 .map(|entry| entry.name.as_str()),
         );
-        Ok(Snapshot {
+        let network = Network {
             generation,
             chain,
-            containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             resolver,
             sockets: Arc::clone(&self.long_lived.sockets),
-            upstream_tls,
+            tls,
+            connect_timeout: config.proxy.upstream.connect_timeout,
+        };
+        Ok(Snapshot {
+            containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
+            network: Arc::new(network),
             config,
         })
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Authority, Client, ContainerId, Denial, Flow, Kind, Path, Request, Scheme};
+use addons::contract::{
+    Authority, Client, ContainerId, Denial, Endpoint, Flow, Kind, Path, Request, Scheme,
+};
 use http::{HeaderMap, Method, Uri};
 
 use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
@@ -20,10 +22,10 @@ pub async fn explain(
         .method
         .parse()
         .map_err(|_| format!("{:?} is no method", question.method))?;
-    let (kind, scheme, authority, uri) = match method {
+    let (kind, endpoint, uri) = match method {
         Method::CONNECT => {
-            let authority = tunnel_destination(&question.url)?;
-            (Kind::Tunnel, Scheme::Https, authority, Uri::default())
+            let endpoint = tunnel_destination(&question.url)?;
+            (Kind::Tunnel, endpoint, Uri::default())
         }
         _ => destination(&question.url)?,
     };
@@ -37,10 +39,9 @@ pub async fn explain(
         source: Some(container.source.clone()),
         peer: None,
     };
-    let mut flow = snapshot
-        .flow(kind, client, scheme, authority.host.clone(), authority.port)
-        .dry_run();
-    flow.principal = Some(Arc::clone(&container).into());
+    let mut start = snapshot.chain().to_upstream(kind, client, endpoint);
+    start.principal = Some(Arc::clone(&container).into());
+    let mut flow = start.begin_dry();
     let mut request = Request::new(
         method,
         Path::parse(uri.path()),
@@ -59,29 +60,28 @@ async fn dry_run(
     flow: &mut Flow,
     request: &mut Request,
 ) -> Result<(), Denial> {
-    let cleared = snapshot.chain.tunnel(flow).await?;
-    let cleared = match flow.kind {
+    let chain = snapshot.chain();
+    let permit = chain.tunnel(flow).await?;
+    let permit = match flow.kind {
         // The address guard judges a tunnel with the first request in it, or at once where the
         // host is passed through. A tunnel that no request can leave is of no use to anybody, so
         // the guard is asked for both.
-        Kind::Tunnel => cleared,
-        _ => snapshot.chain.request(flow, request).await?,
+        Kind::Tunnel => permit,
+        _ => chain.request(flow, request).await?,
     };
-    let addresses = snapshot
-        .resolver
-        .lookup(&cleared, &flow.host, flow.port)
-        .await
-        .map_err(|denial| denial.by("resolver"))?;
-    snapshot.chain.dial(flow, addresses).await?;
+    let addresses = snapshot.network.resolver.lookup(&permit).await;
+    let addresses = addresses.map_err(|denial| denial.by("resolver"))?;
+    chain.dial(flow, addresses).await?;
     Ok(())
 }
 
 fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanation {
     let denied_by = denial.as_ref().map(Denial::addon);
-    let mut names = snapshot.chain.names();
+    let mut names = snapshot.chain().names();
     // The engine's own parts deny too; they come after the chain has cleared the flow.
     names.extend(denied_by.filter(|name| !names.contains(name)));
     let mut reached = true;
+    let all_notes = flow.notes();
     let mut steps = Vec::with_capacity(names.len());
     for name in names {
         let denial = denial.as_ref().filter(|_| denied_by == Some(name));
@@ -91,7 +91,7 @@ fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanati
             (true, None) => StepVerdict::Passes,
         };
         reached &= denial.is_none();
-        let notes = flow.notes().iter().filter(|note| note.addon == name);
+        let notes = all_notes.iter().filter(|note| note.addon == name);
         steps.push(ExplainStep {
             addon: name.to_owned(),
             verdict,
@@ -108,13 +108,18 @@ fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanati
     }
 }
 
-fn tunnel_destination(text: &str) -> Result<Authority, String> {
-    Authority::parse(text, None).map_err(|error| {
+fn tunnel_destination(text: &str) -> Result<Endpoint, String> {
+    let authority = Authority::parse(text, None).map_err(|error| {
         format!("{text:?}: {error}; a CONNECT names HOST:PORT, for example api.example.com:443")
-    })
+    })?;
+    Ok(endpoint(Scheme::Https, authority))
 }
 
-fn destination(url: &str) -> Result<(Kind, Scheme, Authority, Uri), String> {
+fn endpoint(scheme: Scheme, Authority { host, port }: Authority) -> Endpoint {
+    Endpoint { scheme, host, port }
+}
+
+fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     let uri: Uri = url
         .parse()
         .map_err(|error| format!("{url:?} is no URL: {error}"))?;
@@ -132,5 +137,5 @@ fn destination(url: &str) -> Result<(Kind, Scheme, Authority, Uri), String> {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let authority =
         Authority::parse(authority, Some(port)).map_err(|error| format!("{url:?}: {error}"))?;
-    Ok((kind, scheme, authority, uri))
+    Ok((kind, endpoint(scheme, authority), uri))
 }

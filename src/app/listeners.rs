@@ -1,6 +1,6 @@
 //! The sockets that sandboxes reach, all opened before the first of them is served.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use addons::contract::LeaseId;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
@@ -90,14 +91,13 @@ pub async fn follow_own_listeners(
     shutdown: CancellationToken,
 ) {
     let mut wanted = registry.subscribe_listeners();
-    let mut open: HashMap<u64, CancellationToken> = HashMap::new();
+    let mut open: HashSet<LeaseId> = HashSet::new();
     loop {
         let now = wanted.borrow_and_update().clone();
-        // One that ended by a clock that jumped may come back under the same number.
-        open.retain(|lease, ended| now.contains_key(lease) && !ended.is_cancelled());
+        open.retain(|lease| now.contains_key(lease));
         let mut failed = false;
         for (lease, own) in now {
-            if open.contains_key(&lease) {
+            if open.contains(&lease) {
                 continue;
             }
             let bound = bind_own(&own.socket);
@@ -105,7 +105,7 @@ pub async fn follow_own_listeners(
             let _ = own.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {
-                    open.insert(lease, own.container.ended().clone());
+                    open.insert(lease);
                     let serving = serve_unix(Arc::clone(&engine), listener, own.container);
                     tokio::spawn(async move {
                         serving.await;

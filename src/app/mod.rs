@@ -34,7 +34,8 @@ use crate::admin::{self, AdminState};
 use crate::config::{self, Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
-use crate::registry::{FILE_NAME, Registry};
+use crate::registry::Registry;
+use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::TokioTasks;
 use crate::secret_files::FilesOnDisk;
 use crate::snapshot::SnapshotStore;
@@ -129,7 +130,7 @@ impl App {
             Arc::clone(&provider),
         )?;
         let socket_dir = proxy.listen.admin.parent().unwrap_or(Path::new("."));
-        let registry = Registry::open(proxy.data_dir.join(FILE_NAME), socket_dir);
+        let registry = Registry::open(SqliteStore::new(proxy.data_dir.join(FILE_NAME)), socket_dir);
         let metrics = prometheus::Registry::new();
         let breakers = Breakers::new(&metrics).map_err(ours)?;
         let client = Arc::new(OutboundClient::default());
@@ -180,7 +181,11 @@ impl App {
             Arc::clone(&config),
             None,
         )?));
-        client.follow(&snapshots);
+        let current = Arc::downgrade(&snapshots);
+        client.follow(Box::new(move || {
+            let snapshots = current.upgrade()?;
+            Some(Arc::clone(&snapshots.current().network))
+        }));
         let (authority, of_engine) = (Arc::new(authority), Arc::clone(&snapshots));
         let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
         let engine = engine.map_err(ours)?;
@@ -223,7 +228,7 @@ impl App {
             .serve(
                 Arc::new(move || snapshots.current()),
                 self.dns,
-                self.engine.stopping.clone(),
+                self.engine.service.stopping.clone(),
             );
         tasks.spawn(async move {
             dns.await;

@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use super::DEV_STATE;
 use super::exit::{Failure, code, print};
 use crate::config::{self, Profile};
-use crate::registry::offline::{self, Present};
-use crate::registry::{FILE_NAME, StoreError};
+use crate::registry::sqlite::offline::{self, Present};
+use crate::registry::sqlite::{FILE_NAME, SqliteError};
 
 /// Where the appliance has its state.
 const DATA_DIR: &str = "/var/lib/unified-proxy";
@@ -91,7 +91,7 @@ impl RegistryCommand {
                 };
                 let count =
                     offline::backup(&path, &file, present).map_err(|error| match error {
-                        StoreError::Io { source, .. }
+                        SqliteError::Io { source, .. }
                             if source.kind() == ErrorKind::AlreadyExists =>
                         {
                             let file = file.display();
@@ -121,7 +121,7 @@ impl RegistryCommand {
     }
 }
 
-fn failed(what: &str, path: &Path, error: &StoreError) -> Failure {
+fn failed(what: &str, path: &Path, error: &SqliteError) -> Failure {
     let path = path.display();
     Failure::new(
         code::SOFTWARE,

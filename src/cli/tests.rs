@@ -8,7 +8,8 @@ use super::*;
 use crate::admin::{
     AdminState, Check, ExplainStep, Explanation, Health, SandboxSettings, StepVerdict,
 };
-use crate::registry::{FILE_NAME, Registry};
+use crate::registry::Registry;
+use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
 
 fn read(line: &str) -> Result<Command, clap::Error> {
@@ -101,7 +102,7 @@ async fn exit_code(line: &str, directory: &Path) -> u8 {
 }
 
 fn serve(directory: &Path) -> CancellationToken {
-    let registry = Registry::open(directory.join(FILE_NAME), directory);
+    let registry = Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
     let checked = Arc::clone(&registry);
     let state = AdminState {
         registry,

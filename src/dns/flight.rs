@@ -1,101 +1,48 @@
-//! A question as a flow that tells the chain of its end.
+//! A question as a flow.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use addons::contract::{
-    Chain, Client, Code, Container, Denial, DnsQuery, Fault, Flow, Host, Kind, Outcome, Scheme,
-    Source, fold_address,
+    Client, Code, Denial, DnsQuery, Fault, Host, LiveFlow, Source, fold_address,
 };
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 
 use super::Snapshot;
 
-/// What was asked, as far as it was read.
-pub(super) struct Asked {
-    host: Host,
-    record_type: Option<RecordType>,
+/// Begins the flow of a message of `length` bytes. `query` is `None` where the message was not read
+/// or cannot be.
+pub(super) fn begin(
+    snapshot: &Snapshot,
+    peer: SocketAddr,
+    query: Option<&DnsQuery>,
     length: usize,
+) -> LiveFlow {
+    let client = Client {
+        source: Some(Source::Address(fold_address(peer.ip()))),
+        peer: Some(peer),
+    };
+    let name = query.map_or_else(|| Host::Name("".into()), |query| query.name.clone());
+    let start = snapshot.chain().for_name(client, name);
+    let mut live = LiveFlow::begin(snapshot.chain(), start);
+    let record_type = query.map(|query| RecordType::from(query.record_type));
+    live.record().method = record_type.map(|record_type| <&str>::from(record_type).into());
+    live.counters.bytes_in.store(length as u64, Relaxed);
+    live
 }
 
-impl Asked {
-    /// A question in a message of this length.
-    pub fn query(query: &DnsQuery, length: usize) -> Self {
-        Self {
-            host: query.name.clone(),
-            record_type: Some(RecordType::from(query.record_type)),
-            length,
-        }
-    }
-
-    /// A message that was not read, or could not be.
-    pub fn nothing(length: usize) -> Self {
-        Self {
-            host: Host::Name("".into()),
-            record_type: None,
-            length,
-        }
-    }
+/// Ends a flow with an answer of `length` bytes.
+pub(super) fn answered(mut live: LiveFlow, code: ResponseCode, length: usize) {
+    live.answered(code.into());
+    live.complete();
+    live.counters.bytes_out.store(length as u64, Relaxed);
 }
 
-/// A flow under way; however it ends, the chain is told once.
-pub(super) struct Flight<'w> {
-    chain: &'w Chain,
-    pub flow: Flow,
-    outcome: Outcome,
-}
-
-impl<'w> Flight<'w> {
-    pub fn begin(snapshot: &'w Snapshot, peer: SocketAddr, asked: Asked) -> Self {
-        let client = Client {
-            source: Some(Source::Address(fold_address(peer.ip()))),
-            peer: Some(peer),
-        };
-        let entry = snapshot.config.addons.allowlist.find(&asked.host).cloned();
-        let mut flow = Flow::new(Kind::Dns, client, Scheme::Http, asked.host, 53, entry);
-        let record_type = asked.record_type;
-        flow.record.method = record_type.map(|record_type| <&str>::from(record_type).into());
-        flow.counters.bytes_in.store(asked.length as u64, Relaxed);
-        Self {
-            chain: &snapshot.chain,
-            flow,
-            outcome: Outcome {
-                status: 0,
-                denial: None,
-                aborted: true,
-                duration: Duration::ZERO,
-            },
-        }
-    }
-
-    /// Whose it is, where it ends before the chain could find out.
-    pub fn of(mut self, container: &Arc<Container>) -> Self {
-        self.flow.principal = Some(Arc::clone(container).into());
-        self
-    }
-
-    /// Ended with an answer.
-    pub fn answered(mut self, code: ResponseCode, length: usize) {
-        self.outcome.status = code.into();
-        self.outcome.aborted = false;
-        self.flow.counters.bytes_out.store(length as u64, Relaxed);
-    }
-
-    /// Ended with a denial.
-    pub fn refused(mut self, code: ResponseCode, denial: Denial, length: usize) {
-        self.outcome.denial = Some(denial);
-        self.answered(code, length);
-    }
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        self.outcome.duration = self.flow.started.elapsed();
-        self.chain.finished(&self.flow, &self.outcome);
-    }
+/// Ends a flow with a denial and an answer of `length` bytes.
+pub(super) fn refused(mut live: LiveFlow, code: ResponseCode, denial: &Denial, length: usize) {
+    live.denied(denial);
+    answered(live, code, length);
 }
 
 /// A denial as DNS has it.

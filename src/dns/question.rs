@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use addons::contract::{
-    Code, Container, Denial, DnsAnswer, DnsQuery, Flow, Host, ResolvePermit, names,
+    Code, Container, Denial, DnsAnswer, DnsQuery, Host, LiveFlow, ResolvePermit, names,
 };
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{DNSClass, Record, RecordType};
@@ -13,7 +13,7 @@ use hickory_server::server::Request;
 
 use super::Snapshot;
 use super::bounds::{Bounds, Share};
-use super::flight::{Asked, Flight, response_code};
+use super::flight::{self, response_code};
 use super::message::{encode, reflect};
 use crate::upstream::Answer;
 
@@ -40,18 +40,18 @@ impl Question {
                 answer,
             }) => return self.refuse(code, denial, answer),
         };
-        let asked = Asked::query(&query, self.packet.len());
-        let mut flight = Flight::begin(&self.snapshot, self.peer, asked);
-        match self.judge(&mut flight.flow, query).await {
+        let length = self.packet.len();
+        let mut live = flight::begin(&self.snapshot, self.peer, Some(&query), length);
+        match self.judge(&mut live, query).await {
             Ok(answer) => {
                 let bytes = encode(&request, answer.code, &answer.records);
-                flight.answered(answer.code, bytes.len());
+                flight::answered(live, answer.code, bytes.len());
                 bytes
             }
             Err(denial) => {
                 let code = response_code(&denial);
                 let bytes = encode(&request, code, &[]);
-                flight.refused(code, denial, bytes.len());
+                flight::refused(live, code, &denial, bytes.len());
                 bytes
             }
         }
@@ -59,22 +59,22 @@ impl Question {
 
     /// What is no question that could be judged still ends as a flow of its container.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
-        Flight::begin(&self.snapshot, self.peer, Asked::nothing(self.packet.len()))
-            .of(&self.container)
-            .refused(code, denial.by(names::DNS), answer.len());
+        let mut live = flight::begin(&self.snapshot, self.peer, None, self.packet.len());
+        live.belongs_to(&self.container);
+        flight::refused(live, code, &denial.by(names::DNS), answer.len());
         answer
     }
 
-    async fn judge(&self, flow: &mut Flow, mut query: DnsQuery) -> Result<Answer, Denial> {
-        let chain = &self.snapshot.chain;
-        let cleared = chain.dns_query(flow, &mut query).await?;
+    async fn judge(&self, live: &mut LiveFlow, mut query: DnsQuery) -> Result<Answer, Denial> {
+        let LiveFlow { flow, chain, .. } = live;
+        let permit = chain.dns_query(flow, &mut query).await?;
         if !self.is_answered(query.record_type) {
             return Ok(Answer {
                 code: ResponseCode::NoError,
                 records: Vec::new(),
             });
         }
-        let mut answer = self.resolve(&cleared, &query).await?;
+        let mut answer = self.resolve(&permit, query.record_type).await?;
         let mut addresses = DnsAnswer {
             addresses: answer.records.iter().filter_map(address).collect(),
         };
@@ -93,10 +93,10 @@ impl Question {
         !hints.contains(&record_type) && self.snapshot.config.proxy.dns.types.contains(&record_type)
     }
 
-    async fn resolve(&self, cleared: &ResolvePermit, query: &DnsQuery) -> Result<Answer, Denial> {
-        let (resolver, record_type) = (&self.snapshot.resolver, query.record_type.into());
+    async fn resolve(&self, permit: &ResolvePermit, record_type: u16) -> Result<Answer, Denial> {
+        let (resolver, record_type) = (&self.snapshot.network.resolver, record_type.into());
         // What is known takes nobody's place: a nameserver that hangs fills those.
-        if let Some(answer) = resolver.at_hand(cleared, &query.name, record_type)? {
+        if let Some(answer) = resolver.at_hand(permit, record_type)? {
             return Ok(answer);
         }
         let _ours = self.share.waiting.try_acquire().map_err(|_full| {
@@ -108,7 +108,7 @@ impl Question {
             .waiting
             .try_acquire()
             .map_err(|_full| Denial::internal().rule("waiting_questions").by(names::DNS))?;
-        resolver.records(cleared, &query.name, record_type).await
+        resolver.records(permit, record_type).await
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::{Bounds, Limits};
-use super::flight::{Asked, Flight, response_code};
+use super::flight::{self, response_code};
 use super::message::Packet;
 use super::question::Question;
 use super::{CurrentSnapshot, Snapshot};
@@ -75,9 +75,9 @@ impl Service {
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
             let denial = Denial::malformed("not one plain question").by(names::DNS);
-            Flight::begin(&snapshot, peer, Asked::nothing(packet.len()))
-                .of(&container)
-                .refused(code, denial, answer.len());
+            let mut live = flight::begin(&snapshot, peer, None, packet.len());
+            live.belongs_to(&container);
+            flight::refused(live, code, &denial, answer.len());
             return Admission::Refusal(answer);
         }
         Admission::Question(Question {
@@ -127,11 +127,8 @@ impl Service {
         }
         let code = response_code(&denial);
         let answer = packet.reflect(code);
-        Flight::begin(snapshot, peer, Asked::nothing(packet.len())).refused(
-            code,
-            denial.by(names::IDENTITY),
-            answer.len(),
-        );
+        let live = flight::begin(snapshot, peer, None, packet.len());
+        flight::refused(live, code, &denial.by(names::IDENTITY), answer.len());
         Admission::Refusal(answer)
     }
 }

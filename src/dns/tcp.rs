@@ -13,13 +13,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::service::{Admission, Service};
-use crate::runtime::AcceptBackoff;
+use crate::runtime::{AcceptBackoff, has_hung_up};
 
 /// For a whole question to arrive, from the end of the one before.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// For a whole answer to be taken.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often a connection is looked at whose question waits for its answer.
+const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
 /// Accepts for ever. A connection for which there is no slot is closed.
 pub(super) async fn accept(
@@ -67,7 +70,23 @@ async fn converse(
         match service.admit(&packet, peer, Protocol::Tcp) {
             Admission::Silence => return Ok(()),
             Admission::Refusal(answer) => return write(&mut stream, &answer).await,
-            Admission::Question(question) => write(&mut stream, &question.answer().await).await?,
+            Admission::Question(question) => {
+                let answer = tokio::select! {
+                    answer = question.answer() => answer,
+                    () = hung_up(&stream) => return Ok(()),
+                };
+                write(&mut stream, &answer).await?;
+            }
+        }
+    }
+}
+
+/// Ends once the peer has gone. A question may wait for a person, and nothing is read meanwhile.
+async fn hung_up(stream: &TcpStream) {
+    loop {
+        tokio::time::sleep(LOOK_FOR_CLIENT).await;
+        if has_hung_up(stream) {
+            return;
         }
     }
 }

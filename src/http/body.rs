@@ -15,10 +15,10 @@ use thiserror::Error;
 
 use super::buffered_body::Judged;
 use super::drain::Denied;
+use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
-use crate::live::Exchange;
-use crate::upstream::Upstream;
+use crate::upstream::{self, Upstream};
 
 /// Why a body broke off.
 #[derive(Debug, Error)]
@@ -85,10 +85,15 @@ impl Source {
     }
 }
 
-/// A request's body on its way to the upstream; most requests have none. Boxed, since a request
-/// changes hands several times on its way.
+/// A request's body on its way to the upstream; most requests have none.
 #[derive(Default)]
 pub struct RequestBody(Option<Box<Upload>>);
+
+impl From<RequestBody> for upstream::RequestBody {
+    fn from(body: RequestBody) -> Self {
+        body.0.into()
+    }
+}
 
 struct Upload {
     source: Source,
@@ -153,6 +158,11 @@ impl RequestBody {
         })))
     }
 
+    /// Whether nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|upload| upload.is_end_stream())
+    }
+
     /// Upgrades for as long as there is a body to be sent.
     pub fn under_way(&self) -> Option<Weak<()>> {
         self.0
@@ -197,46 +207,38 @@ impl Upload {
     }
 }
 
-impl Body for RequestBody {
+impl Body for Upload {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = upstream::BodyError;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(upload) = &mut self.get_mut().0 else {
-            return Poll::Ready(None);
-        };
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let upload = &mut *self;
         if upload.filtering.is_some() {
             ready!(upload.poll_fill(context))?;
-            let piece = upload
-                .filtering
-                .as_mut()
-                .and_then(|filtering| filtering.passed.pop());
+            let filtering = upload.filtering.as_mut();
+            let piece = filtering.and_then(|filtering| filtering.passed.pop());
             return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
         }
         let next = upload
             .source
             .poll_chunk(context, &upload.counters, &upload.idle);
-        next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk?))))
+        next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk.map_err(BodyError::from)?))))
     }
 
     fn is_end_stream(&self) -> bool {
-        let Some(upload) = &self.0 else {
-            return true;
-        };
-        match &upload.filtering {
+        match &self.filtering {
             Some(filtering) => filtering.ended && filtering.passed.is_empty(),
-            None => upload.source.is_end_stream(),
+            None => self.source.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            None => SizeHint::with_exact(0),
-            Some(upload) if upload.filtering.is_some() => SizeHint::default(),
-            Some(upload) => upload.source.size_hint(),
+        match self.filtering {
+            Some(_) => SizeHint::default(),
+            None => self.source.size_hint(),
         }
     }
 }
@@ -304,7 +306,7 @@ impl ResponseBody {
             let bytes_out = &exchange.live.flow.counters.bytes_out;
             bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
             if !last {
-                exchange.connection.idle.moved();
+                exchange.session.idle.moved();
             }
         }
         if last {
@@ -318,7 +320,7 @@ impl ResponseBody {
         if let Some(mut exchange) = self.exchange.take() {
             exchange.live.complete();
             if let Some(Upstream::Http1(one)) = upstream {
-                exchange.connection.keep(one);
+                exchange.session.keep(one);
             }
         }
     }

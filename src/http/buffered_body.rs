@@ -19,9 +19,9 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::inspection::Reservation;
-use crate::live::Exchange;
 use crate::upstream::Upstream;
 
 /// Bytes of a buffer when its first byte arrives.
@@ -45,7 +45,7 @@ pub async fn judge_request(
     body: &mut Incoming,
     mut judges: Judges<Head>,
 ) -> Result<Judged, Denial> {
-    let inspection = Arc::clone(&exchange.connection.engine.inspection);
+    let inspection = Arc::clone(&exchange.session.service.inspection);
     let read = match Decoder::of(Side::Request, &head.headers) {
         Ok(decoder) => read_request(exchange, decoder, body, &mut judges).await,
         Err(denial) => Err(denial),
@@ -54,16 +54,15 @@ pub async fn judge_request(
         inspection.count(&denial);
         judges.for_client(denial)
     })?;
+    let values = exchange.snapshot.config.proxy.limits.inspect_values;
     let live = &mut exchange.live;
-    let values = live.snapshot.config.proxy.limits.inspect_values;
     let given = Buffered::new(judged.bytes, values, Arc::clone(&reservation) as _);
     let before = given.bytes().len();
-    let _waiting = exchange.connection.idle.wait();
-    let judging = live
-        .snapshot
-        .chain
-        .judge(&mut live.flow, head, judges, given);
-    let bytes = judging
+    let judging = live.chain.judge(&mut live.flow, head, judges, given);
+    let bytes = exchange
+        .session
+        .idle
+        .held(judging)
         .await
         .inspect_err(|denial| inspection.count(denial))?;
     head.headers.remove(CONTENT_ENCODING);
@@ -95,7 +94,7 @@ async fn read_request(
     } else {
         buffer.expect(body.size_hint().lower())?;
     }
-    let limits = &exchange.live.snapshot.config.proxy.limits;
+    let limits = &exchange.snapshot.config.proxy.limits;
     let deadline = Instant::from_std(exchange.live.flow.started) + limits.inspect_timeout;
     let reading = async {
         match decoder {
@@ -189,7 +188,7 @@ async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<B
         if let Ok(chunk) = frame.into_data() {
             let bytes_in = &exchange.live.flow.counters.bytes_in;
             bytes_in.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            exchange.connection.idle.moved();
+            exchange.session.idle.moved();
             return Ok(Some(chunk));
         }
     }
@@ -203,20 +202,20 @@ pub async fn judge_response(
     upstream: &mut Upstream,
     judges: Judges<AnswerHead>,
 ) -> Result<Bytes, Denial> {
-    let inspection = Arc::clone(&exchange.connection.engine.inspection);
+    let inspection = Arc::clone(&exchange.session.service.inspection);
     let read = read_response(exchange, head, body, upstream, judges.limit()).await;
     let (bytes, reservation) = read.map_err(|denial| {
         inspection.count(&denial);
         judges.for_client(denial)
     })?;
+    let values = exchange.snapshot.config.proxy.limits.inspect_values;
     let live = &mut exchange.live;
-    let values = live.snapshot.config.proxy.limits.inspect_values;
     let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
-    let judging = live
-        .snapshot
-        .chain
-        .judge(&mut live.flow, head, judges, given);
-    let bytes = judging
+    let judging = live.chain.judge(&mut live.flow, head, judges, given);
+    let bytes = exchange
+        .session
+        .idle
+        .held(judging)
         .await
         .inspect_err(|denial| inspection.count(denial))?;
     head.headers.insert(CONTENT_LENGTH, bytes.len().into());
@@ -235,8 +234,8 @@ async fn read_response(
     let mut filtering = Filtering::of_response(head, true, reserve)?;
     buffer.expect(body.size_hint().lower())?;
     let live = &exchange.live;
-    let limits = &live.snapshot.config.proxy.limits;
-    let _waiting = exchange.connection.idle.wait();
+    let limits = &exchange.snapshot.config.proxy.limits;
+    let _waiting = exchange.session.idle.wait();
     let reading = async {
         while !filtering.ended {
             let frame = poll_fn(|context| {
@@ -258,11 +257,11 @@ async fn read_response(
     match timeout_at(Instant::now() + limits.inspect_timeout, reading).await {
         Ok(read) => read.map(|()| buffer.finish()),
         Err(_elapsed) => {
-            exchange.connection.engine.inspection.count_timeout();
+            exchange.session.service.inspection.count_timeout();
             let seconds = limits.inspect_timeout.as_secs();
             let sentence = format!(
                 "The response body of {} was not complete within {seconds} seconds",
-                live.flow.host
+                live.flow.host()
             );
             Err(Denial::new(Code::UpstreamTimeout, sentence).at(Stage::Response))
         }
@@ -270,7 +269,7 @@ async fn read_response(
 }
 
 fn broke_off(exchange: &Exchange) -> Denial {
-    super::outgoing::not_answered(&exchange.live.flow.host, "broke off")
+    super::outgoing::not_answered(exchange.live.flow.host(), "broke off")
 }
 
 /// The bytes of a body, as far as they have arrived. What is reserved is what is allocated.
@@ -289,8 +288,8 @@ impl Buffer {
     /// A buffer for `most` bytes, or fewer where the configuration says so.
     fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
         let live = &exchange.live;
-        let limits = &live.snapshot.config.proxy.limits;
-        let inspection = &exchange.connection.engine.inspection;
+        let limits = &exchange.snapshot.config.proxy.limits;
+        let inspection = &exchange.session.service.inspection;
         let container = live.flow.container()?;
         Ok(Self {
             bytes: Vec::new(),

@@ -5,8 +5,11 @@ use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use addons::contract::{Code, Denial, Flow, Judges, Kind, Request as Head, ResolvePermit, names};
+use addons::contract::{
+    Code, Denial, FlowStart, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, names,
+};
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::request::Parts;
@@ -19,29 +22,29 @@ use super::body::{DenialSlot, RequestBody};
 use super::buffered_body::judge_request;
 use super::drain::{Denied, drain};
 use super::headers::{Upgrade, read_head};
+use super::ingress::{Ingress, destination};
 use super::outgoing::{outgoing, transmit, upstream_broke_off, within};
+use super::permission::Permission;
 use super::reply::{self, Reply};
+use super::session::Session;
 use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
-use crate::ingress::connection::Connection;
-use crate::ingress::ingress::{Ingress, destination};
-use crate::ingress::permission::Permission;
-use crate::live::Exchange;
-use crate::upstream::{self, LeasePool, Target, Upstream, Want};
+use crate::snapshot::Snapshot;
+use crate::upstream::{self, LeasePool, Upstream, Want};
 
 /// Answers one request. Whatever goes wrong is an answer too.
 ///
 /// There is a future for each request under way, so it is kept small: what never waits is done
 /// before or after it, and what hardly ever does has boxes of its own.
 pub fn handle(
-    connection: Arc<Connection>,
+    session: Arc<Session>,
     ingress: &Ingress,
     request: Request<Incoming>,
 ) -> impl Future<Output = Response<Reply>> + Send + use<> {
-    let close_after = connection.container.is_none() || connection.refusal.is_some();
+    let close_after = session.container.is_none() || session.refusal.is_some();
     let may_close = request.version() < Version::HTTP_2;
     let mut closes = close_after && may_close;
-    let (mut exchange, mut pending) = begin(connection, ingress, request);
+    let (mut exchange, mut pending) = begin(session, ingress, request);
     async move {
         let answered = match &mut pending {
             Ok(pending) => pending.answer(&mut exchange).await,
@@ -65,30 +68,63 @@ pub fn handle(
 
 /// Begins the flow and reads the head.
 fn begin(
-    connection: Arc<Connection>,
+    session: Arc<Session>,
     ingress: &Ingress,
     request: Request<Incoming>,
 ) -> (Box<Exchange>, Result<Box<PendingRequest>, Denial>) {
-    let snapshot = connection.engine.snapshot();
-    let (scheme, authority, malformed) = match destination(ingress, &request) {
-        Ok((scheme, authority)) => (scheme, authority, None),
-        Err(denial) => {
-            let (scheme, authority) = ingress.destination();
-            (scheme, authority, Some(denial))
-        }
+    let snapshot = session.service.snapshot();
+    let (endpoint, malformed) = match destination(ingress, &request) {
+        Ok(endpoint) => (endpoint, None),
+        Err(denial) => (ingress.destination(), Some(denial)),
     };
-    let client = connection.client.clone();
-    let mut flow = snapshot.flow(Kind::Http, client, scheme, authority.host, authority.port);
-    flow.principal = connection.principal.clone();
-    flow.record.method = Some(name_of(request.method()));
-    let refusal = connection.refusal.clone().or(malformed);
-    let mut exchange = Exchange::begin(connection, flow, snapshot);
+    let client = session.client.clone();
+    let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
+    start.principal = session.principal.clone();
+    let refusal = session.refusal.clone().or(malformed);
+    let mut exchange = Exchange::begin(session, snapshot, start);
+    exchange.live.record().method = Some(name_of(request.method()));
     let goes_anywhere = matches!(ingress, Ingress::Plain);
     if goes_anywhere {
-        *exchange.connection.in_hand.lock() = Some(Permission::of(&exchange.live));
+        let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
+        *exchange.session.in_hand.lock() = permission;
     }
-    let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live.flow);
+    let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live);
     (exchange, pending)
+}
+
+/// A request's flow, which its connection counts as under way until it ends. The body of the
+/// answer carries it.
+pub struct Exchange {
+    pub live: LiveFlow,
+    /// What the flow began with and keeps until it ends, whatever is reloaded meanwhile.
+    pub snapshot: Arc<Snapshot>,
+    pub session: Arc<Session>,
+}
+
+impl Exchange {
+    fn begin(session: Arc<Session>, snapshot: Arc<Snapshot>, start: FlowStart) -> Box<Self> {
+        session.idle.begin(start.started.into());
+        let live = LiveFlow::begin(snapshot.chain(), start);
+        Box::new(Self {
+            live,
+            snapshot,
+            session,
+        })
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        // What the lease's end cut off before there was an answer.
+        if self.live.status() == 0
+            && let Err(denial) = self.session.is_live()
+        {
+            self.live.denied(&denial);
+        }
+        self.live.ended_at(now);
+        self.session.idle.end(now.into());
+    }
 }
 
 /// A request that has not been sent to the upstream yet.
@@ -110,12 +146,12 @@ impl PendingRequest {
         request: Request<Incoming>,
         refusal: Option<Denial>,
         goes_anywhere: bool,
-        flow: &mut Flow,
+        live: &mut LiveFlow,
     ) -> Result<Box<Self>, Denial> {
         let (mut parts, body) = request.into_parts();
         let on_upgrade = parts.extensions.remove::<OnUpgrade>();
         let expects_continue = parts.headers.contains_key(EXPECT);
-        match read(&mut parts, refusal, on_upgrade.is_some(), flow) {
+        match read(&mut parts, refusal, on_upgrade.is_some(), live) {
             Ok(head) => Ok(Box::new(Self {
                 head,
                 uri: parts.uri,
@@ -133,19 +169,19 @@ impl PendingRequest {
     }
 
     /// Takes the request through the chain, sends it, and takes the response back through it.
-    /// Nothing is looked up or dialled before the chain has cleared it.
+    /// Nothing is looked up or dialled before the chain has permitted it.
     async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
-        let cleared = match self.judge(exchange).await {
-            Ok(cleared) => cleared,
+        let permit = match self.judge(exchange).await {
+            Ok(permit) => permit,
             Err(denial) => return Err(self.denied(denial)),
         };
         let body = self.body_of(exchange).await?;
         let opening = self.opening(&body)?;
-        let (response, upstream) = self.send(exchange, &cleared, body).await?;
-        let live = &mut exchange.live;
-        let mut response = UpstreamResponse::read(response, upstream, opening, &live.flow.host)?;
-        let chain = &live.snapshot.chain;
-        chain.response(&mut live.flow, &mut response.head).await?;
+        let (response, upstream) = self.send(exchange, &permit, body).await?;
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
+        let mut response = UpstreamResponse::read(response, upstream, opening, live.host())?;
+        let judging = live.chain.response(&mut live.flow, &mut response.head);
+        idle.held(judging).await?;
         if let Some(judges) = response.head.take_judges() {
             Box::pin(response.judge(exchange, judges)).await?;
         }
@@ -153,20 +189,21 @@ impl PendingRequest {
     }
 
     async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
-        let (flow, chain) = (&mut exchange.live.flow, &exchange.live.snapshot.chain);
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.goes_anywhere {
-            chain.tunnel(flow).await?;
+            idle.held(live.chain.tunnel(&mut live.flow)).await?;
         }
-        let cleared = chain.request(flow, &mut self.head).await?;
-        exchange.connection.is_bound(flow)?;
+        let request = live.chain.request(&mut live.flow, &mut self.head);
+        let permit = idle.held(request).await?;
+        exchange.session.is_bound(&live.flow)?;
         let path = self.head.path.normal();
-        if flow.record.path.as_deref() != Some(path) {
-            flow.record.path = Some(path.into());
+        if live.record().path.as_deref() != Some(path) {
+            live.record().path = Some(path.into());
         }
-        Ok(cleared)
+        Ok(permit)
     }
 
-    /// A denial of what may not have been read to its end, as the client shows it.
+    /// Denies a request whose body may still be unread, in the form that its client shows.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.expects_continue, &denial);
@@ -180,7 +217,7 @@ impl PendingRequest {
         if let Some(judges) = self.head.take_judges() {
             return Box::pin(self.judged(exchange, body, judges)).await;
         }
-        let idle = &exchange.connection.idle;
+        let idle = &exchange.session.idle;
         let counters = &exchange.live.flow.counters;
         let filters = self.head.take_filters();
         Ok(RequestBody::new(body, filters, counters, idle))
@@ -194,7 +231,7 @@ impl PendingRequest {
     ) -> Result<RequestBody, Denial> {
         match judge_request(exchange, &mut self.head, &mut body, judges).await {
             Ok(judged) => {
-                let idle = &exchange.connection.idle;
+                let idle = &exchange.session.idle;
                 let counters = &exchange.live.flow.counters;
                 let filters = self.head.take_filters();
                 Ok(RequestBody::judged(judged, body, filters, counters, idle))
@@ -214,15 +251,15 @@ impl PendingRequest {
     async fn send(
         &mut self,
         exchange: &mut Exchange,
-        cleared: &ResolvePermit,
+        permit: &ResolvePermit,
         mut body: RequestBody,
     ) -> Result<(Response<Incoming>, Upstream), Denial> {
         let denied = body.denial_slot();
         let uploading = body.under_way();
-        let mut unsent: Option<Box<Request<RequestBody>>> = None;
+        let mut unsent: Option<Box<Request<upstream::RequestBody>>> = None;
         let mut fresh_tries = 0;
         loop {
-            let mut upstream = acquire(exchange, cleared, self.want()).await?;
+            let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
             // Pinned where it is made: a future has room for whatever is moved in it, twice.
             let sending = pin!(match unsent.take() {
@@ -252,8 +289,8 @@ impl PendingRequest {
                 }
                 _ => {
                     // The lease's end closes what goes by itself: an upload, an HTTP/2 connection.
-                    exchange.connection.is_live()?;
-                    let host = &exchange.live.flow.host;
+                    exchange.session.is_live()?;
+                    let host = exchange.live.flow.host();
                     return Err(upstream_broke_off(host, error.error()));
                 }
             }
@@ -272,12 +309,12 @@ impl PendingRequest {
     }
 
     /// What is sent on.
-    fn outgoing(&mut self, body: RequestBody) -> Result<Request<RequestBody>, Denial> {
+    fn outgoing(&mut self, body: RequestBody) -> Result<Request<upstream::RequestBody>, Denial> {
         if !body.keeps_length() {
             self.head.headers.remove(CONTENT_LENGTH);
         }
         let uri = take(&mut self.uri).into_parts();
-        outgoing(&mut self.head, body, uri.path_and_query)
+        outgoing(&mut self.head, body.into(), uri.path_and_query)
     }
 
     fn want(&self) -> Want {
@@ -292,25 +329,24 @@ impl PendingRequest {
 /// A connection to send on: the one that was kept here, or one of the lease's.
 async fn acquire(
     exchange: &mut Exchange,
-    cleared: &ResolvePermit,
+    permit: &ResolvePermit,
     want: Want,
 ) -> Result<Upstream, Denial> {
-    let live = &mut exchange.live;
+    let (live, network) = (&mut exchange.live, &exchange.snapshot.network);
     if want != Want::Websocket {
-        let generation = live.snapshot.generation;
-        while let Some(mut kept) = exchange.connection.take_kept(generation, &live.flow) {
+        let generation = network.generation;
+        while let Some(mut kept) = exchange.session.take_kept(generation, &live.flow) {
             if upstream::ready(&mut kept).await {
-                live.flow.record.upstream = Some(kept.address);
+                live.record().upstream = Some(kept.address);
                 return Ok(Upstream::Http1(kept));
             }
         }
     }
-    let container = Arc::clone(live.flow.container()?);
-    let pool = LeasePool::of(&container, &live.snapshot);
-    let target = Target::of(&live.flow);
+    let pool = LeasePool::of(live.container()?, network);
     // Room for a handshake: kilobytes.
-    let upstream = Box::pin(pool.acquire(live, cleared, &target, want)).await?;
-    live.flow.record.upstream = Some(upstream.address());
+    let acquiring = Box::pin(pool.acquire(live, network, permit, want));
+    let upstream = exchange.session.idle.held(acquiring).await?;
+    live.record().upstream = Some(upstream.address());
     Ok(upstream)
 }
 
@@ -319,19 +355,19 @@ fn read(
     parts: &mut Parts,
     refusal: Option<Denial>,
     upgradable: bool,
-    flow: &mut Flow,
+    live: &mut LiveFlow,
 ) -> Result<Head, Denial> {
     if let Some(refusal) = refusal {
         return Err(refusal);
     }
     let (head, upgrade) = read_head(parts)?;
-    flow.record.path = Some(head.path.normal().into());
+    live.record().path = Some(head.path.normal().into());
     if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
         let sentence = "Protocol not allowed: only WebSocket upgrades pass";
         return Err(Denial::new(Code::ProtocolNotAllowed, sentence));
     }
     if head.websocket {
-        flow.kind = Kind::Websocket;
+        live.opens_websocket();
     }
     Ok(head)
 }
@@ -380,7 +416,7 @@ mod tests {
     use super::*;
 
     /// What a function answers with, by its size.
-    fn size_of_answer<A, R>(_: impl Fn(Arc<Connection>, &Ingress, Request<A>) -> R) -> usize {
+    fn size_of_answer<A, R>(_: impl Fn(Arc<Session>, &Ingress, Request<A>) -> R) -> usize {
         size_of::<R>()
     }
 

@@ -1,5 +1,7 @@
 //! When something last happened on a client connection, and how long that may last.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -29,6 +31,10 @@ impl From<&ProxyConfig> for Timeouts {
     }
 }
 
+/// How often a connection with a request that waits in the chain is looked at: its client may have
+/// gone, which nothing else reads from the socket meanwhile.
+const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
+
 /// What a connection's watchdog is to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Due {
@@ -48,8 +54,10 @@ pub struct IdleTracker {
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
-    /// Requests that wait for an upstream, which has a limit of its own.
+    /// Requests that wait for an upstream, which has a limit of its own, or in the chain.
     waiting: AtomicUsize,
+    /// Those of them that wait in the chain, for a token or a person.
+    held: AtomicUsize,
     /// A request has begun since the handshake.
     asked: AtomicBool,
     /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
@@ -70,6 +78,7 @@ impl IdleTracker {
             head_since: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             asked: AtomicBool::new(false),
             frames: AtomicBool::new(false),
             output_waits: AtomicBool::new(false),
@@ -138,6 +147,26 @@ impl IdleTracker {
         Waiting(self)
     }
 
+    /// Awaits a phase of the chain. From the moment when it has to wait, the client is not idle, and
+    /// the connection's task looks every second whether the client is still there.
+    pub async fn held<T>(&self, phase: impl Future<Output = T>) -> T {
+        let mut phase = pin!(phase);
+        let mut holding = None;
+        poll_fn(|context| {
+            let done = phase.as_mut().poll(context);
+            if done.is_pending() && holding.is_none() {
+                holding = Some(Holding::begin(self));
+            }
+            done
+        })
+        .await
+    }
+
+    /// Whether a request waits in the chain.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
+    }
+
     /// What was read so far was a handshake and no head.
     pub fn handshake_done(&self, frames: bool) {
         self.frames.store(frames, Ordering::Relaxed);
@@ -173,6 +202,9 @@ impl IdleTracker {
             return Due::Over;
         }
         let mut next = over;
+        if self.is_held() {
+            next = next.min(now + LOOK_FOR_CLIENT.as_millis() as u64);
+        }
         let quiet = self.in_flight.load(Ordering::Relaxed) == 0;
         if self.keeps_upstream.load(Ordering::Relaxed) {
             let hand_back = last + KEEP_UPSTREAM.as_millis() as u64;
@@ -218,6 +250,30 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.moved();
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request that waits in the chain.
+struct Holding<'a> {
+    idle: &'a IdleTracker,
+    _waiting: Waiting<'a>,
+}
+
+impl<'a> Holding<'a> {
+    fn begin(idle: &'a IdleTracker) -> Self {
+        idle.held.fetch_add(1, Ordering::Relaxed);
+        // The next look is planned for the end of the idle timeout.
+        idle.wake.notify_one();
+        Self {
+            idle,
+            _waiting: idle.wait(),
+        }
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.idle.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -300,6 +356,31 @@ mod tests {
         assert_eq!(over_in(&idle), 1);
         advance(Duration::from_secs(1)).await;
         assert_eq!(idle.due(TIMEOUTS), Due::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_phase_that_waits_keeps_the_connection_and_has_it_looked_at_every_second() {
+        let idle = IdleTracker::new();
+        idle.begin(Instant::now());
+        assert_eq!(idle.held(async { 1 }).await, 1);
+        assert!(!idle.is_held());
+        let phase = tokio::time::sleep(Duration::from_secs(1000));
+        let mut watched = 0;
+        let watching = async {
+            loop {
+                advance(Duration::from_secs(1)).await;
+                assert!(idle.is_held());
+                assert!(over_in(&idle) <= 1);
+                watched += 1;
+            }
+        };
+        tokio::select! {
+            () = idle.held(phase) => {}
+            () = watching => {}
+        }
+        assert!(watched > 990);
+        assert!(!idle.is_held());
+        assert_eq!(over_in(&idle), 300);
     }
 
     #[tokio::test(start_paused = true)]

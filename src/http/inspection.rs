@@ -224,7 +224,7 @@ fn busy() -> Denial {
 
 #[cfg(test)]
 mod tests {
-    use addons::contract::{AuthMode, ContainerId, Level, Registration, Source};
+    use addons::contract::{AuthMode, ContainerId, LeaseId, Level, Registration, Source};
     use time::OffsetDateTime;
 
     use super::*;
@@ -241,7 +241,7 @@ mod tests {
         Container::new(Registration {
             source: Source::Listener(id.clone()),
             id,
-            lease: 1,
+            lease: LeaseId::generate(),
             repos: Vec::new(),
             auth_mode: AuthMode::User,
             created_at: OffsetDateTime::UNIX_EPOCH,

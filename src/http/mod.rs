@@ -1,17 +1,29 @@
 //! One HTTP exchange: the request and its response through the chain, bodies, WebSockets.
 
-pub(crate) mod body;
+mod body;
 mod buffered_body;
-pub(crate) mod drain;
-pub(crate) mod exchange;
+mod drain;
+mod exchange;
 mod filtering;
-pub(crate) mod headers;
-pub(crate) mod idle;
-pub(crate) mod inspection;
-pub(crate) mod outgoing;
-pub(crate) mod relay;
-pub(crate) mod reply;
+mod headers;
+mod idle;
+mod ingress;
+mod inspection;
+mod outgoing;
+mod permission;
+mod relay;
+mod reply;
+mod session;
 mod upstream_response;
 mod websocket;
 
+pub(crate) use exchange::handle;
+pub(crate) use headers::has_body;
+pub(crate) use idle::{IdleTracker, Timeouts};
+pub(crate) use ingress::Ingress;
+pub(crate) use inspection::Inspection;
+pub(crate) use permission::Permission;
+pub(crate) use relay::relay;
+pub(crate) use reply::{Reply, closing, denied_connect, empty, raw};
+pub(crate) use session::{Service, Session};
 pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};

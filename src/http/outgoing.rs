@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use addons::contract::{Code, Denial, Flow, Host, Request as Head, Stage, names};
+use addons::contract::{Code, Denial, Endpoint, Flow, Host, Request as Head, Stage, names};
 use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
@@ -16,19 +16,19 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, sleep_until};
 
-use super::body::{BodyError, RequestBody};
+use super::body::BodyError;
+use super::exchange::Exchange;
 use super::websocket;
-use crate::live::Exchange;
-use crate::upstream::{Http1, Target, Upstream};
+use crate::upstream::{self, Http1, Upstream};
 
 /// The request as an HTTP/1.1 upstream gets it; [`transmit`] gives it HTTP/2's form where the
 /// upstream speaks that. Takes the header fields out of `head`. `asked` is what the client sent,
 /// and is sent on where no addon changed it.
 pub fn outgoing(
     head: &mut Head,
-    body: RequestBody,
+    body: upstream::RequestBody,
     asked: Option<PathAndQuery>,
-) -> Result<Request<RequestBody>, Denial> {
+) -> Result<Request<upstream::RequestBody>, Denial> {
     let path = head.path.sent();
     let query = head.query.as_deref();
     let is_same = |asked: &PathAndQuery| asked.path() == path && asked.query() == query;
@@ -49,13 +49,13 @@ pub fn outgoing(
 }
 
 /// The answer, or why there is none, with the request where nothing of it was sent.
-type Sent<E = TrySendError<Request<RequestBody>>> = Result<Response<Incoming>, E>;
+type Sent<E = TrySendError<Request<upstream::RequestBody>>> = Result<Response<Incoming>, E>;
 
 /// Sends a request in the form that the connection speaks. What comes of it is to be waited for
 /// [`within`] some time.
 pub fn transmit(
     upstream: &mut Upstream,
-    mut request: Request<RequestBody>,
+    mut request: Request<upstream::RequestBody>,
     flow: &Flow,
 ) -> impl Future<Output = Sent> + Send + use<> {
     match upstream {
@@ -68,13 +68,13 @@ pub fn transmit(
             *request.version_mut() = Version::HTTP_2;
             request.headers_mut().remove(HOST);
             request.headers_mut().remove(TRANSFER_ENCODING);
-            make_absolute(request.uri_mut(), &Target::of(flow));
+            make_absolute(request.uri_mut(), flow);
             Either::Right(one.sender.try_send_request(request))
         }
     }
 }
 
-fn make_http1(request: &mut Request<RequestBody>, host: &HeaderValue) {
+fn make_http1(request: &mut Request<upstream::RequestBody>, host: &HeaderValue) {
     *request.version_mut() = Version::HTTP_11;
     request.headers_mut().insert(HOST, host.clone());
     frame_body(request);
@@ -87,17 +87,18 @@ fn make_http1(request: &mut Request<RequestBody>, host: &HeaderValue) {
 }
 
 /// HTTP/2 asks with scheme and authority.
-fn make_absolute(uri: &mut Uri, target: &Target) {
+fn make_absolute(uri: &mut Uri, flow: &Flow) {
     let mut parts = std::mem::take(uri).into_parts();
-    parts.scheme = target.scheme.as_str().parse().ok();
-    parts.authority = target.authority().parse().ok();
+    parts.scheme = flow.scheme().as_str().parse().ok();
+    let authority = flow.endpoint().map(Endpoint::authority);
+    parts.authority = authority.and_then(|authority| authority.parse().ok());
     // Hosts are in a normal form that fits into every URI.
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
 /// Says that a body of unknown length is chunked: hyper takes a GET without either field for one
 /// without a body, and what was judged must be what is sent.
-fn frame_body(request: &mut Request<RequestBody>) {
+fn frame_body(request: &mut Request<upstream::RequestBody>) {
     let body = request.body();
     let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
     let headers = request.headers_mut();
@@ -116,10 +117,10 @@ pub async fn within(
     exchange: &Exchange,
     upstream: &mut Upstream,
     mut sending: Pin<&mut impl Future<Output = Sent>>,
-) -> Result<Sent<Box<TrySendError<Request<RequestBody>>>>, Denial> {
+) -> Result<Sent<Box<TrySendError<Request<upstream::RequestBody>>>>, Denial> {
     let live = &exchange.live;
-    let limit = live.snapshot.config.proxy.upstream.response_timeout;
-    let _waiting = exchange.connection.idle.wait();
+    let limit = exchange.snapshot.config.proxy.upstream.response_timeout;
+    let _waiting = exchange.session.idle.wait();
     let sent = || live.flow.counters.bytes_in.load(Ordering::Relaxed);
     let mut before = sent();
     let mut deadline = Instant::now() + limit;
@@ -151,7 +152,7 @@ pub async fn within(
         let now = Instant::now();
         if now >= deadline {
             if sent() == before {
-                let sentence = format!("{} did not answer in time", live.flow.host);
+                let sentence = format!("{} did not answer in time", live.flow.host());
                 return Err(Denial::new(Code::UpstreamTimeout, sentence).at(Stage::Response));
             }
             before = sent();

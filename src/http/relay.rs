@@ -6,25 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use addons::contract::Counters;
+use addons::contract::{Counters, LiveFlow};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use super::idle::IdleTracker;
-use crate::ingress::connection::Connection;
-use crate::ingress::permission::Permission;
-use crate::live::LiveFlow;
+use super::permission::Permission;
+use super::session::Session;
 use crate::runtime::WakeGated;
+use crate::snapshot::Snapshot;
 
 /// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
 /// the lease or the process ends, or a reload forbids it. The caller counts it as under way: a stop
 /// ends at once what is not. Only the first is a completed flow.
-pub async fn relay<C, U>(connection: &Connection, live: &mut LiveFlow, client: C, upstream: U)
-where
+pub async fn relay<C, U>(
+    session: &Session,
+    snapshot: &Snapshot,
+    live: &mut LiveFlow,
+    client: C,
+    upstream: U,
+) where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let idle = Arc::clone(&connection.idle);
-    let permitted = Permission::of(live);
+    let idle = Arc::clone(&session.idle);
+    let permitted = Permission::of(&live.flow, snapshot);
     let mut client = CountedIo {
         io: client,
         counters: Arc::clone(&live.flow.counters),
@@ -33,8 +38,8 @@ where
     let mut upstream = upstream;
     let ended_elsewhere = WakeGated::new(async {
         tokio::select! {
-            () = idle.watch(connection.timeouts, || {}) => {}
-            () = connection.ended(Some(&permitted)) => {}
+            () = idle.watch(session.timeouts, || {}) => {}
+            () = session.ended(permitted.as_ref()) => {}
         }
     });
     tokio::select! {

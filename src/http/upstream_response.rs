@@ -9,12 +9,12 @@ use hyper::body::Incoming;
 
 use super::body::ResponseBody;
 use super::buffered_body::judge_response;
+use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::headers::read_response_head;
 use super::outgoing::not_answered;
 use super::reply::{self, Reply};
 use super::websocket;
-use crate::live::Exchange;
 use crate::upstream::Upstream;
 
 /// Filtered bodies up to this size keep a length, if they are there at once.
@@ -74,7 +74,7 @@ impl UpstreamResponse {
         let judging = judge_response(exchange, &mut self.head, body, &mut upstream, judges);
         let bytes = judging.await.map_err(|denial| denial.by(names::PROXY))?;
         if let Upstream::Http1(one) = upstream {
-            exchange.connection.keep(one);
+            exchange.session.keep(one);
         }
         self.rest = Rest::Buffered(bytes);
         Ok(())
@@ -127,8 +127,8 @@ fn filtering(
     if body.is_end_stream() {
         return Ok(None);
     }
-    let inspection = &exchange.connection.engine.inspection;
-    let limit = exchange.live.snapshot.config.proxy.limits.inspect_memory;
+    let inspection = &exchange.session.service.inspection;
+    let limit = exchange.snapshot.config.proxy.limits.inspect_memory;
     let reserve = || inspection.begin(exchange.live.flow.container()?, limit);
     let filtering = Filtering::of_response(head, false, reserve)
         .inspect_err(|denial| inspection.count(denial))?;
@@ -146,7 +146,7 @@ fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
 /// A denial as the answer to a request.
 pub fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {
     exchange.live.denied(denial);
-    let mut response = reply::denied(denial, exchange.live.flow.id);
+    let mut response = reply::denied(denial, exchange.live.flow.id());
     let headers = response.headers_mut();
     match denial.code() {
         Code::MethodNotAllowed => {

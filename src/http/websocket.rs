@@ -14,17 +14,16 @@ use http::header::{
     SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{Response, StatusCode};
-use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::body::RequestBody;
+use super::exchange::Exchange;
 use super::headers::strip_hop_by_hop;
 use super::outgoing::not_answered;
 use super::reply::{self, Reply};
 use crate::http::relay::relay as relay_bytes;
-use crate::live::Exchange;
 use filtered::FilteredUpstream;
 
 pub use frames::{FrameReader, Opcode, Piece, Violation};
@@ -51,7 +50,7 @@ impl Opening {
     /// Checks key and version, and that there is no body: what comes after the head is frames.
     pub fn new(client: OnUpgrade, headers: &HeaderMap, body: &RequestBody) -> Result<Self, Denial> {
         let malformed = |what| Denial::malformed(what).by(names::PROXY);
-        if !body.is_end_stream() {
+        if !body.is_empty() {
             return Err(malformed("a WebSocket opening has no body"));
         }
         if only(headers, &SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
@@ -123,20 +122,24 @@ impl Accepted {
     ) -> Response<Reply> {
         let status = StatusCode::SWITCHING_PROTOCOLS;
         exchange.live.answered(status.as_u16());
-        let tasks = exchange.connection.engine.tasks.clone();
+        let tasks = exchange.session.service.tasks.clone();
         let (client, upstream) = (self.client, self.upstream);
         tasks.spawn(async move {
-            let Exchange { live, connection } = &mut *exchange;
+            let Exchange {
+                live,
+                snapshot,
+                session,
+            } = &mut *exchange;
             if let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) {
                 let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
                 if filters.is_empty() {
-                    relay_bytes(connection, live, client, upstream).await;
+                    relay_bytes(session, snapshot, live, client, upstream).await;
                     return;
                 }
                 let mut upstream = FilteredUpstream::new(upstream, filters);
-                Box::pin(relay_bytes(connection, live, client, &mut upstream)).await;
+                Box::pin(relay_bytes(session, snapshot, live, client, &mut upstream)).await;
                 if let Some(failure) = upstream.failure() {
-                    live.denied(&failure.denial(&live.flow.host));
+                    live.denied(&failure.denial(live.flow.host()));
                 }
             }
         });

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Client, Container, Source, fold_address};
+use addons::contract::{Client, Container, LeaseId, Source, fold_address};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Engine;
 use super::connection::Connection;
-use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
+use crate::http::Ingress;
 use crate::runtime::AcceptBackoff;
 
 /// Serves sandboxes that are known by their address.
@@ -18,7 +18,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = engine.stopping.cancelled() => return,
+            () = engine.service.stopping.cancelled() => return,
         };
         match accepted {
             Ok((socket, peer)) => {
@@ -42,7 +42,7 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = engine.stopping.cancelled() => return,
+            () = engine.service.stopping.cancelled() => return,
             () = container.ended().cancelled() => return,
         };
         match accepted {
@@ -61,9 +61,10 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
 
 /// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
 /// not become its successor.
-fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<u64>) {
-    let snapshot = engine.snapshot();
-    let Some(connection) = Connection::admit(Arc::clone(engine), &snapshot, client) else {
+fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<LeaseId>) {
+    let snapshot = engine.service.snapshot();
+    let Some((connection, runtime)) = Connection::admit(Arc::clone(engine), &snapshot, client)
+    else {
         return;
     };
     let bound = connection.container.as_ref().map(|bound| bound.lease);
@@ -74,8 +75,6 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
         Ok(arrive) => arrive,
         Err(error) => return lost(&error),
     };
-    let connection = Arc::new(connection);
-    let runtime = connection.assignment.runtime();
     let serving = async move {
         let socket = match arrive() {
             Ok(socket) => socket,
@@ -84,7 +83,7 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
         let io = ClientIo::new(socket, Arc::clone(&connection.idle));
         serve_http1::<S, _>(connection, Ingress::Plain, None, io).await;
     };
-    engine.tasks.spawn_on(serving, &runtime);
+    engine.service.tasks.spawn_on(serving, &runtime);
 }
 
 fn lost(error: &std::io::Error) {

@@ -1,58 +1,47 @@
-//! One connection of a sandbox: who it is, and what it keeps while it lives.
+//! One connection of a sandbox: counted, capped, and assigned to a thread.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use addons::contract::{Client, Code, Container, Denial, Flow, Principal, Verdict, names};
-use parking_lot::Mutex;
+use addons::contract::{Client, Code, Container, Denial};
 use prometheus::IntGauge;
 use time::OffsetDateTime;
+use tokio::runtime::Handle;
 
 use super::Engine;
-use super::permission::Permission;
-use super::workers::Assignment;
-use crate::http::idle::{IdleTracker, Timeouts};
+use crate::http::{Session, Timeouts};
 use crate::snapshot::Snapshot;
-use crate::upstream::{Http1, LeasePool};
 
-/// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
-/// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.
-const MAX_KEPT: usize = 8;
-/// How often a connection is looked at once the process stops.
-const STOP_LOOK: Duration = Duration::from_millis(200);
 /// Connections of addresses that nobody registered, all together. They get one answer each.
 const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
 /// Connections over a cap that are still told why; those over that are closed unread.
 const REFUSALS: usize = 64;
 
-/// A client connection. Its counts go down when the last part that holds it is gone, a tunnel
-/// or a WebSocket included.
+/// A client connection at the engine that serves it. Its counts go down when its session is
+/// dropped, so with the last tunnel or WebSocket of it.
+#[derive(Clone)]
 pub struct Connection {
     pub engine: Arc<Engine>,
-    pub client: Client,
-    /// Who was registered at the address when the connection was made. Re-checked for every
-    /// flow; the lease's end ends the connection.
-    pub container: Option<Arc<Container>>,
-    /// The principal of every flow on this connection.
-    pub principal: Option<Principal>,
-    /// Why nothing may begin on it, if so.
-    pub refusal: Option<Denial>,
-    /// Where it is served, with all that comes of it.
-    pub assignment: Assignment,
-    pub idle: Arc<IdleTracker>,
-    pub timeouts: Timeouts,
-    /// What the request in hand was permitted, where each may go elsewhere.
-    pub in_hand: Mutex<Option<Permission>>,
-    #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
-    kept: Mutex<Vec<Box<Http1>>>,
-    _counted: ConnectionGuard,
+    pub session: Arc<Session>,
+}
+
+impl Deref for Connection {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Connection {
-    /// Counts the connection and finds out who it is; `None` where there are so many already
-    /// that it is not even told so.
-    pub fn admit(engine: Arc<Engine>, snapshot: &Snapshot, client: Client) -> Option<Self> {
+    /// Counts the connection, finds out who it is and assigns it to a thread; `None` where there
+    /// are so many already that it is not even told so.
+    pub fn admit(
+        engine: Arc<Engine>,
+        snapshot: &Snapshot,
+        client: Client,
+    ) -> Option<(Self, Handle)> {
         let container = identify(snapshot, &client);
         let limits = &snapshot.config.proxy.limits;
         let mut timeouts = Timeouts::from(&snapshot.config.proxy);
@@ -85,114 +74,17 @@ impl Connection {
             timeouts.idle = timeouts.header;
         }
         let assignment = engine.workers.assign(container.as_deref());
-        Some(Self {
+        let runtime = assignment.runtime();
+        let session = Session::new(
+            Arc::clone(&engine.service),
             client,
-            principal: container.clone().map(Principal::from),
             container,
             refusal,
-            assignment,
-            idle: Arc::new(IdleTracker::new()),
             timeouts,
-            in_hand: Mutex::default(),
-            kept: Mutex::default(),
-            _counted: counted,
-            engine,
-        })
-    }
-
-    /// Holds a flow to the lease that this connection is bound to, so that it ends with the
-    /// lease. A container that was registered after its connection was made must make another.
-    pub fn is_bound(&self, flow: &Flow) -> Verdict {
-        let bound = self.container.as_ref().map(|container| container.lease);
-        if flow.known_container().map(|container| container.lease) == bound {
-            return Ok(());
-        }
-        Err(Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY))
-    }
-
-    /// Whether the lease still holds: what broke off with it is nobody's fault.
-    pub fn is_live(&self) -> Verdict {
-        match &self.container {
-            Some(container) if container.has_ended() => {
-                Err(Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes the upstream connection that was kept for where a flow goes.
-    pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
-        let mut kept = self.kept.lock();
-        let at = kept
-            .iter()
-            .rposition(|one| one.generation == generation && one.target.is_of(flow))?;
-        Some(kept.swap_remove(at))
-    }
-
-    /// Keeps an upstream connection for the next request.
-    pub fn keep(&self, connection: Box<Http1>) {
-        if connection.sender.is_closed() {
-            return;
-        }
-        let mut kept = self.kept.lock();
-        if kept.len() == MAX_KEPT {
-            kept.remove(0);
-        }
-        kept.push(connection);
-        drop(kept);
-        self.idle.keeps_upstream();
-    }
-
-    /// Hands idle upstream connections to the lease's pool, where its other connections find
-    /// them.
-    pub fn hand_back(&self) {
-        let Some(container) = &self.container else {
-            return;
-        };
-        let snapshot = self.engine.snapshot();
-        let pool = LeasePool::of(container, &snapshot);
-        for one in self.kept.lock().drain(..) {
-            pool.hand_back(container, one);
-        }
-    }
-
-    /// Ends when something elsewhere ends it, or what was permitted on it: the lease, a reload
-    /// that forbids it, the process. Without a tunnel it is the request in hand that is permitted.
-    pub async fn ended(&self, permitted: Option<&Permission>) {
-        tokio::select! {
-            () = self.revoked(permitted) => {}
-            () = self.lease_ended() => {}
-            () = self.stopped_idle() => {}
-            () = self.engine.killed.cancelled() => {}
-        }
-    }
-
-    /// Ends once the process stops and nothing is under way here. A client that asked for nothing
-    /// is not waited for; what arrived together with the signal still has its look at.
-    async fn stopped_idle(&self) {
-        self.engine.stopping.cancelled().await;
-        loop {
-            tokio::time::sleep(STOP_LOOK).await;
-            if self.idle.is_idle() {
-                return;
-            }
-        }
-    }
-
-    /// Ends when the lease does; never where there is none.
-    async fn lease_ended(&self) {
-        match &self.container {
-            Some(container) => container.ended().cancelled().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if !self.engine.stopping.is_cancelled() {
-            self.hand_back();
-        }
+            Box::new((counted, assignment)),
+        );
+        let session = Arc::new(session);
+        Some((Self { engine, session }, runtime))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sockets as the proxy reads them: with what was read ahead, and with marks for the idle tracker.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,10 +10,11 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::http::idle::IdleTracker;
+use crate::http::IdleTracker;
+use crate::runtime::has_hung_up;
 
 /// A socket of a sandbox.
-pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {
+pub trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + Sized + 'static {
     /// Leaves the runtime that it was accepted in; what this answers makes it part of another.
     fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static>;
 }
@@ -105,7 +107,12 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         self.socket.is_write_vectored()
     }
 
+    /// Fails while a request waits in the chain and its client has gone. Nothing reads from the
+    /// socket then, so hyper would not notice; but it flushes whenever the connection's task runs.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.idle.is_held() && has_hung_up(&self.socket) {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         Pin::new(&mut self.socket).poll_flush(context)
     }
 

@@ -1,55 +1,41 @@
 //! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside.
 
 mod accept;
-pub(crate) mod connection;
+mod connection;
 mod hello;
-#[allow(clippy::module_inception)]
-pub(crate) mod ingress;
 mod io;
 mod leaf;
-pub(crate) mod permission;
 mod rejected;
 mod serve;
 mod sniff;
-pub(crate) mod tunnel;
+mod tunnel;
 mod workers;
 
 use std::sync::Arc;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
 pub use accept::{serve_tcp, serve_unix};
 pub use hello::{HelloReader, NoHello};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 pub use sniff::{Sniffed, sniff};
 pub use workers::Workers;
 
-use crate::http::inspection::Inspection;
-use crate::snapshot::{Snapshot, SnapshotStore};
+use crate::http::{Inspection, Service};
+use crate::snapshot::SnapshotStore;
 use crate::tls::Authority;
 use connection::ConnectionCount;
 
 /// What all connections share.
 pub struct Engine {
-    pub(crate) snapshots: Arc<SnapshotStore>,
-    pub(crate) authority: Arc<Authority>,
-    pub(crate) metrics: ProxyMetrics,
-    pub(crate) connections: Arc<ConnectionCount>,
+    pub(crate) service: Arc<Service>,
+    authority: Arc<Authority>,
+    metrics: ProxyMetrics,
+    connections: Arc<ConnectionCount>,
     /// How many there may be at most, whatever the configuration says.
-    pub(crate) most_connections: usize,
+    most_connections: usize,
     /// Those of addresses that nobody registered.
-    pub(crate) unknown_sources: Arc<ConnectionCount>,
-    /// Memory and threads for buffered bodies.
-    pub(crate) inspection: Arc<Inspection>,
-    /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
-    pub(crate) tasks: TaskTracker,
+    unknown_sources: Arc<ConnectionCount>,
     /// Where they run.
-    pub(crate) workers: Workers,
-    /// No new requests.
-    pub(crate) stopping: CancellationToken,
-    /// No more timeouts.
-    pub(crate) killed: CancellationToken,
+    workers: Workers,
 }
 
 impl Engine {
@@ -61,18 +47,15 @@ impl Engine {
         most_connections: usize,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
+        let inspection = Inspection::new(registry)?;
         Ok(Self {
-            snapshots,
+            service: Arc::new(Service::new(snapshots, inspection)),
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),
             most_connections,
             unknown_sources: Arc::default(),
-            inspection: Arc::new(Inspection::new(registry)?),
-            tasks: TaskTracker::new(),
             workers,
-            stopping: CancellationToken::new(),
-            killed: CancellationToken::new(),
         })
     }
 
@@ -81,30 +64,26 @@ impl Engine {
         self.authority.refresh()
     }
 
-    /// The snapshot in force.
-    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshots.current()
-    }
-
     /// Lets flows finish within `limit`, then ends them.
     pub async fn stop(&self, limit: std::time::Duration) {
-        self.stopping.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(limit, self.tasks.wait())
+        let service = &self.service;
+        service.stopping.cancel();
+        service.tasks.close();
+        if tokio::time::timeout(limit, service.tasks.wait())
             .await
             .is_err()
         {
-            self.killed.cancel();
-            self.tasks.wait().await;
+            service.killed.cancel();
+            service.tasks.wait().await;
         }
     }
 }
 
 /// What the engine counts itself, since no addon sees it.
-pub(crate) struct ProxyMetrics {
-    pub(crate) active_connections: IntGauge,
-    pub(crate) leaf_certificates: IntCounterVec,
-    pub(crate) certificate_rejections: IntCounter,
+struct ProxyMetrics {
+    active_connections: IntGauge,
+    leaf_certificates: IntCounterVec,
+    certificate_rejections: IntCounter,
 }
 
 impl ProxyMetrics {

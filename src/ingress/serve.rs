@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use addons::contract::{Authority, Denial, Kind, names};
+use addons::contract::{Denial, Kind, LiveFlow, names};
 use futures_util::FutureExt;
 use http::{Method, Request};
 use hyper::body::Incoming;
@@ -14,12 +14,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
-use super::ingress::Ingress;
 use super::io::Socket;
-use super::permission::Permission;
 use super::tunnel;
-use crate::http::exchange::handle;
-use crate::live::LiveFlow;
+use crate::http::{Ingress, Permission, handle};
 use crate::runtime::WakeGated;
 
 /// Streams that one HTTP/2 client may have open.
@@ -38,7 +35,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// is permitted by itself.
 /// `S` is the socket below `io`, which a CONNECT gets back.
 pub fn serve_http1<S, I>(
-    connection: Arc<Connection>,
+    connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
     io: I,
@@ -47,15 +44,14 @@ where
     S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (shared, by) = (Arc::clone(&connection), ingress.clone());
+    let (shared, by) = (connection.clone(), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let connection = Arc::clone(&shared);
         // hyper keeps room for this future as long as the connection lives: an idle one needs but
         // a pointer.
         let answering = if matches!(by, Ingress::Plain) && request.method() == Method::CONNECT {
-            tunnel::connect::<S>(connection, request)
+            tunnel::connect::<S>(shared.clone(), request)
         } else {
-            Box::pin(handle(connection, &by, request))
+            Box::pin(handle(Arc::clone(&shared.session), &by, request))
         };
         answering.map(Ok::<_, Infallible>)
     });
@@ -71,7 +67,7 @@ where
 
 /// The same for HTTP/2.
 pub fn serve_http2<I>(
-    connection: Arc<Connection>,
+    connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
     io: I,
@@ -79,7 +75,7 @@ pub fn serve_http2<I>(
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (shared, by) = (Arc::clone(&connection), ingress.clone());
+    let (shared, by) = (Arc::clone(&connection.session), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         handle(Arc::clone(&shared), &by, request).map(Ok::<_, Infallible>)
     });
@@ -98,7 +94,7 @@ where
 }
 
 fn max_header_bytes(connection: &Connection) -> usize {
-    let snapshot = connection.engine.snapshot();
+    let snapshot = connection.service.snapshot();
     snapshot.config.proxy.limits.max_header_bytes
 }
 
@@ -114,7 +110,7 @@ pub enum End {
 /// Serves until the connection ends by itself or there is word to end it. What is served comes
 /// boxed: its room counts for every idle connection, and a future holds what it is given twice.
 async fn attend<C>(
-    connection: Arc<Connection>,
+    connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
     mut serving: Pin<Box<C>>,
@@ -161,7 +157,7 @@ enum WordTo {
 async fn word_to_end(connection: &Connection, permitted: Option<&Permission>) -> WordTo {
     tokio::select! {
         word = ended(connection, permitted) => word,
-        () = connection.engine.stopping.cancelled() => WordTo::Finish,
+        () = connection.service.stopping.cancelled() => WordTo::Finish,
     }
 }
 
@@ -182,13 +178,12 @@ async fn quiet(connection: &Connection) {
 
 /// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
 fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
-    let snapshot = connection.engine.snapshot();
-    let (scheme, Authority { host, port }) = ingress.destination();
-    let client = connection.client.clone();
-    let mut flow = snapshot.flow(Kind::Http, client, scheme, host, port);
-    flow.principal = connection.principal.clone();
+    let snapshot = connection.service.snapshot();
+    let (client, endpoint) = (connection.client.clone(), ingress.destination());
+    let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
+    start.principal = connection.principal.clone();
     let denial = Denial::malformed("the head cannot be read").by(names::PROXY);
-    let mut live = LiveFlow::new(flow, snapshot);
+    let mut live = LiveFlow::begin(snapshot.chain(), start);
     live.denied(&denial);
     if error.is_parse_too_large() {
         live.answered(431);

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use addons::contract::{Authority, Code, Denial, Host, Kind, ResolvePermit, Scheme, names};
+use addons::contract::{Authority, Code, Denial, Endpoint, Host, Kind, LiveFlow, Scheme, names};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -17,20 +17,17 @@ use tokio_rustls::StartHandshake;
 
 use super::connection::Connection;
 use super::hello::HelloReader;
-use super::ingress::Ingress;
 use super::io::{ClientIo, Socket};
-use super::permission::Permission;
 use super::rejected::SOON;
 use super::serve::{End, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, rejected};
-use crate::http::headers::has_body;
-use crate::http::relay::relay;
-use crate::http::reply::{self, Reply};
-use crate::live::LiveFlow;
+use crate::http::{
+    Ingress, Permission, Reply, closing, denied_connect, empty, has_body, raw, relay,
+};
 use crate::runtime::WakeGated;
-use crate::upstream;
-use crate::upstream::UpstreamSocket;
+use crate::snapshot::Snapshot;
+use crate::upstream::{self, UpstreamSocket};
 
 /// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
 /// that asked for another name than it was let through to.
@@ -41,8 +38,10 @@ const FIRST_READ: usize = 1024;
 
 /// A tunnel that was let through.
 struct Tunnel {
-    connection: Arc<Connection>,
-    authority: Authority,
+    connection: Connection,
+    /// What the tunnel began with.
+    snapshot: Arc<Snapshot>,
+    endpoint: Endpoint,
     live: LiveFlow,
     /// Where to, if it is not intercepted.
     passthrough: Option<UpstreamSocket>,
@@ -64,45 +63,47 @@ enum Inside<S> {
 /// anything is looked up. Boxed, since what runs inside a tunnel is of the same type as what
 /// runs around it.
 pub fn connect<S: Socket>(
-    connection: Arc<Connection>,
+    connection: Connection,
     request: Request<Incoming>,
 ) -> BoxFuture<'static, Response<Reply>> {
     Box::pin(answer::<S>(connection, request))
 }
 
 async fn answer<S: Socket>(
-    connection: Arc<Connection>,
+    connection: Connection,
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
-    let snapshot = connection.engine.snapshot();
+    let snapshot = connection.service.snapshot();
     let named = request
         .uri()
         .authority()
         .map_or("", |authority| authority.as_str());
     let named = Authority::parse(named, None).map_err(Denial::malformed);
-    let authority = named.clone().unwrap_or(Authority {
-        host: Host::Name("".into()),
-        port: 0,
-    });
-    let Authority { host, port } = authority.clone();
-    let mut flow = snapshot.flow(
-        Kind::Tunnel,
-        connection.client.clone(),
-        Scheme::Https,
+    let (host, port) = match &named {
+        Ok(authority) => (authority.host.clone(), authority.port),
+        Err(_) => (Host::Name("".into()), 0),
+    };
+    let endpoint = Endpoint {
+        scheme: Scheme::Https,
         host,
         port,
-    );
-    flow.principal = connection.principal.clone();
-    flow.record.method = Some("CONNECT".into());
-    connection.idle.begin(flow.started.into());
-    let mut live = LiveFlow::new(flow, snapshot);
+    };
+    let chain = snapshot.chain();
+    let mut start = chain.to_upstream(Kind::Tunnel, connection.client.clone(), endpoint.clone());
+    start.principal = connection.principal.clone();
+    connection.idle.begin(start.started.into());
+    let mut live = LiveFlow::begin(chain, start);
+    live.record().method = Some("CONNECT".into());
     // Some clients send the proxy's own name as Host here. It says nothing: the request line
     // rules, and no field of this head goes any further.
     let permitted = match named {
         Ok(_) if has_body(request.headers()) => {
             Err(Denial::malformed("a CONNECT has no body").by(names::PROXY))
         }
-        Ok(_) => permit(&connection, &mut live, request.headers()).await,
+        Ok(_) => {
+            let permitting = permit(&connection, &snapshot, &mut live, request.headers());
+            connection.idle.held(permitting).await
+        }
         Err(denial) => Err(denial.by(names::PROXY)),
     };
     connection.idle.end(Instant::now());
@@ -110,9 +111,9 @@ async fn answer<S: Socket>(
         Ok(passthrough) => passthrough,
         Err(denial) => {
             live.denied(&denial);
-            let response = reply::denied_connect(&denial, live.flow.id);
+            let response = denied_connect(&denial, live.id());
             return if connection.container.is_none() || connection.refusal.is_some() {
-                reply::closing(response)
+                closing(response)
             } else {
                 response
             };
@@ -120,36 +121,38 @@ async fn answer<S: Socket>(
     };
     live.answered(200);
     let tunnel = Box::new(Tunnel {
-        connection: Arc::clone(&connection),
-        authority,
+        connection: connection.clone(),
+        snapshot,
+        endpoint,
         live,
         passthrough,
     });
     let upgrade = hyper::upgrade::on(&mut request);
-    connection.engine.tasks.spawn(tunnel.run::<S>(upgrade));
-    reply::empty(StatusCode::OK)
+    connection.service.tasks.spawn(tunnel.run::<S>(upgrade));
+    empty(StatusCode::OK)
 }
 
 async fn permit(
     connection: &Connection,
+    snapshot: &Snapshot,
     live: &mut LiveFlow,
     headers: &HeaderMap,
 ) -> Result<Option<UpstreamSocket>, Denial> {
     if let Some(refusal) = &connection.refusal {
         return Err(refusal.clone().by(names::PROXY));
     }
-    live.flow.claimed_id = addons::identity::claimed_id(headers);
-    let cleared: ResolvePermit = live.snapshot.chain.tunnel(&mut live.flow).await?;
+    live.claims(addons::identity::claimed_id(headers));
+    let permit = live.chain.tunnel(&mut live.flow).await?;
     connection.is_bound(&live.flow)?;
-    let passthrough = &live.snapshot.config.proxy.tls.passthrough;
-    if passthrough.find(&live.flow.host).is_none() {
+    let passthrough = &snapshot.config.proxy.tls.passthrough;
+    if passthrough.find(live.host()).is_none() {
         // Now, while a denial can still be told. On port 80 it is hardly ever needed.
-        if live.flow.port != 80 {
-            leaf::permit(connection, &live.snapshot, &live.flow.host)?;
+        if live.port() != 80 {
+            leaf::permit(connection, snapshot, live.host())?;
         }
         return Ok(None);
     }
-    let (socket, _) = upstream::open_raw(live, &cleared).await?;
+    let (socket, _) = upstream::open_raw(live, &snapshot.network, &permit).await?;
     Ok(Some(socket))
 }
 
@@ -173,7 +176,8 @@ impl Tunnel {
             }
             Some(Ok(Inside::Bytes(io, upstream))) => {
                 self.connection.idle.begin(Instant::now());
-                Box::pin(relay(&self.connection, &mut self.live, io, upstream)).await;
+                let (session, snapshot) = (&self.connection.session, &self.snapshot);
+                Box::pin(relay(session, snapshot, &mut self.live, io, upstream)).await;
                 self.connection.idle.end(Instant::now());
             }
             Some(Ok(Inside::Nothing)) | None => {}
@@ -193,9 +197,9 @@ impl Tunnel {
         &mut self,
         io: ClientIo<S>,
     ) -> Option<Result<Inside<S>, Denial>> {
-        let connection = Arc::clone(&self.connection);
-        let permitted = Permission::of(&self.live);
-        let ended = WakeGated::new(connection.ended(Some(&permitted)));
+        let connection = self.connection.clone();
+        let permitted = Permission::of(&self.live.flow, &self.snapshot);
+        let ended = WakeGated::new(connection.ended(permitted.as_ref()));
         tokio::select! {
             biased;
             opened = self.open(io) => Some(opened),
@@ -231,7 +235,7 @@ impl Tunnel {
                 let sentence =
                     "Protocol not allowed: what is in the tunnel is neither TLS nor HTTP";
                 let denial = Denial::new(Code::ProtocolNotAllowed, sentence).by(names::PROXY);
-                let _ = io.write_all(&reply::raw(&denial)).await;
+                let _ = io.write_all(&raw(&denial)).await;
                 let _ = io.shutdown().await;
                 Err(denial)
             }
@@ -239,11 +243,13 @@ impl Tunnel {
     }
 
     /// What is served comes in by this ingress, for as long as the tunnel is permitted.
-    fn ingress(&self, scheme: Scheme) -> (Arc<Connection>, Ingress, Option<Permission>) {
-        let authority = self.authority.clone();
-        let ingress = Ingress::Tunnel { authority, scheme };
-        let permitted = Permission::of(&self.live);
-        (Arc::clone(&self.connection), ingress, Some(permitted))
+    fn ingress(&self, scheme: Scheme) -> (Connection, Ingress, Option<Permission>) {
+        let ingress = Ingress::Tunnel(Endpoint {
+            scheme,
+            ..self.endpoint.clone()
+        });
+        let permitted = Permission::of(&self.live.flow, &self.snapshot);
+        (self.connection.clone(), ingress, permitted)
     }
 
     async fn tls<S: Socket>(
@@ -263,7 +269,7 @@ impl Tunnel {
             let _ = io.shutdown().await;
             let sentence = format!(
                 "Host mismatch: the TLS server name differs from {}",
-                self.authority.host
+                self.endpoint.host
             );
             return Err(Denial::new(Code::HostMismatch, sentence).by(names::PROXY));
         }
@@ -278,8 +284,8 @@ impl Tunnel {
     /// No server name is the tunnel's; where the bytes go on unread there must be one.
     fn name_agrees(&self, accepted: &Accepted) -> bool {
         match accepted.client_hello().server_name() {
-            Some(name) => Host::parse(name).is_ok_and(|host| host == self.authority.host),
-            None => self.passthrough.is_none() || self.authority.host.name().is_none(),
+            Some(name) => Host::parse(name).is_ok_and(|host| host == self.endpoint.host),
+            None => self.passthrough.is_none() || self.endpoint.host.name().is_none(),
         }
     }
 
@@ -288,7 +294,7 @@ impl Tunnel {
         io: ClientIo<S>,
         accepted: Accepted,
     ) -> Result<Inside<S>, Denial> {
-        let config = leaf::config(&self.connection, &self.live.snapshot, &self.authority.host)?;
+        let config = leaf::config(&self.connection, &self.snapshot, &self.endpoint.host)?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let limit = self.connection.timeouts.header;
         let stream = match timeout(limit, handshake).await {

@@ -91,15 +91,15 @@ impl<K: Key> Index<K> {
 
 #[cfg(test)]
 mod tests {
-    use addons::contract::{AuthMode, Level, Registration};
+    use addons::contract::{AuthMode, LeaseId, Level, Registration};
     use time::OffsetDateTime;
 
     use super::*;
 
-    fn lease(number: u64, id: &str, last: u8) -> Arc<Container> {
+    fn lease(id: &str, last: u8) -> Arc<Container> {
         Arc::new(Container::new(Registration {
             id: ContainerId::parse(id).unwrap(),
-            lease: number,
+            lease: LeaseId::generate(),
             source: Source::Address([127, 0, 0, last].into()),
             repos: Vec::new(),
             auth_mode: AuthMode::User,
@@ -113,19 +113,19 @@ mod tests {
     #[test]
     fn a_lease_takes_the_place_of_the_one_with_its_key_and_is_found_itself() {
         let index = Index::<Source>::default();
-        let (first, second) = (lease(1, "a", 1), lease(2, "b", 1));
+        let (first, second) = (lease("a", 1), lease("b", 1));
         assert!(index.insert(&first).is_none());
         let replaced = index.insert(&second).unwrap();
         assert!(Arc::ptr_eq(&replaced, &first));
         let found = index.get(&first.source).unwrap();
         assert!(Arc::ptr_eq(&found, &second));
-        assert!(index.get(&lease(3, "b", 2).source).is_none());
+        assert!(index.get(&lease("b", 2).source).is_none());
     }
 
     #[test]
     fn only_the_lease_itself_is_taken_out() {
         let index = Index::<ContainerId>::default();
-        let (gone, present) = (lease(1, "a", 1), lease(2, "a", 2));
+        let (gone, present) = (lease("a", 1), lease("a", 2));
         index.insert(&present);
         index.remove(&gone);
         assert!(index.get(&present.id).is_some());

@@ -1,4 +1,4 @@
-//! Keeps time, and keeps view and file together.
+//! Keeps time, and keeps view and store together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,30 +10,31 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Registry;
-use super::store::{Store, StoreError};
+use super::store::StoreError;
+use super::stored::Stored;
 
-/// How often the file is probed and leases are ended.
+/// How often the store is probed and leases are ended.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the whole file is checked and read again.
+/// How often the whole store is checked and read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 /// A disk that takes longer than this counts as unreadable until it answers.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
-/// How long another process may hold the file until it counts as unreadable.
+/// How long another process may hold the store until it counts as unreadable.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// How long a lease that is over stays in the file.
+/// How long a lease that is over stays in the store.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
 /// A clock that moves this much more or less than time passed was set.
 const CLOCK_JUMP: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Reads the file for the first time; says what was found.
+    /// Reads the store for the first time; says what was found.
     pub(super) fn start(&self) {
-        let mut store = self.store.lock();
-        if let Err(error) = store.start() {
-            return self.fail(&store, &error);
+        let mut stored = self.stored.lock();
+        if let Err(error) = stored.store.open() {
+            return self.fail(&stored, &error);
         }
-        let pruned = store.prune(OffsetDateTime::now_utc());
-        if self.look(&mut store, true).is_err() {
+        let pruned = stored.store.prune(OffsetDateTime::now_utc());
+        if self.look(&mut stored, true).is_err() {
             return;
         }
         match pruned {
@@ -73,14 +74,14 @@ impl Registry {
     }
 
     fn round(&self, whole: bool, prune: bool) {
-        let mut store = self.store.lock();
+        let mut stored = self.stored.lock();
         let now = OffsetDateTime::now_utc();
         self.view.keep_time(now);
         let whole = whole || !self.available();
-        if self.look(&mut store, whole).is_err() {
+        if self.look(&mut stored, whole).is_err() {
             return;
         }
-        let failed = self.tidy(&mut store, now, prune).err();
+        let failed = self.tidy(&mut stored, now, prune).err();
         self.note_writing(failed.map(|error| error.to_string()));
     }
 
@@ -93,24 +94,34 @@ impl Registry {
         *before = failed;
     }
 
-    /// Brings to disk what can wait for it: ended leases, and levels that were reached.
-    fn tidy(&self, store: &mut Store, now: OffsetDateTime, prune: bool) -> Result<(), StoreError> {
+    /// Writes what can wait: ended leases, leases that the clock ended too early, and levels that
+    /// were reached.
+    fn tidy(
+        &self,
+        stored: &mut Stored,
+        now: OffsetDateTime,
+        prune: bool,
+    ) -> Result<(), StoreError> {
         let over = std::mem::take(&mut *self.over.lock());
         if !over.is_empty()
-            && let Err(error) = store.delete(&over)
+            && let Err(error) = stored.store.end(&over)
         {
             self.over.lock().extend(over);
             return Err(error);
         }
-        for container in self
-            .view
-            .all_that(|container| !store.has_level(container.lease, container.level()))
-        {
-            store.set_level(container.lease, container.level())?;
+        let again = self.view.ended_too_early(now);
+        if !again.is_empty() {
+            stored.store.begin(&again)?;
+            for lease in again {
+                self.view.insert(lease);
+            }
+        }
+        for container in self.view.all_that(|container| !stored.has_level(container)) {
+            stored.set_level(container.lease, container.level())?;
         }
         if prune {
             let before = now - KEPT_AFTER_EXPIRY;
-            let pruned = store.prune(before)?;
+            let pruned = stored.store.prune(before)?;
             for container in self.view.all_that(|container| container.expired(before)) {
                 self.view.remove(&container);
             }
@@ -121,10 +132,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Looks at the file: makes the view follow it, or the registry unavailable.
-    pub(super) fn look(&self, store: &mut Store, whole: bool) -> Result<(), Unavailable> {
+    /// Looks at the store: makes the view follow it, or the registry unavailable.
+    pub(super) fn look(&self, stored: &mut Stored, whole: bool) -> Result<(), Unavailable> {
         let mut draft = self.view.draft();
-        match store.look(whole, |row| draft.add(row)) {
+        match stored.sync(whole, |lease| draft.add(lease)) {
             Ok(was_read) => {
                 self.held.over();
                 if was_read {
@@ -136,17 +147,16 @@ impl Registry {
                 Ok(())
             }
             // The view goes on for a while: a restore on a slow disk takes seconds.
-            Err(error) if error.is_busy() && self.held.for_less_than(HELD_FOR) => Err(Unavailable),
+            Err(StoreError::Busy(_)) if self.held.for_less_than(HELD_FOR) => Err(Unavailable),
             Err(error) => {
-                self.fail(store, &error);
+                self.fail(stored, &error);
                 Err(Unavailable)
             }
         }
     }
 
-    fn fail(&self, store: &Store, error: &StoreError) {
-        let path = store.path().display();
-        self.set_problem(&format!("{path}: {error}"));
+    fn fail(&self, stored: &Stored, error: &StoreError) {
+        self.set_problem(&format!("{}: {error}", stored.store));
     }
 
     /// Logged when it changes, not every second.
@@ -161,7 +171,7 @@ impl Registry {
     }
 }
 
-/// Since when another process has held the file, as far as was noticed.
+/// Since when another process has held the store, as far as was noticed.
 #[derive(Default)]
 pub(super) struct Held(Mutex<Option<Instant>>);
 

@@ -1,35 +1,35 @@
-//! Who is registered: a SQLite file that survives restarts, and the view of it that flows read.
+//! Who is registered: a store that survives restarts, and the view of it that flows read.
 
 mod index;
 mod maintenance;
-pub mod offline;
 mod problem;
-mod row;
+mod repo_entry;
+pub mod sqlite;
 mod store;
+mod stored;
 mod view;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 
 use addons::contract::{
-    AuthMode, Container, ContainerId, Containers, HostPattern, Repo, Source, Unavailable,
+    AuthMode, Container, ContainerId, Containers, HostPattern, LeaseId, Level, Registration, Repo,
+    Source, Unavailable,
 };
 use parking_lot::Mutex;
 use thiserror::Error;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-pub use row::RepoEntry;
-pub use store::StoreError;
+pub use repo_entry::RepoEntry;
+pub use store::{LeaseStore, StoreError};
 pub use view::{OwnListener, OwnListeners};
 
 use maintenance::Held;
 use problem::Problem;
-use store::Store;
+use stored::Stored;
 use view::View;
-
-/// The file's name in the data directory.
-pub const FILE_NAME: &str = "registry.db";
 
 /// What a container is registered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,24 @@ pub struct NewRegistration {
     /// What narrows the allowlist; `None`: nothing does.
     pub allowed_domains: Option<Vec<HostPattern>>,
     pub expires_at: OffsetDateTime,
+}
+
+impl NewRegistration {
+    /// Begins a lease. Times are whole milliseconds, as a store keeps them, so that the lease is
+    /// the same after a restart.
+    fn begin(self, now: OffsetDateTime) -> Registration {
+        Registration {
+            id: self.id,
+            lease: LeaseId::generate(),
+            source: self.source,
+            repos: self.repos,
+            auth_mode: self.auth_mode,
+            created_at: now.truncate_to_millisecond(),
+            expires_at: self.expires_at.truncate_to_millisecond(),
+            allowed_domains: self.allowed_domains,
+            level: Level::Public,
+        }
+    }
 }
 
 /// What came of a registration.
@@ -60,7 +78,7 @@ pub struct Registered {
 pub enum ChangeError {
     #[error("Registry unavailable")]
     Unavailable,
-    /// The file can be read, so flows go on.
+    /// The store can be read, so flows go on.
     #[error("Registry cannot be written: {0}")]
     Unwritten(String),
 }
@@ -71,29 +89,29 @@ impl From<Unavailable> for ChangeError {
     }
 }
 
-/// The registry. While its file cannot be read nothing is answered but [`Unavailable`].
+/// The registry. While its store cannot be read nothing is answered but [`Unavailable`].
 pub struct Registry {
     view: View,
-    /// SQLite runs on blocking threads, one operation at a time; the view changes under the same
-    /// lock, so that it never differs from the file by more than what others do to it.
-    store: Mutex<Store>,
+    /// Used on blocking threads, one operation at a time; the view changes under the same lock, so
+    /// that it never differs from the store by more than what others do to it.
+    stored: Mutex<Stored>,
     problem: Problem,
     /// What kept the last round from writing what can wait.
     unwritten: Mutex<Option<String>>,
     held: Held,
-    /// Leases that a flow found to be over, to be deleted from the file.
-    over: Mutex<Vec<u64>>,
+    /// Leases that a flow found to be over, to be deleted from the store.
+    over: Mutex<Vec<LeaseId>>,
 }
 
 impl Registry {
-    /// Opens the file, creating one that is missing. Never fails: a file that cannot be read
+    /// Opens the store, creating one that is missing. Never fails: a store that cannot be read
     /// stays as it is, the registry is unavailable, and [`Registry::run`] tries on.
     ///
     /// Blocks; meant for the start. Sockets of containers go to `socket_dir`.
-    pub fn open(path: PathBuf, socket_dir: &Path) -> Arc<Self> {
+    pub fn open(store: impl LeaseStore + 'static, socket_dir: &Path) -> Arc<Self> {
         let registry = Arc::new(Self {
             view: View::new(socket_dir),
-            store: Mutex::new(Store::new(path)),
+            stored: Mutex::new(Stored::new(Box::new(store))),
             problem: Problem::new("not read yet"),
             unwritten: Mutex::default(),
             held: Held::default(),
@@ -108,12 +126,12 @@ impl Registry {
         self.problem.get()
     }
 
-    /// Registers a container. On disk before it is answered.
+    /// Registers a container. Durable before it is answered.
     pub async fn register(
         self: &Arc<Self>,
         new: NewRegistration,
     ) -> Result<Registered, ChangeError> {
-        self.change(move |registry, store| {
+        self.change(move |registry, stored| {
             let now = OffsetDateTime::now_utc();
             let present = registry.view.get(&new.id);
             let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &new));
@@ -121,13 +139,15 @@ impl Registry {
             let mut replaced = Vec::new();
             let container = match same {
                 Some(container) => {
-                    store.extend(container.lease, new.expires_at)?;
+                    stored.store.extend(container.lease, new.expires_at)?;
                     container.extend(new.expires_at);
                     container
                 }
                 None => {
                     replaced = registry.view.holders(&new, now);
-                    registry.view.insert(store.insert(&new)?)
+                    let begun = new.begin(now);
+                    stored.store.begin(slice::from_ref(&begun))?;
+                    registry.view.insert(begun)
                 }
             };
             let listener = registry.view.listener(&container);
@@ -143,11 +163,11 @@ impl Registry {
 
     /// Ends a container's lease and forgets it. False: there was none.
     pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
-        self.change(move |registry, store| {
+        self.change(move |registry, stored| {
             let Some(container) = registry.view.get(&id) else {
                 return Ok(false);
             };
-            store.delete(&[container.lease])?;
+            stored.store.end(&[container.lease])?;
             registry.view.remove(&container);
             Ok(true)
         })
@@ -156,12 +176,12 @@ impl Registry {
 
     /// Lowers a container's security level to `Public`. False: there is no such container.
     pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
-        self.change(move |registry, store| {
+        self.change(move |registry, stored| {
             let now = OffsetDateTime::now_utc();
             let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
                 return Ok(false);
             };
-            store.set_level(container.lease, Default::default())?;
+            stored.set_level(container.lease, Level::Public)?;
             container.reset_level();
             Ok(true)
         })
@@ -202,18 +222,18 @@ impl Registry {
         }
     }
 
-    /// Changes file and view on a blocking thread. The file is looked at first, so that a damaged
+    /// Changes store and view on a blocking thread. The store is looked at first, so that a damaged
     /// one is never written to, and one that others changed is read.
     async fn change<T: Send + 'static>(
         self: &Arc<Self>,
-        change: impl FnOnce(&Self, &mut Store) -> Result<T, StoreError> + Send + 'static,
+        change: impl FnOnce(&Self, &mut Stored) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, ChangeError> {
         self.readable()?;
         let registry = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
-            let mut store = registry.store.lock();
-            registry.look(&mut store, false)?;
-            change(&registry, &mut store).map_err(|error| {
+            let mut stored = registry.stored.lock();
+            registry.look(&mut stored, false)?;
+            change(&registry, &mut stored).map_err(|error| {
                 tracing::error!(%error, "the registry could not be written");
                 ChangeError::Unwritten(error.to_string())
             })

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use addons::contract::{Container, ContainerId, Level, Registration, Source};
+use addons::contract::{Container, ContainerId, LeaseId, Level, Registration, Source};
 use time::OffsetDateTime;
 use tokio::sync::{SetOnce, watch};
 
@@ -23,7 +23,7 @@ pub struct OwnListener {
 }
 
 /// The listeners that should be open, by lease.
-pub type OwnListeners = BTreeMap<u64, OwnListener>;
+pub type OwnListeners = BTreeMap<LeaseId, OwnListener>;
 
 /// Every change costs the same, however many containers there are.
 pub(super) struct View {
@@ -80,7 +80,7 @@ impl View {
     fn socket(&self, container: &Container) -> Option<PathBuf> {
         match container.source {
             Source::Address(_) => None,
-            // A number, not the id: a socket's path holds 107 bytes.
+            // The lease's id has 36 bytes, a container's up to 128; a socket's path holds 107.
             Source::Listener(_) => {
                 let name = format!("sandbox-{}.sock", container.lease);
                 Some(self.socket_dir.join(name))
@@ -138,7 +138,7 @@ impl View {
         container.end();
     }
 
-    /// Begins to make the view like the file.
+    /// Begins to make the view like the store.
     pub(super) fn draft(&self) -> Draft<'_> {
         Draft {
             view: self,
@@ -148,39 +148,41 @@ impl View {
         }
     }
 
-    /// Ends what is over. A lease that the clock ended too early, by a jump that was taken back,
-    /// begins again: only time ends a lease that still stands here.
+    /// Ends the leases whose time is over.
     pub(super) fn keep_time(&self, now: OffsetDateTime) {
-        let mut revived = Vec::new();
         self.by_id.each(|container| {
             if container.expired(now) {
                 container.end();
-            } else if container.has_ended() {
-                revived.push(Arc::clone(container));
             }
         });
-        for container in revived {
-            self.insert(Registration {
-                id: container.id.clone(),
-                lease: container.lease,
-                source: container.source.clone(),
-                repos: container.repos.to_vec(),
-                auth_mode: container.auth_mode,
-                created_at: container.created_at,
-                expires_at: container.expires_at(),
-                allowed_domains: container.allowed_domains().map(<[_]>::to_vec),
-                level: container.level(),
-            });
-        }
+    }
+
+    /// Leases to begin in the place of those that the clock ended too early, by a jump that was
+    /// taken back: only time ends a lease that still stands here. Each has a new id, since an ended
+    /// one never lives again.
+    pub(super) fn ended_too_early(&self, now: OffsetDateTime) -> Vec<Registration> {
+        let ended = self.all_that(|container| container.has_ended() && !container.expired(now));
+        let again = ended.iter().map(|container| Registration {
+            id: container.id.clone(),
+            lease: LeaseId::generate(),
+            source: container.source.clone(),
+            repos: container.repos.to_vec(),
+            auth_mode: container.auth_mode,
+            created_at: container.created_at,
+            expires_at: container.expires_at(),
+            allowed_domains: container.allowed_domains().map(<[_]>::to_vec),
+            level: container.level(),
+        });
+        again.collect()
     }
 }
 
-/// What the file holds, compared with the view row by row: all rows at once would take more
+/// What the store holds, compared with the view row by row: all rows at once would take more
 /// memory than the view. Nothing changes before [`Draft::follow`].
 pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases that go on.
-    standing: HashSet<u64>,
+    standing: HashSet<LeaseId>,
     /// Those of them that got another end or level.
     moved: Vec<(Arc<Container>, OffsetDateTime, Level)>,
     begun: Vec<Arc<Container>>,
@@ -199,7 +201,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Makes the view like the file. A lease that is the same keeps its `Container`, and with it
+    /// Makes the view like the store. A lease that is the same keeps its `Container`, and with it
     /// what it owns; one that is gone ends.
     pub(super) fn follow(self) {
         let gone = |container: &Container| !self.standing.contains(&container.lease);

@@ -7,12 +7,23 @@ mod wake_gated;
 pub(crate) mod waker;
 
 use std::io;
+use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
+
+/// Whether the peer of a socket has gone, or has shut its direction down. Reads nothing.
+pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
+    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec::default();
+    poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
+        && asked.iter().any(|answer| answer.revents().intersects(gone))
+}
 
 /// Whether a socket failed because this process or machine ran out of something, which is
 /// nothing to hold against the far side.

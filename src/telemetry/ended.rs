@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Addon as _, Client, Flow, Host, Kind, Outcome, Scheme};
+use addons::contract::{
+    Addon as _, Client, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
+};
 use addons::observe::{Audit, AuditSettings, AuditSink};
 
 /// Ends as many flows, told apart by their ports.
@@ -22,8 +24,12 @@ pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
     };
     for port in 0..u16::try_from(count).unwrap() {
         let host = Host::parse("api.example.com").unwrap();
-        let client = Client::default();
-        let flow = Flow::new(Kind::Http, client, Scheme::Http, host, port, None);
-        audit.finished(&flow, &outcome);
+        let subject = Subject::Upstream(Endpoint {
+            scheme: Scheme::Http,
+            host,
+            port,
+        });
+        let start = FlowStart::new(Kind::Http, Client::default(), subject, None);
+        audit.finished(&start.begin(), &outcome);
     }
 }

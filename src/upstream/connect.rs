@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial, Host, ResolvePermit, Scheme, Stage};
+use addons::contract::{Code, Denial, Endpoint, Host, LiveFlow, ResolvePermit, Scheme, Stage};
 use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
@@ -18,9 +18,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::UpstreamSocket;
-use super::{Driver, Http1, Http2, Target, Upstream};
-use crate::live::LiveFlow;
-use crate::snapshot::Snapshot;
+use super::{Driver, Http1, Http2, Network, Upstream};
 
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -56,62 +54,55 @@ impl From<Denial> for Dialled {
     }
 }
 
-/// A TCP connection for a flow that the chain has cleared: looked up once, and only what the
-/// chain permits is dialled.
+/// A TCP connection for a flow that the chain has permitted to be resolved: looked up once, and
+/// only what the chain permits is dialled.
 pub async fn open_raw(
     live: &mut LiveFlow,
-    cleared: &ResolvePermit,
+    network: &Network,
+    permit: &ResolvePermit,
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    let (flow, snapshot) = (&mut live.flow, &live.snapshot);
-    let addresses = snapshot
-        .resolver
-        .lookup(cleared, &flow.host, flow.port)
-        .await?;
-    let permit = snapshot.chain.dial(flow, addresses).await?;
-    let limit = snapshot.config.proxy.upstream.connect_timeout;
-    let container = flow.known_container().map(|container| &**container);
-    let connecting = super::connect(&permit, limit, &snapshot.sockets, container);
-    let (socket, address) = connecting.await?;
-    flow.record.upstream = Some(address);
+    let addresses = network.resolver.lookup(permit).await?;
+    let permit = live.chain.dial(&mut live.flow, addresses).await?;
+    let (socket, address) =
+        super::connect(&permit, network.connect_timeout, &network.sockets).await?;
+    live.record().upstream = Some(address);
     Ok((socket, address))
 }
 
-/// Opens an HTTP connection to a target.
+/// Opens an HTTP connection for a flow.
 pub async fn dial(
     live: &mut LiveFlow,
-    cleared: &ResolvePermit,
-    target: &Target,
+    network: &Network,
+    permit: &ResolvePermit,
     config: Arc<ClientConfig>,
 ) -> Result<Upstream, Dialled> {
-    let (socket, address) = open_raw(live, cleared).await?;
-    let snapshot = &live.snapshot;
-    let ended = live.flow.container()?.ended().clone();
-    if target.scheme == Scheme::Http {
-        let speaking = speak_http1(socket, address, ended, target, snapshot.generation);
+    let endpoint = live.endpoint().ok_or_else(Denial::internal)?.clone();
+    let ended = live.container()?.ended().clone();
+    let (socket, address) = open_raw(live, network, permit).await?;
+    if endpoint.scheme == Scheme::Http {
+        let speaking = speak_http1(socket, address, ended, endpoint, network.generation);
         return Ok(Upstream::Http1(Box::new(speaking.await?)));
     }
-    let stream = handshake(snapshot, &target.host, socket, config).await?;
+    let stream = handshake(network, &endpoint.host, socket, config).await?;
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if is_http2 {
-        Ok(Upstream::Http2(
-            speak_http2(stream, address, ended, target).await?,
-        ))
+        let speaking = speak_http2(stream, address, ended, &endpoint.host);
+        Ok(Upstream::Http2(speaking.await?))
     } else {
-        let speaking = speak_http1(stream, address, ended, target, snapshot.generation);
+        let speaking = speak_http1(stream, address, ended, endpoint, network.generation);
         Ok(Upstream::Http1(Box::new(speaking.await?)))
     }
 }
 
 /// TLS over a connection, with the far side's certificate verified for the host.
 pub async fn handshake(
-    snapshot: &Snapshot,
+    network: &Network,
     host: &Host,
     socket: UpstreamSocket,
     config: Arc<ClientConfig>,
 ) -> Result<TlsStream<UpstreamSocket>, Dialled> {
-    let limit = snapshot.config.proxy.upstream.connect_timeout;
     let connecting = TlsConnector::from(config).connect(server_name(host)?, socket);
-    match timeout(limit, connecting).await {
+    match timeout(network.connect_timeout, connecting).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(tls_failure(host, &error)),
         Err(_elapsed) => {
@@ -155,19 +146,19 @@ pub(super) async fn speak_http1<T>(
     stream: T,
     address: SocketAddr,
     ended: CancellationToken,
-    target: &Target,
+    endpoint: Endpoint,
     generation: u64,
 ) -> Result<Http1, Denial>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = http1::Builder::new().handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|_| broke_off(target))?;
-    let host = HeaderValue::try_from(target.authority()).map_err(|_| Denial::internal())?;
+    let (sender, connection) = handshake.map_err(|_| broke_off(&endpoint.host))?;
+    let host = HeaderValue::try_from(endpoint.authority()).map_err(|_| Denial::internal())?;
     let driver = Driver::new(connection.with_upgrades().map(drop), ended);
     Ok(Http1 {
         sender,
-        target: target.clone(),
+        endpoint,
         generation,
         address,
         host,
@@ -182,7 +173,7 @@ async fn speak_http2<T>(
     stream: T,
     address: SocketAddr,
     ended: CancellationToken,
-    target: &Target,
+    host: &Host,
 ) -> Result<Http2, Denial>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -196,7 +187,7 @@ where
         .max_header_list_size(MAX_HEADER_LIST)
         .handshake(TokioIo::new(stream))
         .await;
-    let (sender, connection) = handshake.map_err(|_| broke_off(target))?;
+    let (sender, connection) = handshake.map_err(|_| broke_off(host))?;
     tokio::spawn(async move {
         tokio::select! {
             _ = connection => {}
@@ -206,7 +197,7 @@ where
     Ok(Http2 { sender, address })
 }
 
-fn broke_off(target: &Target) -> Denial {
-    let sentence = format!("{} closed the connection", target.host);
+fn broke_off(host: &Host) -> Denial {
+    let sentence = format!("{host} closed the connection");
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Connect)
 }

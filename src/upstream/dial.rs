@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use addons::contract::{Code, Container, Denial, Host, Permit, Stage, names};
+use addons::contract::{Code, Denial, Host, Permit, Stage, names};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
@@ -19,15 +19,14 @@ const STAGGER: Duration = Duration::from_millis(250);
 const MAX_ATTEMPTS: usize = 16;
 
 /// Connects to the first of the permitted addresses that answers, within `limit`. They are tried
-/// in their order; a slow one does not hold up the next. Each attempt takes a socket permit, for
-/// `container` or for ourselves.
+/// in their order; a slow one does not hold up the next. Each attempt takes a socket permit of the
+/// principal.
 pub async fn connect(
     permit: &Permit,
     limit: Duration,
     sockets: &SocketBudget,
-    container: Option<&Container>,
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    let take = || sockets.take(container);
+    let take = || sockets.take(permit.principal());
     match timeout(limit, race(permit.addresses(), &take)).await {
         Ok(Ok(connected)) => Ok(connected),
         Ok(Err(error)) => Err(failed(permit.host(), &error)),

@@ -1,6 +1,7 @@
 //! Connections to the world: dialled with a permit, owned by a lease.
 
 mod answers;
+mod body;
 mod connect;
 mod datagram;
 mod dial;
@@ -14,16 +15,19 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::ThreadId;
+use std::time::Duration;
 
-use addons::contract::{Flow, Host, Scheme};
+use addons::contract::{Chain, Endpoint};
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
 use tokio::time::{Instant, Sleep};
 
-use crate::http::body::RequestBody;
+use crate::tls::UpstreamTls;
 
+pub use body::{BodyError, RequestBody};
 pub use connect::{Dialled, handshake, open_raw};
 pub use dial::connect;
 pub use driver::Driver;
@@ -34,42 +38,23 @@ pub use resolve::{Answer, Resolver, ResolverError};
 pub use socket::{SocketBudget, UpstreamSocket};
 pub use watch::NameserverWatch;
 
-/// What a connection is good for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
-    pub scheme: Scheme,
-    pub host: Host,
-    pub port: u16,
-}
-
-impl Target {
-    /// Where a flow goes.
-    pub fn of(flow: &Flow) -> Self {
-        Self {
-            scheme: flow.scheme,
-            host: flow.host.clone(),
-            port: flow.port,
-        }
-    }
-
-    /// Whether a flow goes there.
-    pub fn is_of(&self, flow: &Flow) -> bool {
-        (self.scheme, self.port) == (flow.scheme, flow.port) && self.host == flow.host
-    }
-
-    /// The authority in normal form; the scheme's own port is left out, as clients do.
-    pub fn authority(&self) -> String {
-        match (self.scheme, self.port) {
-            (Scheme::Http, 80) | (Scheme::Https, 443) => self.host.to_string(),
-            (_, port) => format!("{}:{port}", self.host),
-        }
-    }
+/// What connections to upstreams are made with, under one configuration.
+pub struct Network {
+    /// Told apart from the configurations before it.
+    pub generation: u64,
+    /// Permits what is resolved and dialled.
+    pub chain: Arc<Chain>,
+    pub resolver: Arc<Resolver>,
+    pub sockets: Arc<SocketBudget>,
+    pub tls: UpstreamTls,
+    /// For a TCP connection, and again for a TLS handshake.
+    pub connect_timeout: Duration,
 }
 
 /// An HTTP/1.1 connection that serves one request at a time.
 pub struct Http1 {
     pub sender: http1::SendRequest<RequestBody>,
-    pub target: Target,
+    pub endpoint: Endpoint,
     /// The configuration that it was dialled under, and is good for.
     pub generation: u64,
     pub address: SocketAddr,

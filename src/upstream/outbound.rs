@@ -1,11 +1,12 @@
 //! The engine's own HTTP client: the same chain, guard and audit as everybody's.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use addons::contract::{
-    self, Authority, BoxFuture, Buffered, Chain, Client, Code, Container, Denial, Flow, Kind,
-    Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, Stage, System,
+    self, Authority, BoxFuture, Buffered, Client, Code, Container, Denial, Endpoint, Kind,
+    LiveFlow, Lookup, Outbound, OutboundError, Path, Principal, ResolvePermit, Scheme, Stage,
+    System,
 };
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
@@ -17,9 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::{handshake, open_raw};
-use crate::live::LiveFlow;
-use crate::snapshot::SnapshotStore;
+use super::{Dialled, Network, handshake, open_raw};
 
 /// From the look-up to the answer's last byte: what waits for a token is a request that waits.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -28,19 +27,22 @@ const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
 /// Tokens and answers of APIs; what is longer is none.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// Sends requests of the appliance's own: over TLS with verified certificates unless it stays in
-/// house, HTTP/1.1, no redirects followed.
+/// The network of the configuration in force; `None` once the process has no configuration.
+type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
+
+/// Sends requests of the appliance's own: over TLS with verified certificates unless the principal
+/// trusts private addresses, HTTP/1.1, no redirects followed.
 #[derive(Default)]
 pub struct OutboundClient {
-    /// Known once there are any: what a snapshot is built from holds this client.
-    snapshots: OnceLock<Weak<SnapshotStore>>,
+    /// Set after the start: what a network is built from holds this client.
+    current: OnceLock<CurrentNetwork>,
 }
 
 impl OutboundClient {
-    /// Uses the configuration that is in force there from now on.
-    pub fn follow(&self, snapshots: &Arc<SnapshotStore>) {
-        // A second call would name the same ones.
-        let _ = self.snapshots.set(Arc::downgrade(snapshots));
+    /// Uses the network that `current` returns from now on.
+    pub fn follow(&self, current: CurrentNetwork) {
+        // A second call would name the same one.
+        let _ = self.current.set(current);
     }
 
     async fn ask(
@@ -49,20 +51,20 @@ impl OutboundClient {
         limit: Duration,
         request: Request<Bytes>,
     ) -> Result<Response<Bytes>, OutboundError> {
-        let snapshots = self.snapshots.get().and_then(Weak::upgrade);
-        let snapshot = snapshots.ok_or(OutboundError::Starting)?.current();
-        let (scheme, authority) = destination(request.uri())?;
-        let (host, port) = (authority.host, authority.port);
-        let mut flow = snapshot.flow(Kind::Http, Client::default(), scheme, host, port);
-        flow.principal = Some(principal);
-        flow.record.method = Some(request.method().as_str().to_owned().into());
-        flow.record.path = Some(Path::parse(request.uri().path()).normal().into());
-        let mut live = LiveFlow::new(flow, snapshot);
-        let answered = match timeout(limit, exchange(&mut live, request)).await {
+        let network = self.current.get().and_then(|current| current());
+        let network = network.ok_or(OutboundError::Starting)?;
+        let endpoint = destination(request.uri())?;
+        let chain = &network.chain;
+        let mut start = chain.to_upstream(Kind::Http, Client::default(), endpoint);
+        start.principal = Some(principal);
+        let mut live = LiveFlow::begin(chain, start);
+        live.record().method = Some(request.method().as_str().to_owned().into());
+        live.record().path = Some(Path::parse(request.uri().path()).normal().into());
+        let answered = match timeout(limit, exchange(&mut live, &network, request)).await {
             Ok(answered) => answered,
             Err(_elapsed) => Err(Denial::new(
                 Code::UpstreamTimeout,
-                format!("{} did not answer in time", live.flow.host),
+                format!("{} did not answer in time", live.host()),
             )
             .at(Stage::Response)),
         };
@@ -98,29 +100,33 @@ impl Outbound for OutboundClient {
 }
 
 /// Where a request goes. Whether it may go there in clear is for the chain to say.
-fn destination(uri: &Uri) -> Result<(Scheme, Authority), OutboundError> {
+fn destination(uri: &Uri) -> Result<Endpoint, OutboundError> {
     let (scheme, port) = match uri.scheme_str() {
         Some("https") => (Scheme::Https, 443),
         Some("http") => (Scheme::Http, 80),
         _ => return Err(OutboundError::NoUrl),
     };
     let authority = uri.authority().ok_or(OutboundError::NoUrl)?;
-    Authority::parse(authority.as_str(), Some(port))
-        .map(|authority| (scheme, authority))
-        .map_err(|error| OutboundError::Denied(Denial::malformed(error)))
+    let authority = Authority::parse(authority.as_str(), Some(port));
+    let Authority { host, port } =
+        authority.map_err(|error| OutboundError::Denied(Denial::malformed(error)))?;
+    Ok(Endpoint { scheme, host, port })
 }
 
-async fn exchange(live: &mut LiveFlow, request: Request<Bytes>) -> Result<Response<Bytes>, Denial> {
-    let snapshot = Arc::clone(&live.snapshot);
-    let (cleared, request) = clear(&snapshot.chain, &mut live.flow, request).await?;
-    let (socket, _) = open_raw(live, &cleared).await?;
-    if live.flow.scheme == Scheme::Http {
+async fn exchange(
+    live: &mut LiveFlow,
+    network: &Network,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, Denial> {
+    let (permit, request) = permit(live, request).await?;
+    let (socket, _) = open_raw(live, network, &permit).await?;
+    if live.scheme() == Scheme::Http {
         return converse(live, socket, request).await;
     }
-    let (config, _) = snapshot.upstream_tls.for_lease();
-    let tls = handshake(&snapshot, &live.flow.host, socket, config)
+    let (config, _) = network.tls.for_lease();
+    let tls = handshake(network, live.host(), socket, config)
         .await
-        .map_err(super::Dialled::into_denial)?;
+        .map_err(Dialled::into_denial)?;
     converse(live, tls, request).await
 }
 
@@ -129,7 +135,7 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, Denial> {
-    let chain = Arc::clone(&live.snapshot.chain);
+    let chain = Arc::clone(&live.chain);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| broke_off(live, &error))?;
@@ -150,22 +156,22 @@ async fn converse(
 }
 
 /// Has the chain judge a request, as what its principal makes it.
-async fn clear(
-    chain: &Chain,
-    flow: &mut Flow,
+async fn permit(
+    live: &mut LiveFlow,
     request: Request<Bytes>,
 ) -> Result<(ResolvePermit, Request<Bytes>), Denial> {
+    let LiveFlow { flow, chain, .. } = live;
     if matches!(flow.principal, Some(Principal::System(_))) {
         return Ok((chain.system(flow).await?, request));
     }
-    flow.slots.put(Lookup);
+    flow.put_slot(Lookup);
     let (mut parts, mut body) = request.into_parts();
     let path = Path::parse(parts.uri.path());
     let query = parts.uri.query().map(Into::into);
     let headers = std::mem::take(&mut parts.headers);
     let mut head = contract::Request::new(parts.method.clone(), path, query, headers);
     head.content_length = Some(body.len() as u64);
-    let cleared = chain.request(flow, &mut head).await?;
+    let permit = chain.request(flow, &mut head).await?;
     if let Some(judges) = head.take_judges() {
         let own = Buffered::own(body);
         body = chain.judge(flow, &mut head, judges, own).await?;
@@ -175,7 +181,7 @@ async fn clear(
         return Err(Denial::internal().rule("filter of a look-up"));
     }
     parts.headers = head.headers;
-    Ok((cleared, Request::from_parts(parts, body)))
+    Ok((permit, Request::from_parts(parts, body)))
 }
 
 /// As HTTP/1.1 sends it to an origin.
@@ -199,7 +205,7 @@ async fn read_whole(
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await;
     let body = body.map_err(|_| {
-        let sentence = format!("{} broke off, or sent too much", live.flow.host);
+        let sentence = format!("{} broke off, or sent too much", live.host());
         Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
     })?;
     Ok(Response::from_parts(parts, body.to_bytes()))
@@ -211,9 +217,5 @@ fn broke_off(live: &LiveFlow, error: &hyper::Error) -> Denial {
     } else {
         "closed the connection"
     };
-    Denial::new(
-        Code::UpstreamUnreachable,
-        format!("{} {why}", live.flow.host),
-    )
-    .at(Stage::Response)
+    Denial::new(Code::UpstreamUnreachable, format!("{} {why}", live.host())).at(Stage::Response)
 }

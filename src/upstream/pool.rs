@@ -7,18 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::circuit_breaker::SharedFault;
-use addons::contract::{Container, Denial, ResolvePermit};
+use addons::contract::{Container, Denial, Endpoint, LiveFlow, ResolvePermit};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connect::{Dialled, dial};
-use super::{Http1, Http2, Target, Upstream};
-use crate::live::LiveFlow;
-use crate::snapshot::Snapshot;
+use super::{Http1, Http2, Network, Upstream};
 
-/// Idle connections kept for one target; what is over is closed.
+/// Idle connections kept for one endpoint; what is over is closed.
 const MAX_IDLE: usize = 16;
 /// How long an idle connection is kept: most servers close theirs after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
@@ -52,11 +50,11 @@ pub struct LeasePool {
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
 struct Connections {
-    idle: HashMap<Target, Vec<Box<Http1>>>,
-    shared: HashMap<Target, Arc<Shared>>,
+    idle: HashMap<Endpoint, Vec<Box<Http1>>>,
+    shared: HashMap<Endpoint, Arc<Shared>>,
 }
 
-/// The one HTTP/2 connection to a target.
+/// The one HTTP/2 connection to an endpoint.
 struct Shared {
     /// Locked while dialling, so that streams that begin together share one connection.
     state: tokio::sync::Mutex<State>,
@@ -75,24 +73,24 @@ struct Current(Mutex<Arc<LeasePool>>);
 
 impl LeasePool {
     /// The pool of a lease under the configuration of a flow.
-    pub fn of(container: &Container, snapshot: &Snapshot) -> Arc<Self> {
-        let current = container.state_or_init(|| Current(Mutex::new(Self::new(snapshot))));
+    pub fn of(container: &Container, network: &Network) -> Arc<Self> {
+        let current = container.state_or_init(|| Current(Mutex::new(Self::new(network))));
         let mut current = current.0.lock();
-        if current.generation < snapshot.generation {
-            *current = Self::new(snapshot);
+        if current.generation < network.generation {
+            *current = Self::new(network);
         }
-        if current.generation == snapshot.generation {
+        if current.generation == network.generation {
             return Arc::clone(&current);
         }
         drop(current);
         // A flow that began before a reload: what it dials serves nobody else.
-        Self::new(snapshot)
+        Self::new(network)
     }
 
-    fn new(snapshot: &Snapshot) -> Arc<Self> {
-        let (http1, http2) = snapshot.upstream_tls.for_lease();
+    fn new(network: &Network) -> Arc<Self> {
+        let (http1, http2) = network.tls.for_lease();
         Arc::new(Self {
-            generation: snapshot.generation,
+            generation: network.generation,
             http1,
             http2,
             connections: Mutex::default(),
@@ -100,32 +98,33 @@ impl LeasePool {
         })
     }
 
-    /// A connection for a flow that the chain has cleared.
+    /// A connection for a flow that the chain has permitted.
     pub async fn acquire(
         self: &Arc<Self>,
         live: &mut LiveFlow,
-        cleared: &ResolvePermit,
-        target: &Target,
+        network: &Network,
+        permit: &ResolvePermit,
         want: Want,
     ) -> Result<Upstream, Denial> {
+        let endpoint = live.endpoint().ok_or_else(Denial::internal)?;
         if want == Want::Http2 {
-            let container = live.flow.container()?;
-            let shared = self.shared(container, target);
+            let container = live.container()?;
+            let shared = self.shared(container, endpoint);
             self.prune_in_time(container.ended());
             if !shared.speaks_http1.load(Ordering::Relaxed) {
-                return self.share(&shared, live, cleared, target).await;
+                return self.share(&shared, live, network, permit).await;
             }
         }
         if want != Want::Websocket {
-            while let Some(mut idle) = self.take_idle(target) {
+            while let Some(mut idle) = self.take_idle(endpoint) {
                 if ready(&mut idle).await {
                     return Ok(Upstream::Http1(idle));
                 }
             }
         }
-        match dial(live, cleared, target, Arc::clone(&self.http1)).await {
+        match dial(live, network, permit, Arc::clone(&self.http1)).await {
             Err(Dialled::OnlyHttp2) if want == Want::Http1 => {
-                dial(live, cleared, target, Arc::clone(&self.http2))
+                dial(live, network, permit, Arc::clone(&self.http2))
                     .await
                     .map_err(Dialled::into_denial)
             }
@@ -133,11 +132,11 @@ impl LeasePool {
         }
     }
 
-    /// The share of a target. After the lease's end, which closes all that are kept, once, none
+    /// The share of an endpoint. After the lease's end, which closes all that are kept, once, none
     /// is kept any more.
-    fn shared(&self, container: &Container, target: &Target) -> Arc<Shared> {
+    fn shared(&self, container: &Container, endpoint: &Endpoint) -> Arc<Shared> {
         let mut connections = self.connections.lock();
-        if let Some(shared) = connections.shared.get(target) {
+        if let Some(shared) = connections.shared.get(endpoint) {
             *shared.used.lock() = Instant::now();
             return Arc::clone(shared);
         }
@@ -148,7 +147,7 @@ impl LeasePool {
         });
         if !container.has_ended() {
             let kept = Arc::clone(&shared);
-            connections.shared.insert(target.clone(), kept);
+            connections.shared.insert(endpoint.clone(), kept);
         }
         shared
     }
@@ -157,8 +156,8 @@ impl LeasePool {
         &self,
         shared: &Shared,
         live: &mut LiveFlow,
-        cleared: &ResolvePermit,
-        target: &Target,
+        network: &Network,
+        permit: &ResolvePermit,
     ) -> Result<Upstream, Denial> {
         let asked = Instant::now();
         let mut state = shared.state.lock().await;
@@ -169,10 +168,10 @@ impl LeasePool {
         // Those who waited for a dial share its failure too: one after the other, they would
         // wait for as many time-outs as they are.
         if let Some((_, denial)) = state.failed.as_ref().filter(|(at, _)| *at >= asked) {
-            live.flow.slots.put(SharedFault);
+            live.flow.put_slot(SharedFault);
             return Err(denial.clone());
         }
-        let dialled = dial(live, cleared, target, Arc::clone(&self.http2)).await;
+        let dialled = dial(live, network, permit, Arc::clone(&self.http2)).await;
         let upstream = dialled
             .map_err(Dialled::into_denial)
             .inspect_err(|denial| {
@@ -185,11 +184,11 @@ impl LeasePool {
         Ok(upstream)
     }
 
-    fn take_idle(&self, target: &Target) -> Option<Box<Http1>> {
+    fn take_idle(&self, endpoint: &Endpoint) -> Option<Box<Http1>> {
         // One of this thread, if there is any: others would have to call across.
         let here = std::thread::current().id();
         let mut connections = self.connections.lock();
-        let idle = connections.idle.get_mut(target)?;
+        let idle = connections.idle.get_mut(endpoint)?;
         match idle.iter().rposition(|one| one.home == here) {
             Some(at) => Some(idle.swap_remove(at)),
             None => idle.pop(),
@@ -246,7 +245,7 @@ impl Connections {
         if container.has_ended() {
             return Some(connection);
         }
-        let idle = self.idle.entry(connection.target.clone()).or_default();
+        let idle = self.idle.entry(connection.endpoint.clone()).or_default();
         if idle.len() >= MAX_IDLE {
             return Some(connection);
         }
@@ -285,7 +284,9 @@ pub async fn ready(connection: &mut Http1) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use addons::contract::{AuthMode, ContainerId, Host, Level, Registration, Scheme, Source};
+    use addons::contract::{
+        AuthMode, ContainerId, Host, LeaseId, Level, Registration, Scheme, Source,
+    };
     use time::OffsetDateTime;
 
     use super::*;
@@ -295,7 +296,7 @@ mod tests {
         let now = OffsetDateTime::now_utc();
         Container::new(Registration {
             id: ContainerId::parse("web").unwrap(),
-            lease: 1,
+            lease: LeaseId::generate(),
             source: Source::Address(Ipv4Addr::LOCALHOST.into()),
             repos: Vec::new(),
             auth_mode: AuthMode::User,
@@ -307,7 +308,7 @@ mod tests {
     }
 
     async fn connection(container: &Container) -> Box<Http1> {
-        let target = Target {
+        let endpoint = Endpoint {
             scheme: Scheme::Http,
             host: Host::parse("api.example.com").unwrap(),
             port: 80,
@@ -315,7 +316,7 @@ mod tests {
         let (stream, _other_end) = tokio::io::duplex(1);
         let address = (Ipv4Addr::LOCALHOST, 80).into();
         let ended = container.ended().clone();
-        let spoken = speak_http1(stream, address, ended, &target, 1).await;
+        let spoken = speak_http1(stream, address, ended, endpoint, 1).await;
         Box::new(spoken.unwrap())
     }
 

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Addresses, Code, Denial, Fault, Host, ResolvePermit, Stage, names};
+use addons::contract::{Code, Denial, Fault, Host, ResolvePermit, Stage, names};
 use futures_util::future::{Either, select};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
@@ -148,21 +148,17 @@ impl Resolver {
         self
     }
 
-    /// The addresses to try for a host, IPv4 first. A static host answers before all else, an
-    /// address literal answers itself.
-    pub async fn lookup(
-        &self,
-        _cleared: &ResolvePermit,
-        host: &Host,
-        port: u16,
-    ) -> Result<Addresses, Denial> {
+    /// The addresses to try for the permitted host, IPv4 first. A static host answers before all
+    /// else, an address literal answers itself.
+    pub async fn lookup(&self, permit: &ResolvePermit) -> Result<Vec<SocketAddr>, Denial> {
+        let (host, port) = (permit.host(), permit.port());
         if let Some(fixed) = self.hosts.get(host) {
             let port = fixed.port.unwrap_or(port);
-            return Ok(Addresses(vec![SocketAddr::new(fixed.address, port)]));
+            return Ok(vec![SocketAddr::new(fixed.address, port)]);
         }
         let name = match host {
             Host::Address(address) => {
-                return Ok(Addresses(vec![SocketAddr::new(*address, port)]));
+                return Ok(vec![SocketAddr::new(*address, port)]);
             }
             Host::Name(name) => name,
         };
@@ -177,7 +173,7 @@ impl Resolver {
             .map(|address| SocketAddr::new(address, port))
             .collect();
         if !addresses.is_empty() {
-            return Ok(Addresses(addresses));
+            return Ok(addresses);
         }
         match (v4, v6) {
             (Some(Err(denial)), _) | (_, Some(Err(denial))) => Err(denial),
@@ -188,15 +184,15 @@ impl Resolver {
         }
     }
 
-    /// What a name has of one record type, for a DNS client. A denial means that the nameservers
-    /// failed.
+    /// What the permitted name has of one record type, for a DNS client. A denial means that the
+    /// nameservers failed.
     pub async fn records(
         &self,
-        cleared: &ResolvePermit,
-        host: &Host,
+        permit: &ResolvePermit,
         record_type: RecordType,
     ) -> Result<Answer, Denial> {
-        match (self.at_hand(cleared, host, record_type)?, host) {
+        let host = permit.host();
+        match (self.at_hand(permit, record_type)?, host) {
             (Some(answer), _) => Ok(answer),
             (None, Host::Name(name)) => self.ask(host, name, record_type).await,
             (None, Host::Address(_)) => Ok(no_records(ResponseCode::NXDomain)),
@@ -206,10 +202,10 @@ impl Resolver {
     /// The same, as far as nobody has to be asked for it.
     pub fn at_hand(
         &self,
-        _cleared: &ResolvePermit,
-        host: &Host,
+        permit: &ResolvePermit,
         record_type: RecordType,
     ) -> Result<Option<Answer>, Denial> {
+        let host = permit.host();
         let Host::Name(name) = host else {
             return Ok(None);
         };

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use addons::contract::Container;
+use addons::contract::Principal;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -46,9 +46,9 @@ impl SocketBudget {
         }
     }
 
-    /// Takes one for a container, or for ourselves; `None`: there is none left.
-    pub(super) fn take(&self, container: Option<&Container>) -> Option<SocketPermit> {
-        let Some(container) = container else {
+    /// Takes one for a principal; `None`: there is none left.
+    pub(super) fn take(&self, principal: &Principal) -> Option<SocketPermit> {
+        let Principal::Container(container) = principal else {
             return Some(SocketPermit {
                 _of_all: Arc::clone(&self.ours).try_acquire_owned().ok()?,
                 _of_lease: None,

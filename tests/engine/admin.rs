@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use addons::contract::{Addon, Client, Containers, Flow, Host, Kind, Outcome, Scheme};
+use addons::contract::{
+    Addon, Client, Containers, Endpoint, FlowStart, Host, Kind, Outcome, Scheme, Subject,
+};
 use addons::observe::{Audit, AuditSettings};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
@@ -24,7 +26,8 @@ use unified_proxy::admin::{
     self, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
 };
 use unified_proxy::config::AuditConfig;
-use unified_proxy::registry::{FILE_NAME, Registry};
+use unified_proxy::registry::Registry;
+use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
 
 /// A server on a socket in a directory of its own.
@@ -47,14 +50,13 @@ impl Server {
         let audit =
             Audit::new(settings, self.log.flow_log(), &prometheus::Registry::new()).unwrap();
         let host = Host::parse(host).unwrap();
-        let flow = Flow::new(
-            Kind::Http,
-            Client::default(),
-            Scheme::Https,
+        let endpoint = Endpoint {
+            scheme: Scheme::Https,
             host,
-            443,
-            None,
-        );
+            port: 443,
+        };
+        let subject = Subject::Upstream(endpoint);
+        let flow = FlowStart::new(Kind::Http, Client::default(), subject, None).begin();
         let outcome = Outcome {
             status: 200,
             denial: None,
@@ -90,7 +92,10 @@ struct Answer {
 impl Server {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let registry = Registry::open(directory.path().join(FILE_NAME), directory.path());
+        let registry = Registry::open(
+            SqliteStore::new(directory.path().join(FILE_NAME)),
+            directory.path(),
+        );
         let dns = Arc::new(AtomicBool::new(true));
         let metrics = prometheus::Registry::new();
         let audit = AuditConfig {

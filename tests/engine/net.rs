@@ -46,8 +46,8 @@ fn zone() -> Nameserver {
     })
 }
 
-/// A flow that passed its first phase, with the proof of it.
-async fn cleared(chain: &Chain, host: &str) -> (Flow, ResolvePermit) {
+/// A flow that passed its first phase, with its permit.
+async fn permitted(chain: &Chain, host: &str) -> (Flow, ResolvePermit) {
     let host = Host::parse(host).unwrap();
     let client = Client {
         source: Some(Source::Address(CONTAINER.parse().unwrap())),
@@ -66,20 +66,14 @@ async fn cleared(chain: &Chain, host: &str) -> (Flow, ResolvePermit) {
         state: TypeMap::default(),
     };
     let entry = Some(Arc::new(entry));
-    let mut flow = Flow::new(
-        Kind::Tunnel,
-        client,
-        Scheme::Https,
-        host.clone(),
-        443,
-        entry,
-    );
-    let mut query = DnsQuery {
-        name: host,
-        record_type: 1,
+    let endpoint = Endpoint {
+        scheme: Scheme::Https,
+        host,
+        port: 443,
     };
-    let cleared = chain.dns_query(&mut flow, &mut query).await.unwrap();
-    (flow, cleared)
+    let mut flow = FlowStart::new(Kind::Tunnel, client, Subject::Upstream(endpoint), entry).begin();
+    let permit = chain.tunnel(&mut flow).await.unwrap();
+    (flow, permit)
 }
 
 fn test_chain() -> Arc<Chain> {
@@ -87,9 +81,9 @@ fn test_chain() -> Arc<Chain> {
 }
 
 async fn lookup(resolver: &Resolver, host: &str) -> Result<Vec<String>, Denial> {
-    let (flow, cleared) = cleared(&test_chain(), host).await;
-    let found = resolver.lookup(&cleared, &flow.host, 443).await?;
-    Ok(found.0.iter().map(SocketAddr::to_string).collect())
+    let (_, permit) = permitted(&test_chain(), host).await;
+    let found = resolver.lookup(&permit).await?;
+    Ok(found.iter().map(SocketAddr::to_string).collect())
 }
 
 #[tokio::test]
@@ -177,8 +171,8 @@ async fn what_cannot_be_resolved_says_the_name_and_the_step_alone() {
 async fn equal_questions_are_asked_once_and_then_remembered() {
     let nameserver = zone();
     let resolver = Resolver::new(&upstream(nameserver.address, &[])).unwrap();
-    let (flow, cleared) = cleared(&test_chain(), "slow.example.com").await;
-    let ask = || resolver.records(&cleared, &flow.host, RecordType::A);
+    let (_, permit) = permitted(&test_chain(), "slow.example.com").await;
+    let ask = || resolver.records(&permit, RecordType::A);
     let answers = futures_util::future::join_all((0..20).map(|_| ask())).await;
     assert!(
         answers
@@ -225,8 +219,8 @@ async fn names_that_do_not_exist_are_told_from_names_without_the_record() {
             ("192.0.2.9", RecordType::A, ResponseCode::NXDomain, 0),
         ],
         async |(host, kind, code, records)| {
-            let (flow, cleared) = cleared(&test_chain(), host).await;
-            let answer = resolver.records(&cleared, &flow.host, kind).await.unwrap();
+            let (_, permit) = permitted(&test_chain(), host).await;
+            let answer = resolver.records(&permit, kind).await.unwrap();
             assert_eq!(
                 (answer.code, answer.records.len()),
                 (code, records),
@@ -239,11 +233,20 @@ async fn names_that_do_not_exist_are_told_from_names_without_the_record() {
 
 async fn permit(host: &str, addresses: &[SocketAddr]) -> Permit {
     let chain = test_chain();
-    let (mut flow, _) = cleared(&chain, host).await;
-    chain
-        .dial(&mut flow, Addresses(addresses.to_vec()))
-        .await
-        .unwrap()
+    let (mut flow, _) = permitted(&chain, host).await;
+    chain.dial(&mut flow, addresses.to_vec()).await.unwrap()
+}
+
+/// Permission to dial an address on behalf of a principal.
+async fn permit_of(chain: &Chain, principal: Principal, address: SocketAddr) -> Permit {
+    let endpoint = Endpoint {
+        scheme: Scheme::Https,
+        host: Host::parse("far.example.com").unwrap(),
+        port: 443,
+    };
+    let mut start = chain.to_upstream(Kind::Http, Client::default(), endpoint);
+    start.principal = Some(principal);
+    chain.dial(&mut start.begin(), vec![address]).await.unwrap()
 }
 
 /// A listener whose queue is full: connecting to it hangs.
@@ -271,18 +274,27 @@ async fn closed_port() -> SocketAddr {
 }
 
 async fn dial(permit: &Permit, limit: Duration) -> Result<(UpstreamSocket, SocketAddr), Denial> {
-    connect(permit, limit, &SocketBudget::new(100), None).await
+    connect(permit, limit, &SocketBudget::new(100)).await
 }
 
 #[tokio::test]
 async fn a_connection_holds_one_of_so_many_places_and_a_lease_and_we_have_a_quarter_each() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let permit = permit("far.example.com", &[listener.local_addr().unwrap()]).await;
+    let address = listener.local_addr().unwrap();
     let places = SocketBudget::new(8);
     let containers = FakeContainers::at(&["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"]);
+    let chain = test_chain();
     let dial = async |container: Option<&str>| {
-        let container = container.map(|address| &**containers.get(address));
-        connect(&permit, Duration::from_secs(5), &places, container).await
+        let principal = match container {
+            Some(address) => Arc::clone(containers.get(address)).into(),
+            None => Principal::System(Arc::new(System {
+                name: "test",
+                hosts: Vec::new(),
+                trust_private: true,
+            })),
+        };
+        let permit = permit_of(&chain, principal, address).await;
+        connect(&permit, Duration::from_secs(5), &places).await
     };
     let mut held = Vec::new();
     for address in ["127.0.0.2", "127.0.0.3", "127.0.0.4"] {

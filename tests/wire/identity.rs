@@ -213,6 +213,33 @@ fn registering_the_same_again_keeps_the_lease_and_its_tunnels() {
 }
 
 #[test]
+fn a_tunnel_of_a_lease_that_ended_stays_dead_when_a_backup_that_holds_it_is_restored() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let registry = |arguments: &[&str]| {
+        proxy.cli(&[&["registry"], arguments, &["--config", "config"]].concat())
+    };
+    let mut tunnel = proxy.tls("api.example.com");
+    registry(&["backup", "backup.db"]).ok();
+    let path = format!("/internal/containers/{SANDBOX}");
+    assert_eq!(proxy.admin("DELETE", &path, None).status, 200);
+    registry(&["restore", "backup.db"]).ok();
+    eventually("the container is back", ENDED, || {
+        proxy.connect("api.example.com:443").0.status == 200
+    });
+    // The container has a different lease now.
+    let _ = write!(
+        tunnel,
+        "GET /echo HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+    );
+    if let Ok(reply) = read_reply(&mut tunnel) {
+        reply.assert_denied(403, "unknown_source", "Unknown source IP");
+    }
+    assert!(origin.seen().is_empty());
+    assert_eq!(proxy.https_get("api.example.com", "/echo", &[]).status, 200);
+}
+
+#[test]
 fn pooled_connections_of_one_lease_never_serve_another() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);

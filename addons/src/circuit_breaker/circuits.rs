@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::contract::{Flow, Host, Scheme};
+use crate::contract::Endpoint;
 
 /// Circuits that are kept, for all containers and for each lease: names under a wildcard are
 /// endless. Over that the one that was quiet the longest is forgotten, a closed one first.
@@ -31,26 +31,6 @@ pub struct Thresholds {
     pub successes: NonZeroU32,
 }
 
-/// A way to a host. Faults of one say nothing of another: who asks for a port where nobody
-/// listens, or for TLS where there is none, must not close the good one to others.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Way {
-    scheme: Scheme,
-    host: Host,
-    port: u16,
-}
-
-impl Way {
-    /// The way that a flow takes.
-    pub fn of(flow: &Flow) -> Self {
-        Self {
-            scheme: flow.scheme,
-            host: flow.host.clone(),
-            port: flow.port,
-        }
-    }
-}
-
 /// How a circuit stands; the worst is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
@@ -62,10 +42,14 @@ pub enum State {
     Open,
 }
 
-/// The circuits of ways that had faults lately. One that is well is not kept at all, so while
+/// The circuits of endpoints that had faults lately. Faults of one endpoint say nothing of another:
+/// who asks for a port where nobody listens, or for TLS where there is none, must not close the
+/// good one to others.
+///
+/// One that is well is not kept at all, so while
 /// everything is well there is nothing to look up.
 pub struct Circuits {
-    circuits: Mutex<HashMap<Way, Circuit>>,
+    circuits: Mutex<HashMap<Endpoint, Circuit>>,
     /// How many circuits there are, here and elsewhere.
     troubled: Arc<AtomicUsize>,
     probes: AtomicUsize,
@@ -99,7 +83,7 @@ impl Open {
 /// The one place among probes. Whatever becomes of the flow that holds it, it is free afterwards.
 pub struct Probe {
     circuits: Arc<Circuits>,
-    way: Way,
+    endpoint: Endpoint,
     number: usize,
 }
 
@@ -107,7 +91,7 @@ impl Drop for Probe {
     fn drop(&mut self) {
         let mut circuits = self.circuits.circuits.lock();
         let open = circuits
-            .get_mut(&self.way)
+            .get_mut(&self.endpoint)
             .and_then(|circuit| circuit.open.as_mut());
         if let Some(open) = open
             && open.probe == Some(self.number)
@@ -128,18 +112,25 @@ impl Circuits {
     }
 
     /// Whether a flow may go; an error says how long to wait.
-    pub fn check(&self, way: &Way, now: Instant) -> Result<(), Duration> {
+    pub fn check(&self, endpoint: &Endpoint, now: Instant) -> Result<(), Duration> {
         let circuits = self.circuits.lock();
-        match circuits.get(way).and_then(|circuit| circuit.open.as_ref()) {
+        match circuits
+            .get(endpoint)
+            .and_then(|circuit| circuit.open.as_ref())
+        {
             Some(open) if now < open.until => Err(open.until.saturating_duration_since(now)),
             _ => Ok(()),
         }
     }
 
     /// The same, and takes the place among probes where the circuit is half-open.
-    pub fn admit(self: &Arc<Self>, way: &Way, now: Instant) -> Result<Option<Probe>, Duration> {
+    pub fn admit(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        now: Instant,
+    ) -> Result<Option<Probe>, Duration> {
         let mut circuits = self.circuits.lock();
-        let circuit = circuits.get_mut(way);
+        let circuit = circuits.get_mut(endpoint);
         let Some(open) = circuit.and_then(|circuit| circuit.open.as_mut()) else {
             return Ok(None);
         };
@@ -153,16 +144,16 @@ impl Circuits {
         open.probe = Some(number);
         Ok(Some(Probe {
             circuits: Arc::clone(self),
-            way: way.clone(),
+            endpoint: endpoint.clone(),
             number,
         }))
     }
 
     /// A flow that began at `began` came through. What began before the circuit opened says
     /// nothing about whether it may close.
-    pub fn success(&self, way: &Way, began: Instant, thresholds: Thresholds) {
+    pub fn success(&self, endpoint: &Endpoint, began: Instant, thresholds: Thresholds) {
         let mut circuits = self.circuits.lock();
-        let Some(circuit) = circuits.get_mut(way) else {
+        let Some(circuit) = circuits.get_mut(endpoint) else {
             return;
         };
         if let Some(open) = &mut circuit.open {
@@ -175,26 +166,26 @@ impl Circuits {
                 return;
             }
         }
-        circuits.remove(way);
+        circuits.remove(endpoint);
         self.troubled.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A flow that began at `began` met a fault of the upstream at `now`.
     pub fn failure(
         &self,
-        way: &Way,
+        endpoint: &Endpoint,
         upstream: &Arc<str>,
         (began, now): (Instant, Instant),
         thresholds: Thresholds,
     ) {
         let mut circuits = self.circuits.lock();
-        if !circuits.contains_key(way) {
+        if !circuits.contains_key(endpoint) {
             if circuits.len() >= MAX_CIRCUITS {
                 self.forget_one(&mut circuits);
             }
             self.troubled.fetch_add(1, Ordering::Relaxed);
         }
-        let circuit = circuits.entry(way.clone()).or_insert_with(|| Circuit {
+        let circuit = circuits.entry(endpoint.clone()).or_insert_with(|| Circuit {
             upstream: Arc::clone(upstream),
             failures: 0,
             open: None,
@@ -211,13 +202,13 @@ impl Circuits {
         }
     }
 
-    fn forget_one(&self, circuits: &mut HashMap<Way, Circuit>) {
+    fn forget_one(&self, circuits: &mut HashMap<Endpoint, Circuit>) {
         let quietest = circuits
             .iter()
             .min_by_key(|(_, circuit)| (circuit.open.is_some(), circuit.touched))
-            .map(|(way, _)| way.clone());
-        if let Some(way) = quietest {
-            circuits.remove(&way);
+            .map(|(endpoint, _)| endpoint.clone());
+        if let Some(endpoint) = quietest {
+            circuits.remove(&endpoint);
             self.troubled.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -256,6 +247,7 @@ impl Drop for Circuits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::{Host, Scheme};
 
     const THRESHOLDS: Thresholds = Thresholds {
         failures: NonZeroU32::new(3).unwrap(),
@@ -278,8 +270,8 @@ mod tests {
         }
     }
 
-    fn way(host: &str, port: u16) -> Way {
-        Way {
+    fn endpoint(host: &str, port: u16) -> Endpoint {
+        Endpoint {
             scheme: Scheme::Https,
             host: Host::parse(host).unwrap(),
             port,
@@ -293,19 +285,20 @@ mod tests {
 
         fn fails(&self, seconds: u64) {
             let at = self.at(seconds);
-            let way = way("api.example.com", 443);
+            let endpoint = endpoint("api.example.com", 443);
             self.circuits
-                .failure(&way, &"api.example.com".into(), (at, at), THRESHOLDS);
+                .failure(&endpoint, &"api.example.com".into(), (at, at), THRESHOLDS);
         }
 
         fn succeeds(&self, seconds: u64) {
-            let way = way("api.example.com", 443);
-            self.circuits.success(&way, self.at(seconds), THRESHOLDS);
+            let endpoint = endpoint("api.example.com", 443);
+            self.circuits
+                .success(&endpoint, self.at(seconds), THRESHOLDS);
         }
 
         fn admit(&self, seconds: u64) -> Result<Option<Probe>, Duration> {
             self.circuits
-                .admit(&way("api.example.com", 443), self.at(seconds))
+                .admit(&endpoint("api.example.com", 443), self.at(seconds))
         }
 
         fn state(&self, seconds: u64) -> Option<State> {
@@ -380,13 +373,15 @@ mod tests {
     fn what_began_before_it_opened_neither_closes_nor_prolongs_it() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(10));
-        let way = way("api.example.com", 443);
+        let endpoint = endpoint("api.example.com", 443);
         for _ in 0..5 {
-            clock.circuits.success(&way, clock.at(9), THRESHOLDS);
+            clock.circuits.success(&endpoint, clock.at(9), THRESHOLDS);
         }
         let late = (clock.at(9), clock.at(35));
         let upstream = "api.example.com".into();
-        clock.circuits.failure(&way, &upstream, late, THRESHOLDS);
+        clock
+            .circuits
+            .failure(&endpoint, &upstream, late, THRESHOLDS);
         assert_eq!(clock.state(39), Some(State::Open));
         assert_eq!(clock.state(40), Some(State::HalfOpen));
     }
@@ -395,7 +390,7 @@ mod tests {
     fn another_port_has_a_circuit_of_its_own() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(0));
-        let other = way("api.example.com", 8443);
+        let other = endpoint("api.example.com", 8443);
         assert!(clock.circuits.admit(&other, clock.at(1)).unwrap().is_none());
     }
 
@@ -405,10 +400,10 @@ mod tests {
         (0..3).for_each(|_| clock.fails(0));
         let upstream: Arc<str> = "*.example.com".into();
         for n in 0..3 * MAX_CIRCUITS as u64 {
-            let (way, at) = (way(&format!("n{n}.example.com"), 443), clock.at(n));
+            let (endpoint, at) = (endpoint(&format!("n{n}.example.com"), 443), clock.at(n));
             clock
                 .circuits
-                .failure(&way, &upstream, (at, at), THRESHOLDS);
+                .failure(&endpoint, &upstream, (at, at), THRESHOLDS);
         }
         assert_eq!(clock.circuits.circuits.lock().len(), MAX_CIRCUITS);
         assert_eq!(clock.troubled.load(Ordering::Relaxed), MAX_CIRCUITS);

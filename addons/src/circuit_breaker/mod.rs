@@ -16,7 +16,7 @@ use crate::contract::{
     Addon, Code, Denial, Flow, Kind, Lookup, Order, Outcome, Request, Response, Stage, Step,
     Verdict, names,
 };
-use circuits::{Circuits, Probe, Way};
+use circuits::{Circuits, Probe};
 
 pub use breakers::Breakers;
 pub use circuits::Thresholds;
@@ -54,7 +54,7 @@ impl CircuitBreaker {
     }
 
     fn thresholds(&self, flow: &Flow) -> Thresholds {
-        let own = self.settings.upstreams.find(&flow.host);
+        let own = self.settings.upstreams.find(flow.host());
         own.copied().unwrap_or(self.settings.defaults)
     }
 
@@ -63,25 +63,27 @@ impl CircuitBreaker {
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.breakers;
         // The request that a look-up is part of was let go, and has the place.
-        let part_of_another = flow.slots.find::<Lookup>().is_some();
+        let part_of_another = flow.find_slot::<Lookup>().is_some();
         if flow.entry.is_none() || !breakers.troubled() || part_of_another {
             return Ok(());
         }
-        let way = Way::of(flow);
-        let probing = flow.kind != Kind::Tunnel && !flow.is_dry_run();
+        let Some(endpoint) = flow.endpoint() else {
+            return Ok(());
+        };
         let mut held = Vec::new();
         let lease = flow.known_container().map(|one| breakers.of(one));
         let lease = lease.as_ref().map(|lease| &lease.circuits);
         for circuits in [Some(&breakers.shared), lease].into_iter().flatten() {
-            let admitted = if probing {
-                circuits.admit(&way, flow.started)
-            } else {
-                circuits.check(&way, flow.started).map(|()| None)
+            let probe = || circuits.admit(endpoint, flow.started);
+            let probed = (flow.kind != Kind::Tunnel).then(|| flow.effect(probe));
+            let admitted = match probed.flatten() {
+                Some(admitted) => admitted,
+                None => circuits.check(endpoint, flow.started).map(|()| None),
             };
             held.extend(admitted.map_err(|wait| circuit_open(flow, wait))?);
         }
         if !held.is_empty() {
-            flow.slots.put(Probes { _held: held });
+            flow.put_slot(Probes { _held: held });
         }
         Ok(())
     }
@@ -93,23 +95,26 @@ impl CircuitBreaker {
         if !fails && !breakers.troubled() {
             return;
         }
-        let way = Way::of(flow);
+        let Some(endpoint) = flow.endpoint() else {
+            return;
+        };
         let thresholds = self.thresholds(flow);
-        breakers.shared.success(&way, flow.started, thresholds);
+        breakers.shared.success(endpoint, flow.started, thresholds);
         if fails {
             self.failed(flow, About::Answers, flow.started + flow.started.elapsed());
         } else if let Some(container) = flow.known_container() {
             let lease = breakers.of(container);
-            lease.circuits.success(&way, flow.started, thresholds);
+            lease.circuits.success(endpoint, flow.started, thresholds);
         }
         // The body may stream for hours; the next probe need not wait for it.
-        flow.slots.take::<Probes>();
+        flow.take_slot::<Probes>();
     }
 
     fn failed(&self, flow: &Flow, about: About, now: Instant) {
-        let (Some(entry), breakers) = (&flow.entry, &self.breakers) else {
+        let (Some(entry), Some(endpoint)) = (&flow.entry, flow.endpoint()) else {
             return;
         };
+        let breakers = &self.breakers;
         let circuits: Arc<Circuits> = match (about, flow.known_container()) {
             (About::Host, _) => Arc::clone(&breakers.shared),
             (About::Answers, Some(container)) => Arc::clone(&breakers.of(container).circuits),
@@ -117,7 +122,7 @@ impl CircuitBreaker {
         };
         let thresholds = self.thresholds(flow);
         let times = (flow.started, now);
-        circuits.failure(&Way::of(flow), &entry.label, times, thresholds);
+        circuits.failure(endpoint, &entry.label, times, thresholds);
         breakers.count_failure(&entry.label);
     }
 }
@@ -137,7 +142,7 @@ impl Addon for CircuitBreaker {
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
         let connects =
-            flow.kind == Kind::Tunnel && self.settings.passthrough.find(&flow.host).is_some();
+            flow.kind == Kind::Tunnel && self.settings.passthrough.find(flow.host()).is_some();
         let verdict = if connects { self.admit(flow) } else { Ok(()) };
         verdict.into()
     }
@@ -156,16 +161,18 @@ impl Addon for CircuitBreaker {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_dry_run() || flow.slots.find::<SharedFault>().is_some() {
+        if flow.find_slot::<SharedFault>().is_some() {
             return;
         }
         match outcome.denial.as_ref().and_then(about) {
             Some(about) => self.failed(flow, about, flow.started + outcome.duration),
             // A tunnel that is passed through has no response; that it was connected is all
             // there is to know.
-            None if flow.kind == Kind::Tunnel && flow.record.upstream.is_some() => {
+            None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
                 let shared = &self.breakers.shared;
-                shared.success(&Way::of(flow), flow.started, self.thresholds(flow));
+                if let Some(endpoint) = flow.endpoint() {
+                    shared.success(endpoint, flow.started, self.thresholds(flow));
+                }
             }
             None => {}
         }
@@ -188,12 +195,12 @@ fn about(denial: &Denial) -> Option<About> {
 fn circuit_open(flow: &Flow, wait: Duration) -> Denial {
     Denial::new(Code::CircuitOpen, "Service temporarily unavailable")
         .with("reason", "circuit_breaker_open")
-        .with("upstream", flow.host.to_string())
+        .with("upstream", flow.host().to_string())
         .retry_after(wait)
         .rule("circuit_breakers")
         .hint(format!(
             "{} failed again and again: wait, or change circuit_breakers in policy.yaml",
-            flow.host
+            flow.host()
         ))
 }
 

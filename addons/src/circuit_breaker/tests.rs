@@ -59,8 +59,8 @@ enum End {
 
 fn flow_at(container: &Arc<Container>, kind: Kind, seconds: u64) -> Flow {
     let mut flow = flow_of(container, kind, "api.example.com");
-    flow.entry = Some(entry("*.example.com"));
-    flow.started += Duration::from_secs(seconds);
+    flow.start_mut().entry = Some(entry("*.example.com"));
+    flow.start_mut().started += Duration::from_secs(seconds);
     flow
 }
 
@@ -168,7 +168,7 @@ fn a_fault_that_several_flows_waited_for_counts_once() {
     breaker.exchange(&web, 0, unreachable()).unwrap();
     for _ in 0..5 {
         let mut flow = flow_at(&web, Kind::Http, 0);
-        flow.slots.put(SharedFault);
+        flow.put_slot(SharedFault);
         breaker.end(flow, unreachable());
     }
     assert!(!breaker.is_open(&web));
@@ -244,7 +244,7 @@ fn only_tunnels_that_are_passed_through_are_judged_and_their_connection_counts()
     let (breaker, web) = (breaker(1), container("web"));
     let tunnel = |host: &str, seconds| {
         let mut flow = flow_at(&web, Kind::Tunnel, seconds);
-        flow.host = crate::contract::Host::parse(host).unwrap();
+        flow.endpoint_mut().host = crate::contract::Host::parse(host).unwrap();
         flow
     };
     breaker.end(tunnel("raw.example.com", 0), unreachable());
@@ -253,7 +253,7 @@ fn only_tunnels_that_are_passed_through_are_judged_and_their_connection_counts()
     assert!(breaker.begin(&mut tunnel("api.example.com", 1)).is_ok());
     let mut connected = tunnel("raw.example.com", RECOVERY + 1);
     breaker.begin(&mut connected).unwrap();
-    connected.record.upstream = Some(([8, 8, 8, 8], 443).into());
+    connected.record_mut().upstream = Some(([8, 8, 8, 8], 443).into());
     breaker.end(connected, End::Aborted);
     assert!(breaker.begin(&mut tunnel("raw.example.com", 1)).is_ok());
 }
@@ -279,7 +279,7 @@ fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
     });
     let own = || {
         let mut flow = flow_at(&web, Kind::Http, 1);
-        flow.principal = Some(Principal::System(Arc::clone(&system)));
+        flow.start_mut().principal = Some(Principal::System(Arc::clone(&system)));
         flow
     };
     breaker.end(own(), End::Status(500));

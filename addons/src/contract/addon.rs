@@ -117,7 +117,7 @@ pub trait Addon: Send + Sync {
     }
 
     /// A DNS question.
-    fn dns_query<'a>(&'a self, _flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
+    fn dns_query<'a>(&'a self, _flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
         Step::PASS
     }
 

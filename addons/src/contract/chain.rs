@@ -1,6 +1,7 @@
 //! The one ordered chain that every flow passes.
 
 use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +11,22 @@ use futures_util::FutureExt;
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
-use super::addon::{Addon, Step, StepKind};
+use super::addon::{Addon, Order, Step, StepKind};
 use super::denial::{Denial, Verdict};
 use super::dns::{DnsAnswer, DnsQuery};
-use super::flow::{Flow, Outcome};
+use super::endpoint::Endpoint;
+use super::entry::{Entry, EntryMap};
+use super::flow::{Client, Flow, FlowStart, Kind, Outcome, Principal, Subject};
+use super::host::Host;
+use super::identify::{Identified, Identify};
 use super::judge::{Buffered, Judges};
 use super::message::{Request, Response};
 use super::names;
-use super::permit::{Addresses, Permit};
+use super::permit::{Addresses, Permit, ResolvePermit};
+use super::waits::Wait;
 
 /// The addons without which there is no protection at all.
 const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
-
-/// Proof that a flow passed its first phase: the resolver asks for it, so nothing is looked up
-/// before the verdict.
-#[derive(Debug)]
-pub struct ResolvePermit(());
 
 /// One way in which a chain is out of order.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -36,6 +37,9 @@ pub enum OrderError {
     /// Without it the chain protects nothing.
     #[error("{0} is missing: it cannot be switched off")]
     Missing(&'static str),
+    /// The principal of a flow has one source.
+    #[error("the chain needs exactly one link that finds the principal")]
+    NotOneIdentity,
     /// One stands on the wrong side of another.
     #[error("{first} must stand before {second}")]
     Before {
@@ -54,44 +58,104 @@ pub enum OrderError {
     },
 }
 
-/// The addons in their order, checked. Immutable: a reload builds another one, and a flow keeps
-/// the one it began with.
+/// One link of the chain.
+pub enum Link {
+    /// Finds the principal; exactly one link does.
+    Identity(Arc<dyn Identify>),
+    /// Any other addon.
+    Addon(Arc<dyn Addon>),
+}
+
+impl Link {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Identity(identity) => identity.name(),
+            Self::Addon(addon) => addon.name(),
+        }
+    }
+
+    fn order(&self) -> Order {
+        match self {
+            Self::Identity(identity) => identity.order(),
+            Self::Addon(addon) => addon.order(),
+        }
+    }
+}
+
+impl<A: Addon + 'static> From<Arc<A>> for Link {
+    fn from(addon: Arc<A>) -> Self {
+        Self::Addon(addon)
+    }
+}
+
+/// The links in their order, checked, with the allowlist that flows begin under. Immutable: a
+/// reload builds another one, and a flow keeps the one it began with.
 pub struct Chain {
-    addons: Vec<Arc<dyn Addon>>,
+    links: Vec<Link>,
+    allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
 }
 
 impl Chain {
     /// Checks the order and names every violation at once. `deadline` bounds a phase from the
     /// moment when an addon waits.
-    pub fn new(addons: Vec<Arc<dyn Addon>>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
-        let errors = check_order(&addons);
+    pub fn new(links: Vec<Link>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
+        let errors = check_order(&links);
         if errors.is_empty() {
-            Ok(Self { addons, deadline })
+            Ok(Self {
+                links,
+                allowlist: Arc::default(),
+                deadline,
+            })
         } else {
             Err(errors)
         }
     }
 
+    /// The entries that flows are labelled with.
+    #[must_use]
+    pub fn with_allowlist(mut self, allowlist: Arc<EntryMap<Arc<Entry>>>) -> Self {
+        self.allowlist = allowlist;
+        self
+    }
+
     /// The addons' names, in their order.
     pub fn names(&self) -> Vec<&'static str> {
-        self.addons.iter().map(|addon| addon.name()).collect()
+        self.links.iter().map(Link::name).collect()
+    }
+
+    /// A flow to an upstream, with the allowlist entry of its host.
+    pub fn to_upstream(&self, kind: Kind, client: Client, endpoint: Endpoint) -> FlowStart {
+        let entry = self.allowlist.find(&endpoint.host).cloned();
+        FlowStart::new(kind, client, Subject::Upstream(endpoint), entry)
+    }
+
+    /// A DNS question for a name, with the allowlist entry of the name.
+    pub fn for_name(&self, client: Client, name: Host) -> FlowStart {
+        let entry = self.allowlist.find(&name).cloned();
+        FlowStart::new(Kind::Dns, client, Subject::Name(name), entry)
     }
 
     /// A CONNECT, or a plain request's authority.
     pub async fn tunnel(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
-        let forward = self.addons.iter();
-        self.run(forward, flow, &mut (), |addon, flow, ()| addon.tunnel(flow))
-            .await?;
-        Ok(ResolvePermit(()))
+        let identify =
+            |identity: &dyn Identify, flow: &Flow, (): &mut ()| Some(identity.identify(flow, None));
+        let links = self.links.iter();
+        self.run(links, flow, &mut (), identify, |addon, flow, ()| {
+            addon.tunnel(flow)
+        })
+        .await?;
+        Ok(ResolvePermit::mint(flow))
     }
 
     /// What the appliance asks for on its own behalf, in the place of a tunnel and a request.
     pub async fn system(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
-        let forward = self.addons.iter();
-        self.run(forward, flow, &mut (), |addon, flow, ()| addon.system(flow))
-            .await?;
-        Ok(ResolvePermit(()))
+        let links = self.links.iter();
+        self.run(links, flow, &mut (), no_identity, |addon, flow, ()| {
+            addon.system(flow)
+        })
+        .await?;
+        Ok(ResolvePermit::mint(flow))
     }
 
     /// A request's head.
@@ -100,12 +164,15 @@ impl Chain {
         flow: &mut Flow,
         request: &mut Request,
     ) -> Result<ResolvePermit, Denial> {
-        let forward = self.addons.iter();
-        self.run(forward, flow, request, |addon, flow, request| {
+        let identify = |identity: &dyn Identify, flow: &Flow, request: &mut Request| {
+            Some(identity.identify(flow, Some(request)))
+        };
+        let links = self.links.iter();
+        self.run(links, flow, request, identify, |addon, flow, request| {
             addon.request(flow, request)
         })
         .await?;
-        Ok(ResolvePermit(()))
+        Ok(ResolvePermit::mint(flow))
     }
 
     /// A buffered body, judge by judge. Each judge has the deadline of a phase.
@@ -120,27 +187,34 @@ impl Chain {
     }
 
     /// What the name resolved to. The only place where a [`Permit`] is minted.
-    pub async fn dial(&self, flow: &mut Flow, mut addresses: Addresses) -> Result<Permit, Denial> {
-        let forward = self.addons.iter();
-        self.run(forward, flow, &mut addresses, |addon, flow, addresses| {
-            addon.dial(flow, addresses)
-        })
+    pub async fn dial(
+        &self,
+        flow: &mut Flow,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<Permit, Denial> {
+        let mut addresses = Addresses::new(addresses);
+        let links = self.links.iter();
+        self.run(
+            links,
+            flow,
+            &mut addresses,
+            no_identity,
+            |addon, flow, addresses| addon.dial(flow, addresses),
+        )
         .await?;
-        let principal = flow.principal.clone();
-        match principal {
-            Some(principal) if !addresses.0.is_empty() => {
-                Ok(Permit::mint(flow, addresses, principal))
-            }
-            _ => Err(Denial::internal()),
-        }
+        Permit::mint(flow, addresses).ok_or_else(Denial::internal)
     }
 
     /// A response's head, last addon first.
     pub async fn response(&self, flow: &mut Flow, response: &mut Response) -> Verdict {
-        let backward = self.addons.iter().rev();
-        self.run(backward, flow, response, |addon, flow, response| {
-            addon.response(flow, response)
-        })
+        let links = self.links.iter().rev();
+        self.run(
+            links,
+            flow,
+            response,
+            no_identity,
+            |addon, flow, response| addon.response(flow, response),
+        )
         .await
     }
 
@@ -150,62 +224,119 @@ impl Chain {
         flow: &mut Flow,
         query: &mut DnsQuery,
     ) -> Result<ResolvePermit, Denial> {
-        let forward = self.addons.iter();
-        self.run(forward, flow, query, |addon, flow, query| {
+        let identify = |identity: &dyn Identify, flow: &Flow, _: &mut DnsQuery| {
+            Some(identity.identify(flow, None))
+        };
+        let links = self.links.iter();
+        self.run(links, flow, query, identify, |addon, flow, query| {
             addon.dns_query(flow, query)
         })
         .await?;
-        Ok(ResolvePermit(()))
+        Ok(ResolvePermit::mint(flow))
     }
 
     /// A DNS answer, last addon first.
     pub async fn dns_answer(&self, flow: &mut Flow, answer: &mut DnsAnswer) -> Verdict {
-        let backward = self.addons.iter().rev();
-        self.run(backward, flow, answer, |addon, flow, answer| {
+        let links = self.links.iter().rev();
+        self.run(links, flow, answer, no_identity, |addon, flow, answer| {
             addon.dns_answer(flow, answer)
         })
         .await
     }
 
     /// Tells every addon that the flow ended. One that panics does not keep it from the others.
-    pub fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        for addon in &self.addons {
-            let _ = catch_unwind(AssertUnwindSafe(|| addon.finished(flow, outcome)));
+    pub(super) fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        for link in &self.links {
+            if let Link::Addon(addon) = link {
+                let _ = catch_unwind(AssertUnwindSafe(|| addon.finished(flow, outcome)));
+            }
         }
     }
 
     async fn run<'c, S>(
         &'c self,
-        addons: impl Iterator<Item = &'c Arc<dyn Addon>>,
+        links: impl Iterator<Item = &'c Link>,
         flow: &mut Flow,
         subject: &mut S,
+        identify: impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,
         hook: impl for<'a> Fn(&'a dyn Addon, &'a mut Flow, &'a mut S) -> Step<'a>,
     ) -> Verdict {
+        let id = flow.id();
         let mut deadline = None;
-        for addon in addons {
-            flow.enter(addon.name());
-            let called = call(&hook, &**addon, flow, subject);
-            let verdict = match called {
-                Ok(Step(StepKind::Ready(verdict))) => verdict,
-                Ok(Step(StepKind::Wait { future, limit })) => {
-                    let until = match limit {
-                        Some(limit) => Instant::now() + limit,
-                        None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
-                    };
-                    let waiting = timeout_at(until, AssertUnwindSafe(future).catch_unwind());
-                    // Few steps wait, and every request would carry the room for it.
-                    match Box::pin(waiting).await {
-                        Ok(Ok(verdict)) => verdict,
-                        Ok(Err(_panic)) => Err(Denial::internal().rule("panic")),
-                        Err(_elapsed) => Err(Denial::internal().rule("deadline")),
-                    }
+        let mut principal = flow.principal.clone();
+        for link in links {
+            flow.enter(link.name());
+            let verdict = match link {
+                Link::Identity(identity) => {
+                    let found = set_principal(&**identity, &identify, flow, subject);
+                    principal.clone_from(&flow.principal);
+                    found.unwrap_or_else(|_panic| Err(panicked()))
                 }
-                Err(_panic) => Err(Denial::internal().rule("panic")),
+                Link::Addon(addon) => {
+                    let called = call(&hook, &**addon, flow, subject);
+                    self.settle(called, principal.as_ref(), &mut deadline).await
+                }
             };
-            verdict.map_err(|denial| denial.by(addon.name()))?;
+            // The permit would name what another flow asks for.
+            if flow.id() != id {
+                return Err(Denial::internal().rule("exchanged flow").by(link.name()));
+            }
+            verdict.map_err(|denial| denial.by(link.name()))?;
         }
         Ok(())
     }
+
+    /// The verdict of a hook: at once, or when its future has it or its time is over.
+    async fn settle(
+        &self,
+        called: std::thread::Result<Step<'_>>,
+        principal: Option<&Principal>,
+        deadline: &mut Option<Instant>,
+    ) -> Verdict {
+        let (future, limit) = match called {
+            Ok(Step(StepKind::Ready(verdict))) => return verdict,
+            Ok(Step(StepKind::Wait { future, limit })) => (future, limit),
+            Err(_panic) => return Err(panicked()),
+        };
+        let _wait = Wait::begin(principal)?;
+        let until = match limit {
+            Some(limit) => Instant::now() + limit,
+            None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
+        };
+        let waiting = timeout_at(until, AssertUnwindSafe(future).catch_unwind());
+        // Few steps wait, and every request would carry the room for it.
+        match Box::pin(waiting).await {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(_panic)) => Err(panicked()),
+            Err(_elapsed) => Err(Denial::internal().rule("deadline")),
+        }
+    }
+}
+
+fn panicked() -> Denial {
+    Denial::internal().rule("panic")
+}
+
+/// In phases that begin no flow, the principal stays.
+fn no_identity<S>(_: &dyn Identify, _: &Flow, _: &mut S) -> Option<Identified> {
+    None
+}
+
+/// Asks the identity link and sets what it answers; catches its panic.
+fn set_principal<S>(
+    identity: &dyn Identify,
+    identify: &impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,
+    flow: &mut Flow,
+    subject: &mut S,
+) -> std::thread::Result<Verdict> {
+    let asked = catch_unwind(AssertUnwindSafe(|| identify(identity, flow, subject)))?;
+    let Some(Identified { principal, verdict }) = asked else {
+        return Ok(Ok(()));
+    };
+    if principal.is_some() {
+        flow.start.principal = principal;
+    }
+    Ok(verdict)
 }
 
 /// Calls a hook and catches its panic.
@@ -222,8 +353,8 @@ fn call<'a, S>(
     }))
 }
 
-fn check_order(addons: &[Arc<dyn Addon>]) -> Vec<OrderError> {
-    let names: Vec<_> = addons.iter().map(|addon| addon.name()).collect();
+fn check_order(links: &[Link]) -> Vec<OrderError> {
+    let names: Vec<_> = links.iter().map(Link::name).collect();
     let place = |name: &str| names.iter().position(|other| *other == name);
     let mut errors = Vec::new();
     let mut seen = HashSet::new();
@@ -232,15 +363,19 @@ fn check_order(addons: &[Arc<dyn Addon>]) -> Vec<OrderError> {
             errors.push(OrderError::Twice(name));
         }
     }
+    let is_identity = |link: &&Link| matches!(link, Link::Identity(_));
+    if links.iter().filter(is_identity).count() != 1 {
+        errors.push(OrderError::NotOneIdentity);
+    }
     for name in REQUIRED {
         if place(name).is_none() {
             errors.push(OrderError::Missing(name));
         }
     }
     let mut provided = Vec::new();
-    for (at, addon) in addons.iter().enumerate() {
-        let order = addon.order();
-        let name = addon.name();
+    for (at, link) in links.iter().enumerate() {
+        let order = link.order();
+        let name = link.name();
         for other in order.after {
             if place(other).is_some_and(|place| place > at) {
                 errors.push(OrderError::Before {

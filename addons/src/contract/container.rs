@@ -10,6 +10,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{EntryMap, HostPattern};
+use super::lease_id::LeaseId;
 use super::type_map::TypeMap;
 
 /// A container's name: 1 to 128 of `[A-Za-z0-9_.-]`.
@@ -133,8 +134,8 @@ impl Repo {
 pub struct Container {
     /// The container's name.
     pub id: ContainerId,
-    /// Told apart from every other lease, also of the same container.
-    pub lease: u64,
+    /// Differs from every other lease, also of the same container.
+    pub lease: LeaseId,
     /// How its flows are recognised.
     pub source: Source,
     /// The repositories it may use.
@@ -169,7 +170,7 @@ pub struct Registration {
     /// See [`Container::id`].
     pub id: ContainerId,
     /// See [`Container::lease`].
-    pub lease: u64,
+    pub lease: LeaseId,
     /// See [`Container::source`].
     pub source: Source,
     /// See [`Container::repos`].
@@ -316,7 +317,7 @@ mod tests {
         Container::new(Registration {
             source: Source::Listener(id.clone()),
             id,
-            lease: 1,
+            lease: LeaseId::generate(),
             repos: Vec::new(),
             auth_mode: AuthMode::User,
             created_at: now,

@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
+
 use super::container::{Container, Source};
 use super::denial::{Code, Denial};
+use super::endpoint::{Endpoint, Scheme};
 use super::entry::Entry;
 use super::host::Host;
 use super::slots::Slots;
@@ -26,8 +29,7 @@ pub struct FlowId(u64);
 impl FlowId {
     /// The next id. Ids begin at a different place in every process, so that logs of two runs
     /// do not share any. Each thread takes some at once.
-    #[must_use]
-    pub fn next() -> Self {
+    pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         static START: OnceLock<u64> = OnceLock::new();
         thread_local! {
@@ -80,25 +82,6 @@ impl Kind {
             Self::Http => "http",
             Self::Websocket => "websocket",
             Self::Dns => "dns",
-        }
-    }
-}
-
-/// How the upstream is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// In clear text.
-    Http,
-    /// Over TLS whose certificate was verified.
-    Https,
-}
-
-impl Scheme {
-    /// `http` or `https`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
         }
     }
 }
@@ -186,11 +169,39 @@ pub struct Note {
     pub text: String,
 }
 
-/// One flow on its way through the chain.
-pub struct Flow {
-    /// Tells it apart.
-    pub id: FlowId,
-    /// What it is.
+/// What a flow asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A connection to an upstream: a tunnel, a request, a WebSocket.
+    Upstream(Endpoint),
+    /// The addresses of a name: a DNS question.
+    Name(Host),
+}
+
+/// What is known when a flow begins, and fixed from then on. A flow hands it out for reading only:
+/// no addon can change who a flow is for or where it goes.
+///
+/// ```compile_fail,E0594
+/// use addons::contract::{Flow, Principal};
+///
+/// fn become_another(flow: &mut Flow, principal: Principal) {
+///     flow.principal = Some(principal);
+/// }
+/// ```
+///
+/// ```compile_fail,E0594
+/// use addons::contract::{Flow, Subject};
+///
+/// fn go_elsewhere(flow: &mut Flow, subject: Subject) {
+///     flow.subject = subject;
+/// }
+/// ```
+#[derive(Debug)]
+pub struct FlowStart {
+    /// Given once, and copied to no other flow: the chain tells by it that an addon has exchanged
+    /// the flow for another.
+    id: FlowId,
+    /// What kind of flow it is.
     pub kind: Kind,
     /// When it began, on the clock that never jumps.
     pub started: Instant,
@@ -201,44 +212,22 @@ pub struct Flow {
     /// The container's name as a CONNECT's own head claims it, read with
     /// [`crate::identity::claimed_id`]. A claim proves nothing; a wrong one denies.
     pub claimed_id: Option<Box<str>>,
-    /// On whose behalf it runs: set by identity, and by the engine only to what identity found
-    /// earlier on the same connection.
+    /// On whose behalf it runs. The engine knows it beforehand where identity found it earlier on
+    /// the same connection; identity's answer replaces it.
     pub principal: Option<Principal>,
-    /// Where it wants to go.
-    pub host: Host,
-    /// The port it asked for; 53 for a DNS question.
-    pub port: u16,
-    /// How the upstream will be spoken to.
-    pub scheme: Scheme,
+    /// What it asks for.
+    pub subject: Subject,
     /// The allowlist entry that the host falls under, for labels and limits. That there is one
     /// permits nothing: policy decides.
     pub entry: Option<Arc<Entry>>,
-    /// Facts for the audit.
-    pub record: Record,
-    /// What passed so far.
+    /// Bytes that passed so far.
     pub counters: Arc<Counters>,
-    /// What addons hand to each other.
-    pub slots: Slots,
-    dry_run: Option<DryRun>,
 }
 
-#[derive(Default)]
-struct DryRun {
-    addon: &'static str,
-    notes: Vec<Note>,
-}
-
-impl Flow {
-    /// Begins a flow. `entry` is what the allowlist of the configuration in force says of `host`.
+impl FlowStart {
+    /// A flow that begins now. `entry` is the allowlist entry of the subject's host.
     #[must_use]
-    pub fn new(
-        kind: Kind,
-        client: Client,
-        scheme: Scheme,
-        host: Host,
-        port: u16,
-        entry: Option<Arc<Entry>>,
-    ) -> Self {
+    pub fn new(kind: Kind, client: Client, subject: Subject, entry: Option<Arc<Entry>>) -> Self {
         Self {
             id: FlowId::next(),
             kind,
@@ -247,23 +236,69 @@ impl Flow {
             client,
             claimed_id: None,
             principal: None,
-            host,
-            port,
-            scheme,
+            subject,
             entry,
-            record: Record::default(),
             counters: Arc::default(),
+        }
+    }
+
+    /// Begins the flow outside a chain, to test single addons. The engine begins a
+    /// [`LiveFlow`](super::LiveFlow), which tells the chain of its end.
+    #[must_use]
+    pub fn begin(self) -> Flow {
+        Flow {
+            start: self,
+            record: Record::default(),
             slots: Slots::default(),
             dry_run: None,
         }
     }
 
+    /// Begins a dry run: notes are kept, effects are left out, and no observer is told of its end.
+    #[must_use]
+    pub fn begin_dry(self) -> Flow {
+        Flow {
+            dry_run: Some(Box::default()),
+            ..self.begin()
+        }
+    }
+
+    /// Tells the flow apart from all others.
+    pub fn id(&self) -> FlowId {
+        self.id
+    }
+
+    /// The host that it asks for.
+    pub fn host(&self) -> &Host {
+        match &self.subject {
+            Subject::Upstream(endpoint) => &endpoint.host,
+            Subject::Name(name) => name,
+        }
+    }
+
+    /// The port that it asks for; 53 for a DNS question.
+    pub fn port(&self) -> u16 {
+        self.endpoint().map_or(53, |endpoint| endpoint.port)
+    }
+
+    /// How the upstream is spoken to; in clear text for a DNS question.
+    pub fn scheme(&self) -> Scheme {
+        self.endpoint()
+            .map_or(Scheme::Http, |endpoint| endpoint.scheme)
+    }
+
+    /// The upstream that it asks for, unless it is a DNS question.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        match &self.subject {
+            Subject::Upstream(endpoint) => Some(endpoint),
+            Subject::Name(_) => None,
+        }
+    }
+
     /// The container, or a denial: without an identity nothing goes on.
     pub fn container(&self) -> Result<&Arc<Container>, Denial> {
-        match &self.principal {
-            Some(Principal::Container(container)) => Ok(container),
-            _ => Err(Denial::new(Code::UnknownSource, "Unknown source IP")),
-        }
+        self.known_container()
+            .ok_or_else(|| Denial::new(Code::UnknownSource, "Unknown source IP"))
     }
 
     /// The container, if there is one.
@@ -279,28 +314,86 @@ impl Flow {
     pub fn upstream(&self) -> &str {
         self.entry.as_ref().map_or("none", |entry| &entry.label)
     }
+}
+
+/// One flow on its way through the chain. What is fixed is read through it (see [`FlowStart`]);
+/// what addons may add are facts for the audit and slots.
+pub struct Flow {
+    pub(super) start: FlowStart,
+    pub(super) record: Record,
+    slots: Slots,
+    dry_run: Option<Box<Mutex<DryRun>>>,
+}
+
+#[derive(Default)]
+struct DryRun {
+    addon: &'static str,
+    notes: Vec<Note>,
+}
+
+impl Deref for Flow {
+    type Target = FlowStart;
+
+    fn deref(&self) -> &FlowStart {
+        &self.start
+    }
+}
+
+impl Flow {
+    /// Facts for the audit.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Names the rule or entry that permitted the flow, for the audit.
+    pub fn set_rule(&mut self, rule: impl Into<Arc<str>>) {
+        self.record.rule = Some(rule.into());
+    }
+
+    /// Adds the name of a credential that was injected, for the audit.
+    pub fn add_credential(&mut self, name: &Arc<str>) {
+        self.record.credential = Some(match &self.record.credential {
+            Some(others) => format!("{others},{name}").into(),
+            None => Arc::clone(name),
+        });
+    }
+
+    /// Leaves a value for other addons; a second one of the same type replaces the first.
+    pub fn put_slot<T: Any + Send + Sync>(&mut self, value: T) {
+        self.slots.put(value);
+    }
+
+    /// The value of a slot, if an addon left one.
+    pub fn find_slot<T: Any>(&self) -> Option<&T> {
+        self.slots.find()
+    }
+
+    /// Takes the value out of a slot.
+    pub fn take_slot<T: Any>(&mut self) -> Option<T> {
+        self.slots.take()
+    }
 
     /// A value that an addon declared to provide.
     pub fn slot<T: Any>(&self) -> Result<&T, Denial> {
         self.slots.get()
     }
 
-    /// Makes this a dry run: notes are kept, and addons that count must not.
-    #[must_use]
-    pub fn dry_run(mut self) -> Self {
-        self.dry_run = Some(DryRun::default());
-        self
+    /// Does what a real flow does to counters, budgets, files or hosts. A dry run leaves it out and
+    /// gets `None`.
+    pub fn effect<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        self.dry_run.is_none().then(act)
     }
 
-    /// Whether nothing will really be sent, so that nothing must be counted.
-    pub fn is_dry_run(&self) -> bool {
-        self.dry_run.is_some()
+    /// Takes from a budget, of which a dry run has no end.
+    pub fn charge<E>(&self, take: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        self.effect(take).unwrap_or(Ok(()))
     }
 
-    /// Gives a reason; the text is made only when somebody asked. An addon that gives the same
-    /// reason in two phases is quoted once.
-    pub fn note(&mut self, text: impl FnOnce() -> String) {
-        if let Some(dry_run) = &mut self.dry_run {
+    /// Gives a reason; the text is made only in a dry run. An addon that gives the same reason in
+    /// two phases is quoted once.
+    pub fn note(&self, text: impl FnOnce() -> String) {
+        if let Some(dry_run) = &self.dry_run {
+            let mut dry_run = dry_run.lock();
             let (addon, text) = (dry_run.addon, text());
             let given = |note: &Note| note.addon == addon && note.text == text;
             if !dry_run.notes.iter().any(given) {
@@ -310,27 +403,46 @@ impl Flow {
     }
 
     /// The reasons given so far.
-    pub fn notes(&self) -> &[Note] {
-        self.dry_run.as_ref().map_or(&[], |dry_run| &dry_run.notes)
+    pub fn notes(&self) -> Vec<Note> {
+        let dry_run = self.dry_run.as_ref();
+        dry_run.map_or_else(Vec::new, |dry_run| dry_run.lock().notes.clone())
     }
 
-    pub(super) fn enter(&mut self, addon: &'static str) {
-        if let Some(dry_run) = &mut self.dry_run {
-            dry_run.addon = addon;
+    pub(super) fn enter(&self, addon: &'static str) {
+        if let Some(dry_run) = &self.dry_run {
+            dry_run.lock().addon = addon;
         }
+    }
+}
+
+/// What tests of single addons change.
+#[cfg(test)]
+#[allow(clippy::panic)]
+impl Flow {
+    pub(crate) fn start_mut(&mut self) -> &mut FlowStart {
+        &mut self.start
+    }
+
+    pub(crate) fn endpoint_mut(&mut self) -> &mut Endpoint {
+        match &mut self.start.subject {
+            Subject::Upstream(endpoint) => endpoint,
+            Subject::Name(name) => panic!("a question for {name} has no endpoint"),
+        }
+    }
+
+    pub(crate) fn record_mut(&mut self) -> &mut Record {
+        &mut self.record
+    }
+
+    pub(crate) fn dry_run(self) -> Self {
+        self.start.begin_dry()
     }
 }
 
 impl fmt::Debug for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Flow({} {} {}:{})",
-            self.id,
-            self.kind.as_str(),
-            self.host,
-            self.port
-        )
+        let (kind, host, port) = (self.kind.as_str(), self.host(), self.port());
+        write!(f, "Flow({} {kind} {host}:{port})", self.id)
     }
 }
 

@@ -10,11 +10,15 @@ mod chain;
 mod container;
 mod denial;
 mod dns;
+mod endpoint;
 mod entry;
 mod facts;
 mod flow;
 mod host;
+mod identify;
 mod judge;
+mod lease_id;
+mod live;
 mod message;
 pub mod names;
 mod path;
@@ -23,27 +27,32 @@ mod ports;
 pub mod settings;
 mod slots;
 mod type_map;
+mod waits;
 
 pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
-pub use chain::{Chain, OrderError, ResolvePermit};
+pub use chain::{Chain, Link, OrderError};
 pub use container::{AuthMode, Container, ContainerId, Level, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
+pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use facts::{Anonymous, ApiCall, Lookup};
 pub use flow::{
-    Client, Counters, Flow, FlowId, Kind, LeaseHandle, Note, Outcome, Principal, Record, Scheme,
-    System,
+    Client, Counters, Flow, FlowId, FlowStart, Kind, LeaseHandle, Note, Outcome, Principal, Record,
+    Subject, System,
 };
 pub use host::{Authority, AuthorityError, Host, fold_address};
+pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
+pub use lease_id::LeaseId;
+pub use live::LiveFlow;
 pub use message::{Request, Response};
 pub use path::{Ambiguity, Path};
-pub use permit::{Addresses, Permit};
+pub use permit::{Addresses, Permit, ResolvePermit};
 pub use ports::{
     Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Replacement,
     SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
-pub use slots::{Slot, Slots};
+pub use slots::Slot;
 pub use type_map::TypeMap;

@@ -1,13 +1,79 @@
-//! Permission to connect, as a value.
+//! Permission to resolve and to connect, as values with a subject.
 
 use std::net::SocketAddr;
 
 use super::flow::{Flow, Principal};
 use super::host::Host;
 
-/// What a name resolved to, before it is judged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Addresses(pub Vec<SocketAddr>);
+/// Permission to resolve one host, for one port. Only a phase of the chain that passed mints one,
+/// and the resolver resolves what the permit names: nothing is looked up before the verdict, and
+/// nothing else than what was judged.
+///
+/// ```compile_fail,E0451
+/// use addons::contract::{Host, ResolvePermit};
+///
+/// fn forge(host: Host) -> ResolvePermit {
+///     ResolvePermit { host, port: 443 }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct ResolvePermit {
+    host: Host,
+    port: u16,
+}
+
+impl ResolvePermit {
+    pub(super) fn mint(flow: &Flow) -> Self {
+        Self {
+            host: flow.host().clone(),
+            port: flow.port(),
+        }
+    }
+
+    /// The host that may be resolved.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The port that its addresses are for.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// What a name resolved to, while it is judged. An addon can only remove addresses.
+///
+/// ```compile_fail,E0423
+/// use addons::contract::Addresses;
+/// use std::net::SocketAddr;
+///
+/// fn add(addresses: &mut Addresses, another: SocketAddr) {
+///     *addresses = Addresses(vec![another]);
+/// }
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+pub struct Addresses(Vec<SocketAddr>);
+
+impl Addresses {
+    pub(super) fn new(addresses: Vec<SocketAddr>) -> Self {
+        Self(addresses)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(addresses: Vec<SocketAddr>) -> Self {
+        Self(addresses)
+    }
+
+    /// The addresses that are left, in the order to try them.
+    pub fn as_slice(&self) -> &[SocketAddr] {
+        &self.0
+    }
+
+    /// Removes the addresses for which `keep` is false.
+    pub fn retain(&mut self, keep: impl FnMut(&SocketAddr) -> bool) {
+        self.0.retain(keep);
+    }
+}
 
 /// Permission to connect to exactly these addresses, for one principal.
 ///
@@ -29,13 +95,15 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Minted by the chain alone, after every addon has seen the addresses.
-    pub(super) fn mint(flow: &Flow, addresses: Addresses, principal: Principal) -> Self {
-        Self {
-            host: flow.host.clone(),
+    /// Minted by the chain alone, after every addon has seen the addresses. `None` where none is
+    /// left, and for a flow of nobody.
+    pub(super) fn mint(flow: &Flow, addresses: Addresses) -> Option<Self> {
+        let principal = flow.principal.clone()?;
+        (!addresses.0.is_empty()).then(|| Self {
+            host: flow.host().clone(),
             addresses: addresses.0,
             principal,
-        }
+        })
     }
 
     /// The host that the addresses belong to.

@@ -34,13 +34,13 @@ impl Endpoints {
     pub(super) fn answer(&self, flow: &mut Flow, request: &Request) -> Option<Denial> {
         let container = flow.known_container()?;
         let (credential, answer) = self.0.iter().find(|(credential, answer)| {
-            answer.host.0 == flow.host
-                && answer.host.1 == flow.port
+            answer.host.0 == *flow.host()
+                && answer.host.1 == flow.port()
                 && answer.path == request.path.sent()
                 && answer.methods.contains(&request.method)
                 && credential.is_for_container(container)
         })?;
-        if flow.scheme != Scheme::Https {
+        if flow.scheme() != Scheme::Https {
             return None;
         }
         let CredentialKind::Token {

@@ -57,9 +57,11 @@ impl HostCredentials {
         };
         let chosen = self.chosen(flow, request, container);
         let current = |credential: &Credential| match &credential.kind {
-            CredentialKind::Token { source, .. } if !flow.is_dry_run() => {
-                source.current(container).map(Some)
-            }
+            CredentialKind::Token { source, .. } => match flow.effect(|| source.current(container))
+            {
+                Some(token) => token.map(Some),
+                None => Some(None),
+            },
             _ => Some(None),
         };
         let ready: Option<Tokens> = chosen.iter().map(|c| current(c)).collect();
@@ -77,11 +79,11 @@ impl HostCredentials {
 
     /// Of those that are for the request, the first that sets a field counts.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
-        let anonymous = flow.slots.find::<Anonymous>().is_some();
+        let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
             !anonymous
-                && flow.scheme == Scheme::Https
-                && credential.is_for(&flow.host, flow.port, container, &request.path)
+                && flow.scheme() == Scheme::Https
+                && credential.is_for(flow.host(), flow.port(), container, &request.path)
         };
         let mut authorized = false;
         let mut chosen = Chosen::new();
@@ -130,7 +132,7 @@ impl HostCredentials {
                 _ => add(flow, request, ready.fields()?),
             };
             if added {
-                record(flow, &ready.name);
+                flow.add_credential(&ready.name);
             }
         }
         if !guarded.scrubbers.is_empty() {
@@ -139,7 +141,7 @@ impl HostCredentials {
                 folds_to(name, "sec-websocket-extensions")
             });
         }
-        flow.slots.put(guarded);
+        flow.put_slot(guarded);
         Ok(())
     }
 
@@ -197,9 +199,7 @@ fn add<'f>(
         let Entry::Vacant(place) = request.headers.entry(name) else {
             continue;
         };
-        if !flow.is_dry_run() {
-            place.insert(value.clone());
-        }
+        flow.effect(|| place.insert(value.clone()));
         added = true;
     }
     added
@@ -267,13 +267,6 @@ fn names_repo(path: &Path, repo: &str) -> bool {
     };
     let rest = rest.strip_prefix(".git").unwrap_or(rest);
     named.eq_ignore_ascii_case(repo) && (rest.is_empty() || rest.starts_with('/'))
-}
-
-fn record(flow: &mut Flow, name: &Arc<str>) {
-    flow.record.credential = Some(match &flow.record.credential {
-        None => Arc::clone(name),
-        Some(before) => format!("{before},{name}").into(),
-    });
 }
 
 /// The client learns which entry it was; why is for `explain` and the operator.

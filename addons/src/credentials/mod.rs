@@ -129,14 +129,14 @@ impl Addon for Credentials {
         if let Some(answer) = self.endpoints.answer(flow, request) {
             return Err(answer).into();
         }
-        match self.hosts.get(&flow.host) {
+        match self.hosts.get(flow.host()) {
             Some(host) => host.guard(flow, request),
             None => placeholder::refuse(flow, request).into(),
         }
     }
 
     fn response<'a>(&'a self, flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        match flow.slots.find::<Guarded>() {
+        match flow.find_slot::<Guarded>() {
             Some(guarded) => guarded.guard_response(flow, response).into(),
             None => Step::PASS,
         }

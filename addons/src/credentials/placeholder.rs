@@ -39,15 +39,15 @@ pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
     }
     let sentence = format!(
         "Credential misuse: a placeholder was sent to {}:{} over {}, where no credential is for this container",
-        flow.host,
-        flow.port,
-        flow.scheme.as_str()
+        flow.host(),
+        flow.port(),
+        flow.scheme().as_str()
     );
     Err(Denial::new(Code::CredentialMisuse, sentence)
         .rule("placeholder")
         .hint(format!(
             "add {} to the hosts of an entry in credentials.yaml",
-            flow.host
+            flow.host()
         )))
 }
 

@@ -86,7 +86,7 @@ impl Git {
         let named = paths::repository(&path).ok_or_else(|| unnamed(&path))?;
         let wanted = paths::call(request, named.rest);
         if let Ok(call) = &wanted {
-            flow.slots.put(call.operation());
+            flow.put_slot(call.operation());
         }
         let container = Arc::clone(flow.container()?);
         if !container.repos.iter().any(|own| own.is(&named.repo)) {
@@ -115,7 +115,7 @@ impl Git {
         call: Call,
     ) -> Verdict {
         flow.note(|| format!("{} is read without a credential", named.repo));
-        flow.slots.put(Anonymous);
+        flow.put_slot(Anonymous);
         remove_credentials(&mut request.headers);
         match call {
             Call::LfsBatch => lfs::call(flow, request, self.batch(Limit::default(), true)),
@@ -170,7 +170,7 @@ impl Git {
                 named.repo
             )
         });
-        flow.slots.put(Pushing(named.repo));
+        flow.put_slot(Pushing(named.repo));
         request.judge_body(MAX_COMMANDS, JudgePush::new(rules, announced));
         Ok(())
     }
@@ -237,8 +237,8 @@ impl Addon for Git {
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         // Large files may lie on any host.
         lfs::redeem(flow, request);
-        let is_api = flow.slots.find::<ApiCall>().is_some();
-        if is_api || !self.settings.hosts.contains(&flow.host) {
+        let is_api = flow.find_slot::<ApiCall>().is_some();
+        if is_api || !self.settings.hosts.contains(flow.host()) {
             return Step::PASS;
         }
         let about_large_files = request.path.normal().contains("/info/lfs/");
@@ -254,12 +254,10 @@ impl Addon for Git {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if let Some(operation) = flow.slots.find::<Operation>()
-            && !flow.is_dry_run()
-        {
-            self.metrics.count(*operation, outcome);
+        if let Some(operation) = flow.find_slot::<Operation>() {
+            flow.effect(|| self.metrics.count(*operation, outcome));
         }
-        let (Some(Pushing(repo)), None) = (flow.slots.find(), &outcome.denial) else {
+        let (Some(Pushing(repo)), None) = (flow.find_slot(), &outcome.denial) else {
             return;
         };
         let bytes = flow.counters.bytes_in.load(Ordering::Relaxed);

@@ -108,8 +108,8 @@ impl Github {
         clean(request);
         let requester = Requester {
             container: Arc::clone(&container),
-            host: flow.host.clone(),
-            port: flow.port,
+            host: flow.host().clone(),
+            port: flow.port(),
             prefix,
         };
         match target::read(&path) {
@@ -140,16 +140,16 @@ impl Github {
         id: u64,
         rest: Vec<String>,
     ) -> Verdict {
-        if flow.is_dry_run() {
+        let container = Arc::clone(&requester.container);
+        let Some(asked) = flow.effect(|| self.forge.repo_of_id(requester, id)) else {
             flow.note(|| format!("the forge would be asked which repository has the number {id}"));
             return Ok(());
-        }
-        let container = Arc::clone(&requester.container);
+        };
         // The same words whether there is none or it is another's, and no name: what our
         // credential may see is not for the container to learn.
         let not_theirs =
             || Denials::no_repo(format!("the repository with the number {id} is not listed"));
-        let repo = self.forge.repo_of_id(requester, id).await?;
+        let repo = asked.await?;
         let repo = repo.ok_or_else(not_theirs)?.to_ascii_lowercase();
         let (owner, name) = repo.split_once('/').ok_or_else(not_theirs)?;
         let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
@@ -195,7 +195,7 @@ impl Github {
         match (service, below_api(&path)) {
             (Service::Web, None) => Ok(Step::PASS),
             (Service::Web, Some(below)) => {
-                flow.slots.put(ApiCall);
+                flow.put_slot(ApiCall);
                 self.judge_api(flow, request, below, "/api")
             }
             (Service::Api, below) => {
@@ -236,7 +236,7 @@ fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
         Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
         Access::Public => {
             flow.note(|| "a public repository is read without a credential".to_owned());
-            flow.slots.put(Anonymous);
+            flow.put_slot(Anonymous);
             remove_fields(&mut request.headers, |name| {
                 ["authorization", "cookie"]
                     .iter()
@@ -344,13 +344,13 @@ impl Addon for Github {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        let Some(service) = self.services.get(&flow.host) else {
+        let Some(service) = self.services.get(flow.host()) else {
             return Step::PASS;
         };
-        if flow.slots.find::<Lookup>().is_some() {
+        if flow.find_slot::<Lookup>().is_some() {
             // Its answer goes to this addon alone. On a host of pages and git it says, as of any
             // call, that it is no git.
-            flow.slots.put(ApiCall);
+            flow.put_slot(ApiCall);
             return Step::PASS;
         }
         match self.judge_request(*service, flow, request) {

@@ -124,9 +124,6 @@ impl Addon for Audit {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_dry_run() {
-            return;
-        }
         let line = AuditLine::of(flow, outcome);
         let written = line.encode();
         let ended = flow.started.checked_add(outcome.duration);
@@ -216,7 +213,7 @@ mod tests {
 
     fn finish(audit: &Audit, container: &Arc<Container>, path: &str) {
         let mut flow = flow_of(container, Kind::Http, "api.example.com");
-        flow.record.path = Some(path.into());
+        flow.record_mut().path = Some(path.into());
         audit.finished(&flow, &ok());
     }
 
@@ -224,14 +221,14 @@ mod tests {
     fn a_line_has_the_keys_of_the_log_in_their_order() {
         let (audit, log, _) = audit(10);
         let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
-        flow.record.method = Some("GET".into());
-        flow.record.path = Some("/v1?key=secret".into());
-        flow.record.rule = Some("api.example.com".into());
-        flow.record.upstream = Some("93.184.216.34:443".parse().unwrap());
-        flow.record.credential = Some("anthropic".into());
-        flow.at = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+        flow.record_mut().method = Some("GET".into());
+        flow.record_mut().path = Some("/v1?key=secret".into());
+        flow.record_mut().rule = Some("api.example.com".into());
+        flow.record_mut().upstream = Some("93.184.216.34:443".parse().unwrap());
+        flow.record_mut().credential = Some("anthropic".into());
+        flow.start_mut().at = std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         audit.finished(&flow, &ok());
-        let id = flow.id;
+        let id = flow.id();
         assert_eq!(
             log.text(),
             [format!(
@@ -244,7 +241,7 @@ mod tests {
     fn a_denial_names_its_code_addon_and_rule_and_leaves_out_what_is_not_there() {
         let (audit, log, _) = audit(10);
         let mut flow = flow(Kind::Dns, "evil.example.com");
-        flow.client = crate::contract::Client::default();
+        flow.start_mut().client = crate::contract::Client::default();
         let denial = Denial::new(Code::DomainNotAllowed, "Domain not allowed: secret")
             .rule("allowlist")
             .by("policy");
@@ -309,13 +306,13 @@ mod tests {
     fn lines_that_differ_in_anything_that_they_say_are_not_folded() {
         let changes: [fn(&mut Flow); 8] = [
             |_| {},
-            |flow| flow.record.method = Some("PUT".into()),
-            |flow| flow.record.path = Some("/b".into()),
-            |flow| flow.record.rule = Some("another".into()),
-            |flow| flow.record.credential = Some("another".into()),
-            |flow| flow.record.upstream = Some(([10, 0, 0, 1], 443).into()),
-            |flow| flow.port += 1,
-            |flow| flow.kind = Kind::Websocket,
+            |flow| flow.record_mut().method = Some("PUT".into()),
+            |flow| flow.record_mut().path = Some("/b".into()),
+            |flow| flow.record_mut().rule = Some("another".into()),
+            |flow| flow.record_mut().credential = Some("another".into()),
+            |flow| flow.record_mut().upstream = Some(([10, 0, 0, 1], 443).into()),
+            |flow| flow.endpoint_mut().port += 1,
+            |flow| flow.start_mut().kind = Kind::Websocket,
         ];
         let (audit, log, _) = audit(1);
         let web = container("web");
@@ -348,7 +345,7 @@ mod tests {
         let (audit, log, _) = audit(1);
         for last in 1..=9 {
             let mut flow = flow(Kind::Tunnel, "api.example.com");
-            flow.client.peer = Some(([10, 0, 0, last], 40000).into());
+            flow.start_mut().client.peer = Some(([10, 0, 0, last], 40000).into());
             audit.finished(&flow, &ok());
         }
         assert_eq!(log.take().len(), 1);

@@ -280,8 +280,8 @@ mod tests {
     /// Ends a flow to a path that needs escaping, so that its line is as long as it can be.
     fn end(audit: &Audit, container: &Arc<Container>, number: usize, at: Instant) {
         let mut flow = flow_of(container, Kind::Http, "api.example.com");
-        flow.started = at;
-        flow.record.path = Some(format!("/{number}{}", "\"".repeat(1024)).into());
+        flow.start_mut().started = at;
+        flow.record_mut().path = Some(format!("/{number}{}", "\"".repeat(1024)).into());
         let code = Code::ALL[number % Code::ALL.len()];
         let outcome = Outcome {
             status: 200,
@@ -349,7 +349,7 @@ mod tests {
         kinds.extend([None, None]);
         let bytes = kinds.iter().map(|code| {
             let mut flow = flow_of(&container(&id), Kind::Websocket, "api.example.com");
-            flow.record.path = Some(text.as_str().into());
+            flow.record_mut().path = Some(text.as_str().into());
             let outcome = Outcome {
                 status: 200,
                 denial: None,

@@ -86,10 +86,10 @@ impl<'a> AuditLine<'a> {
         let denied_by = denial.map(|denial| denial.addon());
         let denied_rule = denial.and_then(|denial| denial.rule_name());
         let peer = flow.client.peer.map(|peer| peer.ip().to_canonical());
-        let (method, path) = (&flow.record.method, &flow.record.path);
+        let (method, path) = (&flow.record().method, &flow.record().path);
         Self {
             ts: flow.at,
-            flow: flow.id,
+            flow: flow.id(),
             kind: flow.kind,
             container_id: flow
                 .known_container()
@@ -98,8 +98,8 @@ impl<'a> AuditLine<'a> {
             method: method
                 .as_deref()
                 .map(|method| Excerpt::of(method, MAX_METHOD)),
-            host: Some(&flow.host),
-            port: flow.port,
+            host: Some(flow.host()),
+            port: flow.port(),
             path: path
                 .as_deref()
                 .map(|path| Excerpt::of(without_query(path), MAX_PATH)),
@@ -107,14 +107,14 @@ impl<'a> AuditLine<'a> {
             outcome: outcome.label(),
             code: denial.map(|denial| denial.code().as_str()),
             addon: denied_by.filter(|name| !name.is_empty()),
-            rule: denied_rule.or(flow.record.rule.as_deref()),
+            rule: denied_rule.or(flow.record().rule.as_deref()),
             cost: Cost {
                 bytes_in: flow.counters.bytes_in.load(Ordering::Relaxed),
                 bytes_out: flow.counters.bytes_out.load(Ordering::Relaxed),
                 duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
             },
-            upstream_addr: flow.record.upstream,
-            credential: flow.record.credential.as_deref(),
+            upstream_addr: flow.record().upstream,
+            credential: flow.record().credential.as_deref(),
         }
     }
 

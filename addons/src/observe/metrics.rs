@@ -94,7 +94,7 @@ impl Metrics {
             Some(entry) => entry.state.get_or_init(EntryCounters::default),
             None => &self.no_entry,
         };
-        let method = known(&METHODS, flow.record.method.as_deref());
+        let method = known(&METHODS, flow.record().method.as_deref());
         let (upstream, label) = (flow.upstream(), outcome.label());
         usual.requests.count(&(outcome.status, label, method), || {
             let status = StatusCode::from_u16(outcome.status).ok();
@@ -107,7 +107,7 @@ impl Metrics {
             let durations = usual.durations.get_or_init(durations);
             durations.observe(outcome.duration);
         }
-        if let Some(credential) = &flow.record.credential {
+        if let Some(credential) = &flow.record().credential {
             let injected = || self.injected.with_label_values(&[credential]);
             usual.injected.count(credential, injected);
         }
@@ -127,11 +127,8 @@ impl Addon for Metrics {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        if flow.is_dry_run() {
-            return;
-        }
         if flow.kind == Kind::Dns {
-            let record_type = known(&RECORD_TYPES, flow.record.method.as_deref());
+            let record_type = known(&RECORD_TYPES, flow.record().method.as_deref());
             increment(&self.dns_queries, &[record_type, outcome.label()]);
         } else {
             self.count_request(flow, outcome);
@@ -241,7 +238,7 @@ mod tests {
 
     fn finish(metrics: &Metrics, kind: Kind, method: &str, outcome: &Outcome) {
         let mut flow = flow(kind, "api.example.com");
-        flow.record.method = Some(method.to_owned().into());
+        flow.record_mut().method = Some(method.to_owned().into());
         metrics.finished(&flow, outcome);
     }
 
@@ -257,7 +254,7 @@ mod tests {
         );
         finish(&metrics, Kind::Dns, "AAAA", &outcome(0, None));
         let mut injecting = flow(Kind::Http, "api.example.com");
-        injecting.record.credential = Some("anthropic".into());
+        injecting.record_mut().credential = Some("anthropic".into());
         metrics.finished(&injecting, &outcome(200, None));
         let text = text(&registry);
         each_row(
@@ -294,9 +291,9 @@ mod tests {
             let entry = entry("api.example.com");
             for _ in 0..3 {
                 let mut injecting = flow(Kind::Http, "api.example.com");
-                injecting.record.method = Some("GET".into());
-                injecting.record.credential = Some("anthropic".into());
-                injecting.entry = Some(Arc::clone(&entry));
+                injecting.record_mut().method = Some("GET".into());
+                injecting.record_mut().credential = Some("anthropic".into());
+                injecting.start_mut().entry = Some(Arc::clone(&entry));
                 metrics.finished(&injecting, &outcome(200, None));
             }
         }
@@ -326,8 +323,8 @@ mod tests {
         let statuses = || (200..600).filter(has_name);
         for status in statuses().chain(statuses()) {
             let mut flow = flow(Kind::Http, "api.example.com");
-            flow.entry = Some(Arc::clone(&entry));
-            flow.record.credential = Some(format!("key-{status}").into());
+            flow.start_mut().entry = Some(Arc::clone(&entry));
+            flow.record_mut().credential = Some(format!("key-{status}").into());
             metrics.finished(&flow, &outcome(status, None));
         }
         let text = text(&registry);
@@ -353,7 +350,7 @@ mod tests {
             );
             finish(&metrics, Kind::Dns, &format!("TYPE{n}"), &outcome(0, None));
             let mut stray = flow(Kind::Http, &format!("{n}.example.com"));
-            stray.entry = None;
+            stray.start_mut().entry = None;
             metrics.finished(&stray, &outcome(403, None));
         }
         let text = text(&registry);

@@ -11,17 +11,17 @@ use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
 pub(super) fn permit(flow: &mut Flow, guard: &Guard) -> Verdict {
     let entry = listed(flow).map_err(|denial| match guards(guard, flow) {
         true => denial,
-        false => denial.hint(entry_for(&flow.host)),
+        false => denial.hint(entry_for(flow.host())),
     })?;
-    flow.record.rule = Some(Arc::clone(&entry.label));
+    flow.set_rule(Arc::clone(&entry.label));
     let (entry, container) = (listed(flow)?, flow.container()?);
-    if !container.allows(&flow.host) {
+    if !container.allows(flow.host()) {
         let id = &container.id;
-        return Err(not_allowed(&flow.host)
+        return Err(not_allowed(flow.host())
             .rule(format!("allowed_domains of container {id}"))
             .hint(format!(
                 "register container {id} with \"{}\" in its allowed_domains",
-                flow.host
+                flow.host()
             )));
     }
     let level = container.level();
@@ -29,35 +29,33 @@ pub(super) fn permit(flow: &mut Flow, guard: &Guard) -> Verdict {
         let (has, most) = (level.as_str(), entry.max_level.as_str());
         let sentence = format!(
             "Security level exceeded: {} allows at most {most}, the container is at {has}",
-            flow.host
+            flow.host()
         );
         return Err(Denial::new(Code::LevelExceeded, sentence)
             .rule(entry.label.as_ref())
             .hint(format!("set max_level: {has} at {}", entry.origin)));
     }
-    if flow.is_dry_run() {
-        let why = format!("allowed by {} at {}", entry.label, entry.origin);
-        flow.note(|| why);
-    }
+    flow.note(|| format!("allowed by {} at {}", entry.label, entry.origin));
     Ok(())
 }
 
 fn listed(flow: &Flow) -> Result<&Entry, Denial> {
     let entry = flow.entry.as_deref();
-    entry.ok_or_else(|| not_listed(&flow.host))
+    entry.ok_or_else(|| not_listed(flow.host()))
 }
 
 pub(super) fn permit_port(flow: &Flow) -> Verdict {
     let entry = listed(flow)?;
-    if entry.ports.contains(&flow.port) {
+    if entry.ports.contains(&flow.port()) {
         return Ok(());
     }
-    let sentence = format!("Port not allowed: {}:{}", flow.host, flow.port);
+    let sentence = format!("Port not allowed: {}:{}", flow.host(), flow.port());
     Err(Denial::new(Code::PortNotAllowed, sentence)
         .rule(entry.label.as_ref())
         .hint(format!(
             "add {} to the ports at {}",
-            flow.port, entry.origin
+            flow.port(),
+            entry.origin
         )))
 }
 
@@ -77,7 +75,7 @@ pub(super) fn permit_websocket(flow: &Flow) -> Verdict {
     if entry.websocket {
         return Ok(());
     }
-    let sentence = format!("WebSocket not allowed: {}", flow.host);
+    let sentence = format!("WebSocket not allowed: {}", flow.host());
     Err(Denial::new(Code::WebsocketNotAllowed, sentence)
         .rule(entry.label.as_ref())
         .hint(format!("set websocket: true at {}", entry.origin)))
@@ -96,9 +94,9 @@ fn not_listed(host: &Host) -> Denial {
 
 /// Whether the guard denies the host whatever the allowlist says, so that no entry is advised.
 fn guards(guard: &Guard, flow: &Flow) -> bool {
-    match &flow.host {
+    match flow.host() {
         Host::Name(_) => false,
-        Host::Address(ip) => !guard.may_dial(SocketAddr::new(*ip, flow.port)),
+        Host::Address(ip) => !guard.may_dial(SocketAddr::new(*ip, flow.port())),
     }
 }
 

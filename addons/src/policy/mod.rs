@@ -56,8 +56,8 @@ impl Policy {
         allowlist::permit(flow, &self.guard)?;
         allowlist::permit_port(flow)?;
         allowlist::permit_method(flow, request)?;
-        let guarded = self.guarded_hosts.contains(&flow.host);
-        if guarded || self.rules.judge_paths_of(&flow.host) {
+        let guarded = self.guarded_hosts.contains(flow.host());
+        if guarded || self.rules.judge_paths_of(flow.host()) {
             if let Some(why) = request.path.ambiguity() {
                 return Err(Denial::malformed(why));
             }
@@ -74,26 +74,28 @@ impl Policy {
         let Some(Principal::System(system)) = &flow.principal else {
             return Err(Denial::internal().rule("system principal"));
         };
-        let (name, here) = (system.name, (flow.host.clone(), flow.port));
-        flow.record.rule = Some(format!("system: {name}").into());
-        if (flow.scheme == Scheme::Https || system.trust_private) && system.hosts.contains(&here) {
+        let (name, here) = (system.name, (flow.host().clone(), flow.port()));
+        let is_safe = flow.scheme() == Scheme::Https || system.trust_private;
+        let is_listed = system.hosts.contains(&here);
+        flow.set_rule(format!("system: {name}"));
+        if is_safe && is_listed {
             return Ok(());
         }
-        let sentence = format!("Domain not allowed: {} for {name}", flow.host);
+        let sentence = format!("Domain not allowed: {} for {name}", flow.host());
         Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
     }
 
     fn judge_addresses(&self, flow: &Flow, addresses: &mut Addresses) -> Verdict {
-        let first = addresses.0.first().copied();
+        let first = addresses.as_slice().first().copied();
         let trust_private =
             matches!(&flow.principal, Some(Principal::System(own)) if own.trust_private);
-        addresses.0.retain(|address| {
+        addresses.retain(|address| {
             self.guard.may_dial(*address)
                 || (trust_private && self.guard.is_trusted_private(*address))
         });
         match first {
-            Some(guarded) if addresses.0.is_empty() => {
-                Err(self.address_denied(&flow.host, guarded))
+            Some(guarded) if addresses.as_slice().is_empty() => {
+                Err(self.address_denied(flow.host(), guarded))
             }
             _ => Ok(()),
         }
@@ -153,7 +155,7 @@ impl Addon for Policy {
         Step::PASS
     }
 
-    fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
+    fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
         // A name has no port yet: the tunnel or request that follows is judged for it.
         allowlist::permit(flow, &self.guard).into()
     }

@@ -112,7 +112,7 @@ impl Rule {
 
     fn decide(&self, flow: &mut Flow) -> Verdict {
         let (name, origin) = (&self.name, &self.origin);
-        flow.record.rule = Some(Arc::clone(name));
+        flow.set_rule(Arc::clone(name));
         let (code, sentence) = match self.effect {
             Effect::Allow => {
                 flow.note(|| format!("allowed by rule {name} at {origin}"));
@@ -151,7 +151,7 @@ impl Rules {
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
         let first = self.0.iter().find(|rule| {
             let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
-            decides && rule.has_host(&flow.host)
+            decides && rule.has_host(flow.host())
         });
         match first {
             Some(rule) if rule.is_for_whole_hosts() => rule.decide(flow),
@@ -162,7 +162,7 @@ impl Rules {
     pub(super) fn judge_request(&self, flow: &mut Flow, request: &Request) -> Verdict {
         let path = request.path.normal();
         let first = self.0.iter().find(|rule| {
-            rule.has_host(&flow.host) && rule.has_method(&request.method) && rule.has_path(path)
+            rule.has_host(flow.host()) && rule.has_method(&request.method) && rule.has_path(path)
         });
         first.map_or(Ok(()), |rule| rule.decide(flow))
     }
@@ -273,8 +273,8 @@ mod tests {
         let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com").dry_run();
         let judged = rules().judge_request(&mut flow, &request("/projects/1", &[]));
         judged.unwrap();
-        assert_eq!(flow.record.rule.as_deref(), Some("posts"));
-        let notes: Vec<_> = flow.notes().iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(flow.record().rule.as_deref(), Some("posts"));
+        let notes: Vec<_> = flow.notes().into_iter().map(|note| note.text).collect();
         assert_eq!(notes, ["allowed by rule posts at policy.yaml:2"]);
     }
 

@@ -40,7 +40,7 @@ fn tunnel_with(change: impl FnOnce(&mut Flow)) -> Result<(), Denial> {
 
 fn method(method: &str, websocket: bool, entry: Arc<Entry>) -> Option<Code> {
     let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
-    flow.entry = Some(entry);
+    flow.start_mut().entry = Some(entry);
     let mut request = request("/", &[]);
     request.method = Method::from_bytes(method.as_bytes()).unwrap();
     request.websocket = websocket;
@@ -50,16 +50,20 @@ fn method(method: &str, websocket: bool, entry: Arc<Entry>) -> Option<Code> {
 fn dial(addresses: &[&str]) -> Result<Vec<String>, Denial> {
     let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com");
     let parsed = addresses.iter().map(|address| address.parse().unwrap());
-    let mut addresses = Addresses(parsed.collect());
+    let mut addresses = Addresses::for_test(parsed.collect());
     verdict(policy(&[]).dial(&mut flow, &mut addresses))?;
-    Ok(addresses.0.iter().map(ToString::to_string).collect())
+    Ok(addresses
+        .as_slice()
+        .iter()
+        .map(ToString::to_string)
+        .collect())
 }
 
 #[test]
 fn what_is_not_on_the_allowlist_is_denied_with_the_edit_that_would_allow_it() {
     let denial = tunnel_with(|flow| {
-        flow.host = Host::parse("evil.example.com").unwrap();
-        flow.entry = None;
+        flow.endpoint_mut().host = Host::parse("evil.example.com").unwrap();
+        flow.start_mut().entry = None;
     })
     .unwrap_err();
     assert_eq!(denial.code(), Code::DomainNotAllowed);
@@ -77,8 +81,8 @@ fn an_address_literal_is_denied_unless_listed() {
         ],
         |(host, sentence)| {
             let denial = tunnel_with(|flow| {
-                flow.host = Host::parse(host).unwrap();
-                flow.entry = None;
+                flow.endpoint_mut().host = Host::parse(host).unwrap();
+                flow.start_mut().entry = None;
             })
             .unwrap_err();
             assert_eq!(denial.code(), Code::AddressNotAllowed);
@@ -86,8 +90,8 @@ fn an_address_literal_is_denied_unless_listed() {
         },
     );
     let listed = tunnel_with(|flow| {
-        flow.host = Host::parse("93.184.216.34").unwrap();
-        flow.entry = Some(entry("93.184.216.34"));
+        flow.endpoint_mut().host = Host::parse("93.184.216.34").unwrap();
+        flow.start_mut().entry = Some(entry("93.184.216.34"));
     });
     assert!(listed.is_ok());
 }
@@ -96,8 +100,8 @@ fn an_address_literal_is_denied_unless_listed() {
 fn nobody_is_advised_to_open_a_range_of_metadata_or_of_our_own() {
     let unlisted = |host: &str| {
         let denial = tunnel_with(|flow| {
-            flow.host = Host::parse(host).unwrap();
-            flow.entry = None;
+            flow.endpoint_mut().host = Host::parse(host).unwrap();
+            flow.start_mut().entry = None;
         });
         denial.unwrap_err()
     };
@@ -130,7 +134,7 @@ fn nobody_is_advised_to_open_a_range_of_metadata_or_of_our_own() {
 
 #[test]
 fn without_a_principal_nothing_is_allowed() {
-    let denial = tunnel_with(|flow| flow.principal = None).unwrap_err();
+    let denial = tunnel_with(|flow| flow.start_mut().principal = None).unwrap_err();
     assert_eq!(denial.code(), Code::UnknownSource);
 }
 
@@ -143,24 +147,27 @@ fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
     });
     let asks = |change: fn(&mut Flow)| {
         let mut flow = flow(Kind::Http, "login.example.com");
-        flow.entry = None;
-        flow.principal = Some(Principal::System(Arc::clone(&system)));
+        flow.start_mut().entry = None;
+        flow.start_mut().principal = Some(Principal::System(Arc::clone(&system)));
         change(&mut flow);
         code(policy(&[]).system(&mut flow))
     };
     assert_eq!(asks(|_| ()), None);
     let denied = Some(Code::DomainNotAllowed);
-    assert_eq!(asks(|flow| flow.scheme = Scheme::Http), denied);
-    assert_eq!(asks(|flow| flow.port = 8443), denied);
+    assert_eq!(
+        asks(|flow| flow.endpoint_mut().scheme = Scheme::Http),
+        denied
+    );
+    assert_eq!(asks(|flow| flow.endpoint_mut().port = 8443), denied);
     let elsewhere = |flow: &mut Flow| {
-        flow.host = Host::parse("api.example.com").unwrap();
-        flow.entry = Some(entry("api.example.com"));
+        flow.endpoint_mut().host = Host::parse("api.example.com").unwrap();
+        flow.start_mut().entry = Some(entry("api.example.com"));
     };
     assert_eq!(asks(elsewhere), denied);
     let nobody = Some(Code::InternalError);
-    assert_eq!(asks(|flow| flow.principal = None), nobody);
+    assert_eq!(asks(|flow| flow.start_mut().principal = None), nobody);
     let container = |flow: &mut Flow| {
-        flow.principal = Some(container("web").into());
+        flow.start_mut().principal = Some(container("web").into());
     };
     assert_eq!(asks(container), nobody);
 }
@@ -176,15 +183,16 @@ fn a_principal_that_trusts_private_addresses_may_speak_in_clear_and_to_private_a
     };
     let dial = |trust_private, address: &str| {
         let mut flow = flow(Kind::Http, "collector.example.com");
-        flow.port = 4318;
-        flow.scheme = if trust_private {
+        flow.endpoint_mut().port = 4318;
+        flow.endpoint_mut().scheme = if trust_private {
             Scheme::Http
         } else {
             Scheme::Https
         };
-        flow.principal = Some(Principal::System(system(trust_private)));
+        flow.start_mut().principal = Some(Principal::System(system(trust_private)));
         assert_eq!(code(policy(&[]).system(&mut flow)), None);
-        let mut addresses = Addresses(vec![SocketAddr::new(address.parse().unwrap(), 4318)]);
+        let mut addresses =
+            Addresses::for_test(vec![SocketAddr::new(address.parse().unwrap(), 4318)]);
         code(policy(&[]).dial(&mut flow, &mut addresses))
     };
     let denied = Some(Code::AddressNotAllowed);
@@ -232,8 +240,8 @@ fn a_containers_own_domains_narrow_the_allowlist() {
 
 #[test]
 fn only_the_entrys_ports_may_be_asked_for() {
-    assert!(tunnel_with(|flow| flow.port = 80).is_ok());
-    let denial = tunnel_with(|flow| flow.port = 22).unwrap_err();
+    assert!(tunnel_with(|flow| flow.endpoint_mut().port = 80).is_ok());
+    let denial = tunnel_with(|flow| flow.endpoint_mut().port = 22).unwrap_err();
     assert_eq!(denial.code(), Code::PortNotAllowed);
     assert_eq!(denial.sentence(), "Port not allowed: api.example.com:22");
     assert_eq!(
@@ -258,7 +266,7 @@ fn a_container_above_the_entrys_level_is_denied() {
             let container = container("web");
             container.raise_level(level);
             let mut flow = flow_of(&container, Kind::Dns, "api.example.com");
-            flow.entry = Some(Arc::clone(&limited));
+            flow.start_mut().entry = Some(Arc::clone(&limited));
             let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
             assert_eq!(asked, denied);
         },
@@ -350,7 +358,7 @@ fn a_websocket_is_asked_for_again_as_one() {
         ],
         |(kind, denied)| {
             let mut flow = flow_of(&container("web"), kind, "api.example.com");
-            flow.entry = Some(Arc::clone(&closed));
+            flow.start_mut().entry = Some(Arc::clone(&closed));
             assert_eq!(code(policy(&[]).tunnel(&mut flow)), denied);
         },
     );
@@ -397,7 +405,7 @@ fn dns_answers_lose_guarded_addresses() {
 fn the_entry_is_recorded_and_explained_with_its_place() {
     let mut flow = flow_of(&container("web"), Kind::Tunnel, "api.example.com").dry_run();
     assert_eq!(code(policy(&[]).tunnel(&mut flow)), None);
-    assert_eq!(flow.record.rule.as_deref(), Some("api.example.com"));
+    assert_eq!(flow.record().rule.as_deref(), Some("api.example.com"));
     let note = "allowed by api.example.com at allowlist.yaml:3";
     assert_eq!(
         flow.notes().first().map(|note| note.text.as_str()),

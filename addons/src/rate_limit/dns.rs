@@ -166,7 +166,7 @@ mod tests {
         after: u64,
     ) -> Option<Code> {
         let mut flow = flow_of(container, Kind::Tunnel, name);
-        flow.started += Duration::from_secs(after);
+        flow.start_mut().started += Duration::from_secs(after);
         code(limit.tunnel(&mut flow))
     }
 

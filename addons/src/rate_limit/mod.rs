@@ -37,12 +37,10 @@ impl RateLimit {
             return Ok(());
         }
         let budget = self.settings.tunnels;
-        if flow.is_dry_run() {
-            let (each, burst) = (budget.per_second, budget.burst());
-            flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
-            return Ok(());
-        }
-        budget.count(flow.container()?).map_err(|wait| {
+        let (each, burst) = (budget.per_second, budget.burst());
+        flow.note(|| format!("at most {each} tunnels a second, {burst} at once"));
+        let container = flow.container()?;
+        flow.charge(|| budget.count(container)).map_err(|wait| {
             over(flow, wait)
                 .rule("limits.tunnels_per_second")
                 .hint("raise limits.tunnels_per_second in proxy.yaml")
@@ -50,13 +48,8 @@ impl RateLimit {
     }
 
     fn count_name(&self, flow: &Flow, host: &Host, is_query: bool) -> Verdict {
-        if !counts(flow) {
-            return Ok(());
-        }
-        let counted = self
-            .settings
-            .dns
-            .count(flow.container()?, host, is_query, flow.started);
+        let (budget, container) = (&self.settings.dns, flow.container()?);
+        let counted = flow.charge(|| budget.count(container, host, is_query, flow.started));
         counted.map_err(|(limit, wait)| {
             over(flow, wait)
                 .rule(format!("dns.{limit}"))
@@ -68,18 +61,11 @@ impl RateLimit {
         let Some(limits) = &self.settings.requests else {
             return Ok(());
         };
-        let (bucket, rate) = limits.bucket_of(&flow.host, flow.entry.as_deref());
-        if flow.is_dry_run() {
-            let (each, burst) = (rate.per_second, rate.burst);
-            let text = format!("at most {each} requests a second to {bucket}, {burst} at once");
-            flow.note(|| text);
-            return Ok(());
-        }
-        if !counts(flow) {
-            return Ok(());
-        }
-        let buckets = &self.buckets;
-        let counted = buckets.count(flow.container()?, flow, bucket, rate);
+        let (bucket, rate) = limits.bucket_of(flow.host(), flow.entry.as_deref());
+        let (each, burst) = (rate.per_second, rate.burst);
+        flow.note(|| format!("at most {each} requests a second to {bucket}, {burst} at once"));
+        let (buckets, container) = (&self.buckets, flow.container()?);
+        let counted = flow.charge(|| buckets.count(container, flow, bucket, rate));
         counted.map_err(|wait| {
             over(flow, wait).rule("rate_limits").hint(format!(
                 "raise the limit of {bucket} under rate_limits in policy.yaml"
@@ -104,7 +90,7 @@ impl Addon for RateLimit {
         // First, since a tunnel that is over its limit must not cost anything else.
         let counted = self.count_tunnel(flow);
         counted
-            .and_then(|()| self.count_name(flow, &flow.host, false))
+            .and_then(|()| self.count_name(flow, flow.host(), false))
             .into()
     }
 
@@ -112,14 +98,9 @@ impl Addon for RateLimit {
         self.count_request(flow).into()
     }
 
-    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a mut DnsQuery) -> Step<'a> {
+    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a DnsQuery) -> Step<'a> {
         self.count_name(flow, &query.name, true).into()
     }
-}
-
-/// A dry run sends nothing.
-fn counts(flow: &Flow) -> bool {
-    !flow.is_dry_run()
 }
 
 fn over(flow: &Flow, wait: Duration) -> Denial {

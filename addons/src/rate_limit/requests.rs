@@ -165,7 +165,7 @@ mod tests {
         host: &str,
     ) -> Result<(), Denial> {
         let mut flow = flow_of(container, Kind::Http, host);
-        flow.entry = Some(entry(label));
+        flow.start_mut().entry = Some(entry(label));
         verdict(addon.request(&mut flow, &mut get()))
     }
 
@@ -252,7 +252,7 @@ mod tests {
         let web = container("web");
         let passed = (0..50).filter(|n| {
             let mut flow = flow_of(&web, Kind::Http, &format!("n{n}.example.com"));
-            flow.entry = None;
+            flow.start_mut().entry = None;
             code(limits.addon.request(&mut flow, &mut get())).is_none()
         });
         assert_eq!(passed.count(), 5);

@@ -127,7 +127,7 @@ mod tests {
         let limit = limit(50, 100);
         let mut dry = tunnel(&container("web")).dry_run();
         assert_eq!(code(limit.tunnel(&mut dry)), None);
-        let notes: Vec<_> = dry.notes().iter().map(|note| &*note.text).collect();
+        let notes: Vec<_> = dry.notes().into_iter().map(|note| note.text).collect();
         assert_eq!(notes, ["at most 50 tunnels a second, 200 at once"]);
     }
 

@@ -1,17 +1,19 @@
 //! The promises of the chain, whatever addons stand in it.
 
 use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use addons::contract::*;
+use futures_util::FutureExt;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use testkit::each_row;
 
-use crate::fixtures::{container, flow, flow_of, request};
+use crate::fixtures::{container, flow, flow_of, query, request, start};
 
 /// What a hook of a test's addon does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +55,12 @@ struct Actor {
 }
 
 impl Actor {
-    fn act(&self, phase: usize) -> Step<'static> {
+    fn note(&self, phase: usize) {
         self.calls.lock().push(format!("{} {phase}", self.name));
+    }
+
+    fn act(&self, phase: usize) -> Step<'static> {
+        self.note(phase);
         self.acts[phase].step()
     }
 }
@@ -64,10 +70,7 @@ impl Addon for Actor {
         self.name
     }
 
-    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        if self.name == "identity" {
-            flow.principal = Some(container("web").into());
-        }
+    fn tunnel<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         self.act(0)
     }
 
@@ -88,6 +91,31 @@ impl Addon for Actor {
     }
 }
 
+/// Finds the container `web`, and does as it is told at once.
+struct Finder(Actor);
+
+impl Identify for Finder {
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    fn identify(&self, _flow: &Flow, request: Option<&mut Request>) -> Identified {
+        let phase = usize::from(request.is_some());
+        // Identity has no time to wait.
+        let act = match self.0.acts[phase] {
+            Act::PassLater => Act::Pass,
+            Act::PanicLater => Act::Panic,
+            Act::DenyLater | Act::Hang => Act::Deny,
+            act => act,
+        };
+        self.0.note(phase);
+        Identified {
+            principal: Some(container("web").into()),
+            verdict: act.step().ready().unwrap(),
+        }
+    }
+}
+
 const DEADLINE: Duration = Duration::from_millis(100);
 
 const NAMES: [&str; 4] = ["first", "identity", "policy", "last"];
@@ -95,12 +123,32 @@ const NAMES: [&str; 4] = ["first", "identity", "policy", "last"];
 /// A chain of actors, and the calls that they get.
 fn chain_of(acts: [[Act; 5]; 4]) -> (Chain, Arc<Mutex<Vec<String>>>) {
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let actor = |(name, acts)| -> Arc<dyn Addon> {
+    let link = |(name, acts)| -> Link {
         let calls = Arc::clone(&calls);
-        Arc::new(Actor { name, acts, calls })
+        let actor = Actor { name, acts, calls };
+        match name {
+            "identity" => Link::Identity(Arc::new(Finder(actor))),
+            _ => Link::from(Arc::new(actor)),
+        }
     };
-    let addons = NAMES.into_iter().zip(acts).map(actor).collect();
-    (Chain::new(addons, DEADLINE).unwrap(), calls)
+    let links = NAMES.into_iter().zip(acts).map(link).collect();
+    (Chain::new(links, DEADLINE).unwrap(), calls)
+}
+
+/// Finds the container `web` behind every flow.
+struct Web;
+
+impl Identify for Web {
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
+        Identified {
+            principal: Some(container("web").into()),
+            verdict: Ok(()),
+        }
+    }
 }
 
 /// All pass, but for one act of one addon.
@@ -121,8 +169,8 @@ impl Dialer {
     }
 }
 
-fn addresses() -> Addresses {
-    Addresses(vec!["93.184.216.34:443".parse().unwrap()])
+fn addresses() -> Vec<SocketAddr> {
+    vec!["93.184.216.34:443".parse().unwrap()]
 }
 
 /// A flow's way to its upstream, as the engine goes it.
@@ -196,11 +244,12 @@ fn the_deadline_is_one_for_a_phase_and_begins_when_something_waits() {
         ],
         |(limits, passes)| {
             let [first, second] = limits;
-            let addons: Vec<Arc<dyn Addon>> = vec![
-                Arc::new(Sleeper("identity", first)),
-                Arc::new(Sleeper("policy", second)),
+            let links = vec![
+                Link::Identity(Arc::new(Web)),
+                Arc::new(Sleeper("first", first)).into(),
+                Arc::new(Sleeper("policy", second)).into(),
             ];
-            let chain = Chain::new(addons, DEADLINE).unwrap();
+            let chain = Chain::new(links, DEADLINE).unwrap();
             let mut flow = flow(Kind::Tunnel, "api.example.com");
             // `long` first spends more than the deadline before anything else waits under it.
             let cleared = run(chain.tunnel(&mut flow));
@@ -217,7 +266,7 @@ fn requests_run_forward_and_responses_backward() {
     run(chain.request(&mut flow, &mut request("/", &[]))).unwrap();
     run(chain.response(&mut flow, &mut response)).unwrap();
     let forward = NAMES.map(|name| format!("{name} 1"));
-    let backward = NAMES.iter().rev().map(|name| format!("{name} 3"));
+    let backward = ["last 3", "policy 3", "first 3"].map(str::to_owned);
     let expected: Vec<_> = forward.into_iter().chain(backward).collect();
     assert_eq!(*calls.lock(), expected);
 }
@@ -231,17 +280,116 @@ fn nobody_behind_a_denial_is_asked() {
 
 #[test]
 fn every_addon_is_told_once_that_a_flow_ended_even_if_one_panics() {
-    for panics in 0..4 {
+    for panics in [0, 2, 3] {
         let (chain, calls) = chain_of(all_pass_but(panics, 4, Act::Panic));
-        let outcome = Outcome {
-            status: 200,
-            denial: None,
-            aborted: false,
-            duration: Duration::ZERO,
-        };
-        chain.finished(&flow(Kind::Http, "api.example.com"), &outcome);
-        assert_eq!(*calls.lock(), NAMES.map(|name| format!("{name} 4")));
+        let live = LiveFlow::begin(&Arc::new(chain), start(Kind::Http, "api.example.com"));
+        assert!(calls.lock().is_empty());
+        drop(live);
+        let told = ["first 4", "policy 4", "last 4"];
+        assert_eq!(*calls.lock(), told);
     }
+}
+
+#[test]
+fn no_addon_is_told_of_the_end_of_a_dry_run() {
+    let (chain, calls) = chain_of([[Act::Pass; 5]; 4]);
+    let mut dry = start(Kind::Http, "api.example.com").begin_dry();
+    run(chain.request(&mut dry, &mut request("/", &[]))).unwrap();
+    drop(dry);
+    assert!(calls.lock().iter().all(|call| call.ends_with('1')));
+}
+
+#[test]
+fn a_permit_names_what_the_flow_began_with() {
+    let (chain, _) = chain_of([[Act::Pass; 5]; 4]);
+    let mut flow = flow(Kind::Tunnel, "api.example.com");
+    let permit = run(chain.tunnel(&mut flow)).unwrap();
+    assert_eq!((permit.host(), permit.port()), (flow.host(), 443));
+    let mut question = start(Kind::Dns, "api.example.com").begin();
+    let query = &mut query("api.example.com");
+    let permit = run(chain.dns_query(&mut question, query)).unwrap();
+    assert_eq!((permit.host(), permit.port()), (flow.host(), 53));
+}
+
+/// Puts another flow in the place of the one that it is given, or leaves it.
+struct Exchanger(bool);
+
+impl Addon for Exchanger {
+    fn name(&self) -> &'static str {
+        "policy"
+    }
+
+    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        if self.0 {
+            let mut another = start(Kind::Tunnel, "evil.example.com");
+            another.principal = flow.principal.clone();
+            *flow = another.begin();
+        }
+        Step::PASS
+    }
+}
+
+#[test]
+fn an_addon_that_exchanges_the_flow_for_another_gets_no_permit_for_it() {
+    for (exchanges, rule) in [(false, None), (true, Some("exchanged flow"))] {
+        let links = vec![
+            Link::Identity(Arc::new(Web)),
+            Arc::new(Exchanger(exchanges)).into(),
+        ];
+        let chain = Chain::new(links, DEADLINE).unwrap();
+        let tunnel = run(chain.tunnel(&mut flow(Kind::Tunnel, "api.example.com")));
+        let denial = tunnel.err();
+        assert_eq!(denial.as_ref().and_then(Denial::rule_name), rule);
+    }
+}
+
+#[test]
+fn a_container_has_a_bound_on_flows_that_wait_and_others_do_not_notice() {
+    const MOST: usize = 256;
+    struct Waits;
+    impl Addon for Waits {
+        fn name(&self) -> &'static str {
+            "policy"
+        }
+        fn tunnel<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
+            Step::wait_up_to(DEADLINE * 1000, pending())
+        }
+    }
+    struct Known;
+    impl Identify for Known {
+        fn name(&self) -> &'static str {
+            "identity"
+        }
+        fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
+            Identified {
+                principal: None,
+                verdict: Ok(()),
+            }
+        }
+    }
+    let links = vec![Link::Identity(Arc::new(Known)), Arc::new(Waits).into()];
+    let chain = Chain::new(links, DEADLINE).unwrap();
+    let (web, db) = (container("web"), container("db"));
+    let mut flows: Vec<_> = (0..MOST)
+        .map(|_| flow_of(&web, Kind::Tunnel, "api.example.com"))
+        .collect();
+    run(async {
+        let mut waiting: Vec<_> = flows
+            .iter_mut()
+            .map(|flow| Box::pin(chain.tunnel(flow)))
+            .collect();
+        for one in &mut waiting {
+            assert!(one.as_mut().now_or_never().is_none());
+        }
+        let mut over = flow_of(&web, Kind::Tunnel, "api.example.com");
+        let denial = chain.tunnel(&mut over).await.unwrap_err();
+        assert_eq!(denial.code(), Code::RateLimited);
+        assert_eq!(denial.to_json()["container_id"], "web");
+        let mut others = flow_of(&db, Kind::Tunnel, "api.example.com");
+        assert!(chain.tunnel(&mut others).now_or_never().is_none());
+        waiting.pop();
+        assert!(chain.tunnel(&mut over).now_or_never().is_none());
+    });
 }
 
 #[test]
@@ -250,10 +398,10 @@ fn without_a_principal_or_an_address_there_is_no_permit() {
     let mut nobodys = flow(Kind::Http, "api.example.com");
     assert!(run(chain.dial(&mut nobodys, addresses())).is_err());
     let mut owned = flow_of(&container("web"), Kind::Http, "api.example.com");
-    assert!(run(chain.dial(&mut owned, Addresses(Vec::new()))).is_err());
+    assert!(run(chain.dial(&mut owned, Vec::new())).is_err());
     let permit = run(chain.dial(&mut owned, addresses())).unwrap();
-    assert_eq!(permit.addresses(), addresses().0);
-    assert_eq!(permit.host(), &owned.host);
+    assert_eq!(permit.addresses(), addresses());
+    assert_eq!(permit.host(), owned.host());
 }
 
 #[test]
@@ -270,10 +418,13 @@ fn a_slot_that_is_missing_is_named_at_start() {
             }
         }
     }
-    let errors = Chain::new(vec![Arc::new(Needs)], DEADLINE).err().unwrap();
+    let errors = Chain::new(vec![Arc::new(Needs).into()], DEADLINE)
+        .err()
+        .unwrap();
     assert_eq!(
         errors,
         [
+            OrderError::NotOneIdentity,
             OrderError::Missing("identity"),
             OrderError::Missing("policy"),
             OrderError::Unprovided {
@@ -305,6 +456,23 @@ impl Addon for Wishful {
             after: self.after,
             before: self.before,
             ..Order::default()
+        }
+    }
+}
+
+impl Identify for Wishful {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn order(&self) -> Order {
+        Addon::order(self)
+    }
+
+    fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
+        Identified {
+            principal: None,
+            verdict: Ok(()),
         }
     }
 }
@@ -363,9 +531,12 @@ fn any_act() -> impl Strategy<Value = Act> {
 proptest! {
     #[test]
     fn an_order_is_accepted_if_and_only_if_every_wish_holds(addons in wishful_chain()) {
-        let chain: Vec<Arc<dyn Addon>> =
-            addons.iter().map(|addon| Arc::new(addon.clone()) as Arc<dyn Addon>).collect();
-        prop_assert_eq!(Chain::new(chain, DEADLINE).is_ok(), holds(&addons));
+        let link = |addon: &Wishful| match addon.name {
+            "identity" => Link::Identity(Arc::new(addon.clone())),
+            _ => Arc::new(addon.clone()).into(),
+        };
+        let links = addons.iter().map(link).collect();
+        prop_assert_eq!(Chain::new(links, DEADLINE).is_ok(), holds(&addons));
     }
 
     #[test]
@@ -375,7 +546,9 @@ proptest! {
         let (chain, _) = chain_of(acts);
         let dialer = Dialer::default();
         let result = run(go(&chain, &dialer));
-        let all_pass = acts.iter().all(|acts| acts[..3].iter().all(|act| act.passes()));
+        // Identity is not asked about addresses.
+        let asked = |(at, acts): (usize, &[Act; 5])| acts[..if at == 1 { 2 } else { 3 }].to_vec();
+        let all_pass = acts.iter().enumerate().flat_map(asked).all(Act::passes);
         prop_assert_eq!(result.is_ok(), all_pass);
         prop_assert_eq!(dialer.0.load(Ordering::Relaxed), usize::from(all_pass));
     }

@@ -6,8 +6,9 @@ mod example;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fixtures::{container, flow_of, read_files, request};
-use addons::contract::{Addon, Chain, Code, Flow, Kind, names};
+use crate::fixtures::{OneContainer, container, read_files, request, start};
+use addons::contract::{Addon, Chain, Code, Flow, Kind, Link, names};
+use addons::identity::Identity;
 use example::{Freeze, FreezeSettings, Freezes};
 use futures_util::FutureExt;
 use http::Method;
@@ -38,16 +39,17 @@ fn settings(policy: &str) -> Result<FreezeSettings, String> {
 fn chain(policy: &str, denied: IntCounter) -> Chain {
     let freezes = Arc::new(Frozen("api.example.com"));
     let freeze = Freeze::new(settings(policy).unwrap(), freezes, denied);
-    let addons: Vec<Arc<dyn Addon>> = vec![
-        Arc::new(Named(names::IDENTITY)),
-        Arc::new(Named(names::POLICY)),
-        Arc::new(freeze),
+    let identity = Identity::new(OneContainer::new(container("web")));
+    let links = vec![
+        Link::Identity(Arc::new(identity)),
+        Arc::new(Named(names::POLICY)).into(),
+        Arc::new(freeze).into(),
     ];
-    Chain::new(addons, Duration::from_secs(1)).unwrap()
+    Chain::new(links, Duration::from_secs(1)).unwrap()
 }
 
 fn flow(host: &str) -> Flow {
-    flow_of(&container("web"), Kind::Http, host)
+    start(Kind::Http, host).begin()
 }
 
 fn ask(chain: &Chain, mut flow: Flow, method: Method) -> Option<Code> {
@@ -66,7 +68,8 @@ fn a_write_to_a_frozen_upstream_is_denied_and_counted() {
     assert_eq!(ask(&chain, frozen(), Method::POST), no);
     assert_eq!(ask(&chain, frozen(), Method::GET), None);
     assert_eq!(ask(&chain, flow("other.example.com"), Method::POST), None);
-    assert_eq!(ask(&chain, frozen().dry_run(), Method::POST), no);
+    let dry_run = start(Kind::Http, "api.example.com").begin_dry();
+    assert_eq!(ask(&chain, dry_run, Method::POST), no);
     assert_eq!(denied.get(), 1);
 }
 

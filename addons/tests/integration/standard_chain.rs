@@ -6,10 +6,10 @@ use std::time::Duration;
 use addons::contract::*;
 use testkit::each_row;
 
-use crate::fixtures::{OneContainer, container, cpu_time, flow, query, request};
+use crate::fixtures::{OneContainer, container, cpu_time, flow, query, request, start};
 use crate::whole_chain::{Lines, SECRET, exchange, fields, now};
 
-fn chain(lines: &Arc<Lines>) -> Chain {
+fn chain(lines: &Arc<Lines>) -> Arc<Chain> {
     crate::whole_chain::chain(Arc::clone(lines) as _, OneContainer::new(container("web")))
 }
 
@@ -77,8 +77,9 @@ fn a_dns_question_is_judged_and_its_answer_loses_guarded_addresses() {
     now(chain.dns_answer(&mut asked, &mut answer)).unwrap();
     assert_eq!(answer.addresses.len(), 1);
 
-    let mut unlisted = flow(Kind::Dns, "evil.example.com");
+    let mut unlisted = start(Kind::Dns, "evil.example.com");
     unlisted.entry = None;
+    let mut unlisted = unlisted.begin();
     let denial = now(chain.dns_query(&mut unlisted, &mut query("evil.example.com"))).unwrap_err();
     assert_eq!(denial.code(), Code::DomainNotAllowed);
     assert_eq!(denial.addon(), "policy");

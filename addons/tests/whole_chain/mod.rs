@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use prometheus::Registry;
 
 use super::fixtures::ports::{MemoryFiles, NoOutbound, TestTasks};
-use super::fixtures::{Nowhere, flow, headers, read_files, request};
+use super::fixtures::{Nowhere, headers, read_files, request, start};
 
 /// Limits that no test reaches.
 const PROXY: &str = "version: 1
@@ -81,7 +81,7 @@ impl AuditSink for Lines {
 }
 
 /// The chain over a registry, with a secret for `api.example.com` and `github.com`.
-pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain {
+pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<Chain> {
     let registry = Registry::new();
     let settings = read_files(
         &[
@@ -111,7 +111,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Chain
         token_sources: Arc::new(TokenSources::new(outside, &registry).unwrap()),
         deadline: Duration::from_secs(10),
     };
-    standard_chain(&settings, ports).unwrap()
+    Arc::new(standard_chain(&settings, ports).unwrap())
 }
 
 /// None of the standard addons waits.
@@ -146,36 +146,34 @@ pub fn messages() -> (Request, Response) {
 }
 
 /// One request through all phases; answers what went up and what came down.
-pub fn exchange(chain: &Chain) -> (Request, Vec<u8>) {
-    exchange_of(chain, flow(Kind::Http, "api.example.com"), messages())
+pub fn exchange(chain: &Arc<Chain>) -> (Request, Vec<u8>) {
+    exchange_of(chain, start(Kind::Http, "api.example.com"), messages())
 }
 
-/// The same for a flow that has begun.
+/// The same for a flow that begins so.
 pub fn exchange_of(
-    chain: &Chain,
-    mut flow: Flow,
+    chain: &Arc<Chain>,
+    start: FlowStart,
     (mut sent, mut response): (Request, Response),
 ) -> (Request, Vec<u8>) {
-    flow.record.method = Some("GET".into());
-    flow.record.path = Some("/v1/messages".into());
-    now(chain.tunnel(&mut flow)).unwrap();
-    now(chain.request(&mut flow, &mut sent)).unwrap();
+    let mut live = LiveFlow::begin(chain, start);
+    live.record().method = Some("GET".into());
+    live.record().path = Some("/v1/messages".into());
+    let flow = &mut live.flow;
+    now(chain.tunnel(flow)).unwrap();
+    now(chain.request(flow, &mut sent)).unwrap();
     let addresses = ["10.0.0.1:443", "93.184.216.34:443"].map(|a| a.parse().unwrap());
-    let permit = now(chain.dial(&mut flow, Addresses(addresses.to_vec()))).unwrap();
-    flow.record.upstream = permit.addresses().first().copied();
-    now(chain.response(&mut flow, &mut response)).unwrap();
+    let permit = now(chain.dial(flow, addresses.to_vec())).unwrap();
+    live.record().upstream = permit.addresses().first().copied();
+    now(chain.response(&mut live.flow, &mut response)).unwrap();
     let mut out = BodyOut::default();
     for mut filter in response.take_filters() {
         let chunk = Bytes::from_static(b"you sent sk-0123456789abcdef\n");
         filter.chunk(chunk, &mut out).unwrap();
         filter.end(&mut out, None).unwrap();
     }
-    let outcome = Outcome {
-        status: 200,
-        denial: None,
-        aborted: false,
-        duration: flow.started.elapsed(),
-    };
-    chain.finished(&flow, &outcome);
+    live.answered(200);
+    live.complete();
+    drop(live);
     (sent, out.drain().flatten().collect())
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{DnsServer, Limits};
 use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
-use unified_proxy::upstream::{Resolver, SocketBudget};
+use unified_proxy::upstream::{Network, Resolver, SocketBudget};
 
 use super::*;
 
@@ -49,13 +49,16 @@ impl DnsFixture {
         config.proxy.dns.types.extend(more);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshot = Arc::new(Snapshot {
-            chain: chain(&containers, &log),
-            resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
+            network: Arc::new(Network {
+                generation: 1,
+                chain: chain(&containers, &log),
+                resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
+                sockets: Arc::new(SocketBudget::new(1)),
+                tls: UpstreamTls::load(None, provider).unwrap(),
+                connect_timeout: Duration::from_secs(10),
+            }),
             config: Arc::new(config),
             containers: containers.clone(),
-            generation: 1,
-            sockets: Arc::new(SocketBudget::new(1)),
-            upstream_tls: UpstreamTls::load(None, provider).unwrap(),
         });
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = server.local_addresses().unwrap()[0];

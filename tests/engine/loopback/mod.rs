@@ -48,7 +48,7 @@ impl FakeContainers {
             let now = OffsetDateTime::now_utc();
             let container = Container::new(Registration {
                 id: ContainerId::parse(text).unwrap(),
-                lease: 1,
+                lease: LeaseId::generate(),
                 source: Source::Address(address),
                 repos: Vec::new(),
                 auth_mode: AuthMode::User,
@@ -101,19 +101,22 @@ pub type Log = Arc<Mutex<Vec<Ended>>>;
 
 struct Identity(Arc<FakeContainers>);
 
-impl Addon for Identity {
+impl Identify for Identity {
     fn name(&self) -> &'static str {
         "identity"
     }
 
-    fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a mut DnsQuery) -> Step<'a> {
+    fn identify(&self, flow: &Flow, _request: Option<&mut Request>) -> Identified {
         let found = flow.client.source.as_ref().map(|s| self.0.find(s));
         match found {
-            Some(Ok(Some(container))) => {
-                flow.principal = Some(container.into());
-                Step::PASS
-            }
-            _ => Step::from(Err(Denial::new(Code::UnknownSource, "Unknown source IP"))),
+            Some(Ok(Some(container))) => Identified {
+                principal: Some(container.into()),
+                verdict: Ok(()),
+            },
+            _ => Identified {
+                principal: None,
+                verdict: Err(Denial::new(Code::UnknownSource, "Unknown source IP")),
+            },
         }
     }
 }
@@ -125,7 +128,7 @@ impl Addon for Policy {
         "policy"
     }
 
-    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a mut DnsQuery) -> Step<'a> {
+    fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a DnsQuery) -> Step<'a> {
         let denial = match query.name.name() {
             _ if flow.entry.is_none() => Denial::new(Code::DomainNotAllowed, "Domain not allowed"),
             Some("limited.example.com") => Denial::new(Code::RateLimited, "Rate limit exceeded"),
@@ -146,8 +149,8 @@ impl Addon for Policy {
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         self.0.lock().push(Ended {
-            host: flow.host.to_string(),
-            method: flow.record.method.as_deref().map(str::to_owned),
+            host: flow.host().to_string(),
+            method: flow.record().method.as_deref().map(str::to_owned),
             status: outcome.status,
             outcome: outcome.label(),
         });
@@ -156,12 +159,13 @@ impl Addon for Policy {
 
 /// Identity and a policy that goes by the allowlist, with a few names that misbehave.
 pub fn chain(containers: &Arc<FakeContainers>, log: &Log) -> Arc<Chain> {
-    let addons: Vec<Arc<dyn Addon>> = vec![
-        Arc::new(Identity(Arc::clone(containers))),
-        Arc::new(Policy(Arc::clone(log))),
+    let links = vec![
+        Link::Identity(Arc::new(Identity(Arc::clone(containers)))),
+        Arc::new(Policy(Arc::clone(log))).into(),
     ];
-    let chain = Chain::new(addons, Duration::from_secs(5));
-    Arc::new(chain.unwrap_or_else(|errors| panic!("{errors:?}")))
+    let chain = Chain::new(links, Duration::from_secs(5));
+    let chain = chain.unwrap_or_else(|errors| panic!("{errors:?}"));
+    Arc::new(chain.with_allowlist(allowlist()))
 }
 
 pub fn upstream(nameserver: SocketAddr, hosts: &[(&str, &str, Option<u16>)]) -> UpstreamConfig {
@@ -179,6 +183,27 @@ pub fn upstream(nameserver: SocketAddr, hosts: &[(&str, &str, Option<u16>)]) -> 
         response_timeout: Duration::from_secs(300),
         idle_timeout: Duration::from_secs(300),
     }
+}
+
+/// `*.example.com`.
+fn allowlist() -> Arc<Allowlist> {
+    let mut allowlist = EntryMap::default();
+    let pattern = HostPattern::parse("*.example.com").unwrap();
+    let origin = Origin {
+        file: "allowlist.yaml".into(),
+        line: 1,
+    };
+    let entry = Entry {
+        label: pattern.to_string().into(),
+        pattern: pattern.clone(),
+        ports: vec![80, 443],
+        websocket: true,
+        max_level: Level::Secret,
+        origin,
+        state: TypeMap::default(),
+    };
+    allowlist.insert(pattern, Arc::new(entry));
+    Arc::new(allowlist)
 }
 
 /// The default configuration with `*.example.com` allowed.

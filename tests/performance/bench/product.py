@@ -113,10 +113,12 @@ class Product:
         self.stop()
         [path] = (self.work / "data").glob("*.db")
         with contextlib.closing(sqlite3.connect(path)) as registry:
-            rows = [(f"c{n}", f"127.1.{n // 250}.{n % 250 + 1}") for n in range(CONTAINERS - 2)]
+            rows = [(f"00000000-0000-7000-8000-{n:012x}", f"c{n}", f"127.1.{n // 250}.{n % 250 + 1}")
+                    for n in range(CONTAINERS - 2)]
             registry.executemany(
-                "INSERT INTO containers (id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)"
-                " SELECT ?, ?, repos, auth_mode, allowed_domains, created_at, expires_at, level FROM containers"
+                "INSERT INTO containers"
+                " (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)"
+                " SELECT ?, ?, ?, repos, auth_mode, allowed_domains, created_at, expires_at, level FROM containers"
                 " WHERE id = 'bench-1'", rows)
             registry.commit()
         return empty_mib

@@ -114,7 +114,7 @@ fn echoes_in_fields_and_trailers_are_scrubbed_too() {
 fn an_echo_over_plain_http_or_to_another_port_is_scrubbed_too() {
     let addon = Credentials::new(vec![key("k", SECRET)]);
     let mut flow = flow();
-    flow.scheme = Scheme::Http;
+    flow.endpoint_mut().scheme = Scheme::Http;
     assert_eq!(code(addon.request(&mut flow, &mut request("/", &[]))), None);
     let back = respond(&addon, &mut flow, &[], &[SECRET.as_bytes()]).unwrap();
     assert_eq!(back, b"[REDACTED:k]");

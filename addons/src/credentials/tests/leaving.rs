@@ -48,7 +48,7 @@ fn the_secret_is_added_in_the_form_that_the_entry_says() {
         assert_eq!(added.to_str().unwrap(), value);
         assert!(added.is_sensitive());
         assert!(!format!("{headers:?}").contains(&value));
-        assert_eq!(flow.record.credential, Some(name));
+        assert_eq!(flow.record().credential, Some(name));
         assert_eq!(headers.get("accept-encoding").unwrap(), "identity");
     }
 }
@@ -64,7 +64,7 @@ fn a_websocket_whose_messages_are_scrubbed_offers_no_extension() {
                 headers.contains_key(name),
                 offers,
                 "{name} to {}",
-                flow.host
+                flow.host()
             );
         }
     }
@@ -74,10 +74,10 @@ fn a_websocket_whose_messages_are_scrubbed_offers_no_extension() {
 fn a_secret_goes_to_its_own_host_and_port_over_tls_and_nowhere_else() {
     assert!(sends_key(key("k", SECRET), &mut flow(), "/"));
     let mut clear = flow();
-    clear.scheme = Scheme::Http;
+    clear.endpoint_mut().scheme = Scheme::Http;
     assert!(!sends_key(key("k", SECRET), &mut clear, "/"));
     let mut port = flow();
-    port.port = 8443;
+    port.endpoint_mut().port = 8443;
     assert!(!sends_key(key("k", SECRET), &mut port, "/"));
     each_row(
         ["example.com", "x.api.example.com", "api.example.org"],
@@ -130,7 +130,7 @@ fn an_entry_may_be_for_some_repositories_only() {
 fn a_clients_own_key_never_leaves_in_any_spelling() {
     each_row([Scheme::Https, Scheme::Http], |scheme| {
         let mut flow = flow();
-        flow.scheme = scheme;
+        flow.endpoint_mut().scheme = scheme;
         let brought = [
             ("X-Key", "mine"),
             ("x_key", "mine"),
@@ -176,7 +176,7 @@ fn the_first_of_two_entries_for_a_request_counts() {
     let (mut flow, mut request) = (flow(), request("/", &[]));
     assert_eq!(code(addon.request(&mut flow, &mut request)), None);
     assert_eq!(request.headers.get("x-key").unwrap(), SECRET);
-    assert_eq!(flow.record.credential.as_deref(), Some("first"));
+    assert_eq!(flow.record().credential.as_deref(), Some("first"));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn each_thread_injects_a_secret_of_its_own_and_all_see_it_change() {
         let (mut flow, mut request) = (flow(), request("/", &[]));
         assert_eq!(code(addon.request(&mut flow, &mut request)), None);
         let value = request.headers.remove("authorization").unwrap();
-        (value, flow.record.credential.take().unwrap())
+        (value, flow.record().credential.clone().unwrap())
     };
     let own = |number: Option<usize>| {
         thread::scope(|scope| {
@@ -320,7 +320,7 @@ fn a_placeholder_goes_nowhere_but_where_a_secret_takes_its_place() {
         let misuse = Err(Code::CredentialMisuse);
         assert_eq!(sent(key("k", SECRET), other, &mut make()), misuse);
         let mut clear = flow();
-        clear.scheme = Scheme::Http;
+        clear.endpoint_mut().scheme = Scheme::Http;
         assert_eq!(sent(key("k", SECRET), &mut clear, &mut make()), misuse);
         assert!(sent(key("k", SECRET), &mut flow(), &mut make()).is_ok());
     }

@@ -45,7 +45,7 @@ impl BodyJudge<Response> for JudgeAnswer {
         _head: &'a mut Response,
         body: Buffered,
     ) -> BoxFuture<'a, Result<Bytes, Denial>> {
-        let host = flow.host.clone();
+        let host = flow.host().clone();
         Box::pin(async move {
             let rewritten = body.read(move |body| self.rewritten(body)).await;
             rewritten.map_err(|denial| as_its_client_shows(blame_upstream(denial, &host)))

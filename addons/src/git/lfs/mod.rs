@@ -28,14 +28,14 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) ->
     // Its answer must be read too.
     let identity = HeaderValue::from_static("identity");
     request.headers.insert(ACCEPT_ENCODING, identity);
-    flow.slots.put(BatchCall);
+    flow.put_slot(BatchCall);
     request.judge_body(usize::MAX, JudgeBatch(rules));
     Ok(())
 }
 
 /// Rewrites the answer to a batch call: no way leads out of the allowlist, no token is seen.
 pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reachable>) -> Verdict {
-    if flow.slots.find::<BatchCall>().is_none() || response.status != StatusCode::OK {
+    if flow.find_slot::<BatchCall>().is_none() || response.status != StatusCode::OK {
         return Ok(());
     }
     readable(&response.headers).map_err(as_its_client_shows)?;

@@ -149,7 +149,7 @@ fn tokens_are_never_seen_and_their_placeholders_work_once_where_they_are_for() {
                 request.headers,
                 headers(&[("authorization", sent), ("accept", "*/*")])
             );
-            assert_eq!(flow.record.credential.is_some(), redeemed);
+            assert_eq!(flow.record().credential.is_some(), redeemed);
         },
     );
 }

@@ -102,11 +102,21 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let Some(container) = flow.known_container() else {
         return;
     };
-    let stands_for_one = |value: &HeaderValue| value.as_bytes().starts_with(PREFIX.as_bytes());
     let none = !request.headers.values().any(stands_for_one);
-    if none || flow.scheme != Scheme::Https || flow.is_dry_run() {
+    if none || flow.scheme() != Scheme::Https {
         return;
     }
+    if flow.effect(|| spend(container, flow, request)) == Some(true) {
+        flow.add_credential(&NAME.into());
+    }
+}
+
+fn stands_for_one(value: &HeaderValue) -> bool {
+    value.as_bytes().starts_with(PREFIX.as_bytes())
+}
+
+/// Replaces placeholders by their tokens, which are used up; answers whether there was one.
+fn spend(container: &Container, flow: &Flow, request: &mut Request) -> bool {
     let tokens = container.state_or_init(Tokens::default);
     let mut tokens = tokens.0.lock();
     let mut redeemed = false;
@@ -114,7 +124,7 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let fields = request.headers.iter_mut().filter(standing_for_one);
     for (field, sent) in fields.take(MAX_REDEEMED) {
         let is_it = |token: &Token| {
-            (&token.host, token.port) == (&flow.host, flow.port)
+            (&token.host, token.port) == (flow.host(), flow.port())
                 && token.field == *field
                 && token.placeholder.as_bytes() == sent.as_bytes()
         };
@@ -127,8 +137,5 @@ pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
             redeemed = true;
         }
     }
-    drop(tokens);
-    if redeemed {
-        flow.record.credential = Some(NAME.into());
-    }
+    redeemed
 }

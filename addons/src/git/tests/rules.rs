@@ -105,7 +105,7 @@ fn public_reads_pass_without_any_credential_and_nothing_else_does() {
             ]);
             let verdict = judged(public(), &mut flow, &mut request);
             assert_eq!(verdict.is_ok(), passes, "{method} {target}");
-            assert_eq!(flow.slots.find::<Anonymous>().is_some(), passes);
+            assert_eq!(flow.find_slot::<Anonymous>().is_some(), passes);
             if passes {
                 assert_eq!(request.headers, headers(&[("accept", "*/*")]));
             }
@@ -114,7 +114,7 @@ fn public_reads_pass_without_any_credential_and_nothing_else_does() {
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut own = request("/acme/web", &[("authorization", "Basic eDp5")]);
     judged(public(), &mut flow, &mut own).unwrap();
-    assert!(flow.slots.find::<Anonymous>().is_none());
+    assert!(flow.find_slot::<Anonymous>().is_none());
     assert!(own.headers.contains_key("authorization"));
 }
 
@@ -236,7 +236,7 @@ fn the_operation_is_known_also_when_it_is_denied() {
         |(target, operation)| {
             let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
             let _ = judged(settings(), &mut flow, &mut request(target, &[]));
-            assert_eq!(flow.slots.find(), Some(&operation), "{target}");
+            assert_eq!(flow.find_slot(), Some(&operation), "{target}");
         },
     );
 }

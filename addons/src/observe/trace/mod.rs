@@ -71,23 +71,23 @@ impl Addon for Trace {
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         if let Some(context) = Context::of(&request.headers) {
-            let ours = context.field(flow.id.number());
+            let ours = context.field(flow.id().number());
             request.headers.insert(TRACEPARENT, ours);
-            flow.slots.put(context);
+            flow.put_slot(context);
         }
         Step::PASS
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         // The appliance's own errands are in nobody's trace, least of all those that bring spans.
-        if flow.is_dry_run() || flow.known_container().is_none() {
+        if flow.known_container().is_none() {
             return;
         }
-        let context = flow.slots.find::<Context>();
+        let context = flow.find_slot::<Context>();
         if context.is_some_and(|context| context.flags & SAMPLED == 0) {
             return;
         }
-        let id = flow.id.number();
+        let id = flow.id().number();
         self.sink.write(Span {
             trace: context.map_or_else(|| begun_by(id), |context| context.trace),
             parent: context.map(|context| context.parent),
@@ -268,14 +268,14 @@ mod tests {
     #[test]
     fn the_appliances_own_errands_and_strangers_have_no_span() {
         let (_, span) = traced(&[], |flow| {
-            flow.principal = Some(Principal::System(Arc::new(System {
+            flow.start_mut().principal = Some(Principal::System(Arc::new(System {
                 name: "traces",
                 hosts: Vec::new(),
                 trust_private: true,
             })));
         });
         assert!(span.is_none());
-        let (_, span) = traced(&[], |flow| flow.principal = None);
+        let (_, span) = traced(&[], |flow| flow.start_mut().principal = None);
         assert!(span.is_none());
     }
 }

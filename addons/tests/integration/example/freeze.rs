@@ -61,10 +61,8 @@ impl Freeze {
         if !is_write || !self.freezes.is_frozen(flow.upstream()) {
             return Ok(());
         }
-        if !flow.is_dry_run() {
-            self.denied.inc();
-        }
-        let sentence = format!("Write not allowed: {} is frozen", flow.host);
+        flow.effect(|| self.denied.inc());
+        let sentence = format!("Write not allowed: {} is frozen", flow.host());
         Err(Denial::new(Code::WriteNotAllowed, sentence).rule("freeze"))
     }
 }

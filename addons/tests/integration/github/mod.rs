@@ -107,13 +107,13 @@ impl Guard {
                 .collect(),
             rules: Vec::new(),
         };
-        let addons: Vec<Arc<dyn Addon>> = vec![
-            Arc::new(Identity::new(OneContainer::new(container))),
-            Arc::new(Policy::new(policy, Arc::new(Nowhere))),
-            Arc::new(Github::new(settings, Arc::new(Known))),
+        let links = vec![
+            Link::Identity(Arc::new(Identity::new(OneContainer::new(container)))),
+            Arc::new(Policy::new(policy, Arc::new(Nowhere))).into(),
+            Arc::new(Github::new(settings, Arc::new(Known))).into(),
         ];
         Self {
-            chain: Chain::new(addons, Duration::from_secs(10)).unwrap(),
+            chain: Chain::new(links, Duration::from_secs(10)).unwrap(),
             runtime: Builder::new_current_thread().enable_time().build().unwrap(),
         }
     }

@@ -1,6 +1,6 @@
 //! Where the requests of a connection go, as it and they say.
 
-use addons::contract::{Authority, Code, Denial, Host, Scheme};
+use addons::contract::{Authority, Code, Denial, Endpoint, Host, Scheme};
 use http::header::HOST;
 use http::{Request, Uri, Version};
 use hyper::body::Incoming;
@@ -10,35 +10,26 @@ use hyper::body::Incoming;
 pub enum Ingress {
     /// In the request line, in absolute form.
     Plain,
-    /// All to the authority of the tunnel.
-    Tunnel {
-        authority: Authority,
-        scheme: Scheme,
-    },
+    /// All to the endpoint of the tunnel.
+    Tunnel(Endpoint),
 }
 
 impl Ingress {
     /// Where all requests go, as far as the connection tells.
-    pub fn destination(&self) -> (Scheme, Authority) {
+    pub fn destination(&self) -> Endpoint {
         match self {
-            Self::Tunnel { authority, scheme } => (*scheme, authority.clone()),
-            Self::Plain => {
-                let nowhere = Host::Name("".into());
-                let authority = Authority {
-                    host: nowhere,
-                    port: 0,
-                };
-                (Scheme::Http, authority)
-            }
+            Self::Tunnel(endpoint) => endpoint.clone(),
+            Self::Plain => Endpoint {
+                scheme: Scheme::Http,
+                host: Host::Name("".into()),
+                port: 0,
+            },
         }
     }
 }
 
 /// Where a request goes. All that name an authority must name the same one.
-pub fn destination(
-    ingress: &Ingress,
-    request: &Request<Incoming>,
-) -> Result<(Scheme, Authority), Denial> {
+pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -47,11 +38,11 @@ pub fn destination(
     if host.is_none() && request.version() == Version::HTTP_11 {
         return Err(Denial::malformed("Host is missing"));
     }
-    let (scheme, expected) = match ingress {
-        Ingress::Tunnel { authority, scheme } => (*scheme, authority.clone()),
-        Ingress::Plain => (Scheme::Http, absolute(request.uri())?),
+    let expected = match ingress {
+        Ingress::Tunnel(endpoint) => endpoint.clone(),
+        Ingress::Plain => absolute(request.uri())?,
     };
-    let default_port = match scheme {
+    let default_port = match expected.scheme {
         Scheme::Http => 80,
         Scheme::Https => 443,
     };
@@ -66,7 +57,11 @@ pub fn destination(
         }
         // A tunnel to another port than the scheme's: clients leave it out or name it.
         let parsed = Authority::parse(text, Some(default_port)).map_err(Denial::malformed)?;
-        if parsed != expected {
+        if (&parsed.host, parsed.port) != (&expected.host, expected.port) {
+            let expected = Authority {
+                host: expected.host,
+                port: expected.port,
+            };
             let sentence =
                 format!("Host mismatch: {parsed} was asked for on a connection to {expected}");
             return Err(Denial::new(Code::HostMismatch, sentence));
@@ -75,16 +70,16 @@ pub fn destination(
     let scheme_differs = request
         .uri()
         .scheme_str()
-        .is_some_and(|named| named != scheme.as_str());
+        .is_some_and(|named| named != expected.scheme.as_str());
     if scheme_differs {
         return Err(Denial::malformed(
             "the scheme differs from the connection's",
         ));
     }
-    Ok((scheme, expected))
+    Ok(expected)
 }
 
-fn absolute(uri: &Uri) -> Result<Authority, Denial> {
+fn absolute(uri: &Uri) -> Result<Endpoint, Denial> {
     let Some(authority) = uri.authority() else {
         return Err(Denial::malformed(
             "a proxy takes requests in absolute form, or CONNECT",
@@ -95,5 +90,10 @@ fn absolute(uri: &Uri) -> Result<Authority, Denial> {
             "only http is taken in absolute form; use CONNECT for https",
         ));
     }
-    Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)
+    let authority = Authority::parse(authority.as_str(), Some(80)).map_err(Denial::malformed)?;
+    Ok(Endpoint {
+        scheme: Scheme::Http,
+        host: authority.host,
+        port: authority.port,
+    })
 }

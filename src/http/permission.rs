@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use addons::contract::{Fault, Host, Kind, Scheme};
+use addons::contract::{Endpoint, Fault, Flow, Kind};
 
-use super::connection::Connection;
-use crate::live::LiveFlow;
+use super::session::Session;
 use crate::snapshot::Snapshot;
 
 /// How long after a reload the request in hand is looked at: one that began under the old
@@ -17,26 +16,21 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub struct Permission {
     generation: u64,
     kind: Kind,
-    scheme: Scheme,
-    host: Host,
-    port: u16,
+    endpoint: Endpoint,
 }
 
 impl Permission {
-    /// What a flow asks for.
-    pub fn of(live: &LiveFlow) -> Self {
-        let flow = &live.flow;
-        Self {
-            generation: live.snapshot.generation,
+    /// What a flow asks for under a snapshot; a DNS question has no permission that lasts.
+    pub fn of(flow: &Flow, snapshot: &Snapshot) -> Option<Self> {
+        Some(Self {
+            generation: snapshot.generation(),
             kind: flow.kind,
-            scheme: flow.scheme,
-            host: flow.host.clone(),
-            port: flow.port,
-        }
+            endpoint: flow.endpoint()?.clone(),
+        })
     }
 }
 
-impl Connection {
+impl Session {
     /// Ends when a reload takes away what was permitted: a tunnel, or without one the request in
     /// hand.
     pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
@@ -49,8 +43,8 @@ impl Connection {
     async fn tunnel_revoked(&self, permitted: &Permission) {
         let mut generation = permitted.generation;
         loop {
-            let snapshot = self.engine.snapshots.after(generation).await;
-            generation = snapshot.generation;
+            let snapshot = self.service.snapshots.after(generation).await;
+            generation = snapshot.generation();
             if !Box::pin(self.may_still(permitted, &snapshot)).await {
                 return;
             }
@@ -59,10 +53,10 @@ impl Connection {
 
     /// On a connection whose requests go here and there.
     async fn request_revoked(&self) {
-        let mut generation = self.engine.snapshot().generation;
+        let mut generation = self.service.snapshot().generation();
         loop {
-            let snapshot = self.engine.snapshots.after(generation).await;
-            generation = snapshot.generation;
+            let snapshot = self.service.snapshots.after(generation).await;
+            generation = snapshot.generation();
             tokio::time::sleep(SETTLE).await;
             let permitted = self.in_hand.lock().clone();
             if let Some(permitted) = permitted
@@ -76,14 +70,11 @@ impl Connection {
     /// Asks the chain without counting anything. Only a rule takes a permission away: what
     /// stands is not ended because something is out of order just now.
     async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
-        let Permission {
-            kind, scheme, port, ..
-        } = *permitted;
-        let host = permitted.host.clone();
-        let flow = snapshot.flow(kind, self.client.clone(), scheme, host, port);
-        let mut flow = flow.dry_run();
-        flow.principal = self.principal.clone();
-        match snapshot.chain.tunnel(&mut flow).await {
+        let Permission { kind, endpoint, .. } = permitted;
+        let chain = snapshot.chain();
+        let mut start = chain.to_upstream(*kind, self.client.clone(), endpoint.clone());
+        start.principal = self.principal.clone();
+        match chain.tunnel(&mut start.begin_dry()).await {
             Ok(_) => true,
             Err(denial) => denial.code().fault() != Fault::Policy,
         }

@@ -1,0 +1,65 @@
+//! The name of a lease.
+
+use std::fmt;
+
+use uuid::Uuid;
+
+/// Names one lease, across all containers, restarts, backups and proxies. A UUID of version 7
+/// (RFC 9562 §5.7): an id is given out once, so the id of a lease that ended stays ended. Ids sort
+/// by the time at which they were generated, as far as clocks agree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(Uuid);
+
+impl LeaseId {
+    /// Makes an id that no lease has had.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// Reads the form that `Display` writes, and no other.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = Uuid::try_parse(text).ok()?;
+        let canonical = id.hyphenated();
+        let same = canonical.encode_lower(&mut Uuid::encode_buffer()) == text;
+        same.then_some(Self(id))
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_sort_by_age_and_have_one_written_form() {
+        let (first, second) = (LeaseId::generate(), LeaseId::generate());
+        assert!(first < second);
+        assert_eq!(size_of::<LeaseId>(), 16);
+        let text = first.to_string();
+        assert_eq!(LeaseId::parse(&text), Some(first));
+        let others = [
+            text.to_uppercase(),
+            text.replace('-', ""),
+            format!("{{{text}}}"),
+            format!("urn:uuid:{text}"),
+            "7".to_owned(),
+            String::new(),
+        ];
+        for other in others {
+            assert_eq!(LeaseId::parse(&other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A flow under way, which ends exactly once whatever becomes of it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::chain::Chain;
+use super::container::Container;
+use super::denial::Denial;
+use super::flow::{Flow, FlowStart, Kind, Outcome, Record};
+
+/// Holds a flow and its chain until the flow ends. Dropping it tells every addon, once, so there
+/// is no path on which a flow ends unrecorded; until [`LiveFlow::complete`] was called it counts
+/// as aborted.
+pub struct LiveFlow {
+    /// The flow, as addons see it.
+    pub flow: Flow,
+    /// The chain that the flow began with and keeps until it ends, whatever is reloaded meanwhile.
+    pub chain: Arc<Chain>,
+    status: u16,
+    denial: Option<Denial>,
+    completed: bool,
+    ended: Option<Instant>,
+}
+
+impl LiveFlow {
+    /// Begins a flow under a chain.
+    #[must_use]
+    pub fn begin(chain: &Arc<Chain>, start: FlowStart) -> Self {
+        Self {
+            flow: start.begin(),
+            chain: Arc::clone(chain),
+            status: 0,
+            denial: None,
+            completed: false,
+            ended: None,
+        }
+    }
+
+    /// Facts for the audit that the engine finds out: method, path, address.
+    pub fn record(&mut self) -> &mut Record {
+        &mut self.flow.record
+    }
+
+    /// The request's head asks for a WebSocket.
+    pub fn opens_websocket(&mut self) {
+        self.flow.start.kind = Kind::Websocket;
+    }
+
+    /// Names the container of a flow that ends before identity is asked.
+    pub fn belongs_to(&mut self, container: &Arc<Container>) {
+        self.flow.start.principal = Some(Arc::clone(container).into());
+    }
+
+    /// The container's name as the head of a CONNECT claims it.
+    pub fn claims(&mut self, id: Option<Box<str>>) {
+        self.flow.start.claimed_id = id;
+    }
+
+    /// The status that the client gets.
+    pub fn answered(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// The status that the client got; 0 for none.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Ended by a denial, or by an addon's own answer.
+    pub fn denied(&mut self, denial: &Denial) {
+        match denial.answer().filter(|_| !denial.refuses()) {
+            Some(answer) => self.status = answer.status,
+            None => {
+                self.status = denial.code().status();
+                self.denial = Some(denial.clone());
+            }
+        }
+        self.completed = true;
+    }
+
+    /// Ended as it should.
+    pub fn complete(&mut self) {
+        self.completed = true;
+    }
+
+    /// It ended at this time; without it, when it is dropped.
+    pub fn ended_at(&mut self, time: Instant) {
+        self.ended = Some(time);
+    }
+}
+
+impl Deref for LiveFlow {
+    type Target = Flow;
+
+    fn deref(&self) -> &Flow {
+        &self.flow
+    }
+}
+
+impl Drop for LiveFlow {
+    fn drop(&mut self) {
+        let ended = self.ended.unwrap_or_else(Instant::now);
+        let outcome = Outcome {
+            status: self.status,
+            denial: self.denial.take(),
+            aborted: !self.completed,
+            duration: ended.saturating_duration_since(self.flow.started),
+        };
+        self.chain.finished(&self.flow, &outcome);
+    }
+}

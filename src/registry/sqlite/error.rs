@@ -1,0 +1,82 @@
+//! Why the file could not be read or written.
+
+use std::io;
+use std::path::PathBuf;
+
+use rusqlite::ErrorCode;
+use thiserror::Error;
+
+use crate::registry::StoreError;
+
+/// Why the file could not be read or written.
+#[derive(Debug, Error)]
+pub enum SqliteError {
+    /// It is created at start alone: one that vanishes later was taken away.
+    #[error("{} is missing: put it back, or restart to begin with an empty one", .0.display())]
+    Missing(PathBuf),
+    /// The operating system refused.
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// SQLite refused, or the file is not its own.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// `integrity_check` or `quick_check` found something.
+    #[error("the file is damaged: {0}")]
+    Damaged(String),
+    /// A newer version of the program made it, or nothing has been written to it.
+    #[error("the file has schema version {found}, this program reads {expected}")]
+    Schema { found: i64, expected: i64 },
+    /// An older version of the program made it.
+    #[error(
+        "the file has schema version {found}, this program reads {expected}: the server migrates it when it starts"
+    )]
+    Outdated { found: i64, expected: i64 },
+    /// It has tables, and no schema version.
+    #[error("the file is a database of another program: move it away, or name another data_dir")]
+    Foreign,
+    /// A row that this program did not write.
+    #[error("the row of lease {0} cannot be understood")]
+    Row(String),
+    /// Another process holds the file.
+    #[error("the file is in use by another process: try again")]
+    Busy,
+    /// A value that has no JSON form.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl SqliteError {
+    /// Whether another process holds the file, which passes.
+    fn is_busy(&self) -> bool {
+        match self {
+            Self::Busy => true,
+            Self::Sqlite(error) => error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy),
+            _ => false,
+        }
+    }
+
+    /// Whether it is the content that is wrong, not the access to it.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged(_)
+            | Self::Schema { .. }
+            | Self::Outdated { .. }
+            | Self::Foreign
+            | Self::Row(_) => true,
+            Self::Sqlite(error) => matches!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+            ),
+            Self::Missing(_) | Self::Io { .. } | Self::Busy | Self::Json(_) => false,
+        }
+    }
+}
+
+impl From<SqliteError> for StoreError {
+    fn from(error: SqliteError) -> Self {
+        match error.is_busy() {
+            true => Self::Busy(error.into()),
+            false => Self::Failed(error.into()),
+        }
+    }
+}

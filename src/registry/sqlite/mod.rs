@@ -1,0 +1,228 @@
+//! The SQLite file.
+//!
+//! Every operation opens a connection of its own and closes it again. So nothing is ever
+//! answered from pages that the file no longer has, nothing cached is ever written over a file
+//! that was damaged or exchanged in the meantime, and between two operations the file alone
+//! holds everything. Changes go by a rollback journal, so that reading writes nothing, not even
+//! the index of a WAL: a full disk stops changes alone.
+
+mod error;
+pub mod offline;
+mod row;
+mod schema;
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use addons::contract::{LeaseId, Level, Registration};
+use rusqlite::{Connection, OpenFlags, params};
+use time::OffsetDateTime;
+
+use super::{LeaseStore, StoreError};
+use row::to_millis;
+use schema::{VERSION, expect_current, migrate, verify, version};
+
+pub use error::SqliteError;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "registry.db";
+
+/// How long another process (`registry restore`) may hold the file before we give up.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What tells that others changed the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    changed: (i64, i64),
+}
+
+/// Leases in one file.
+pub struct SqliteStore {
+    path: PathBuf,
+    /// The file as it was when its leases were last passed on.
+    seen: Option<Stamp>,
+}
+
+impl SqliteStore {
+    /// A store in this file, which [`LeaseStore::open`] creates.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, seen: None }
+    }
+
+    /// Runs one change in a transaction, and takes note that the file is ours as it is now, unless
+    /// another process changed it since the last look.
+    fn write<T>(
+        &mut self,
+        change: impl FnOnce(&Connection) -> Result<T, SqliteError>,
+    ) -> Result<T, SqliteError> {
+        let seen = self.seen.take();
+        let conn = open_to_write(&self.path)?;
+        conn.execute_batch("BEGIN IMMEDIATE")?;
+        let is_as_seen = seen == stamp(&self.path).ok();
+        let done = change(&conn)?;
+        conn.execute_batch("COMMIT")?;
+        conn.close().map_err(|(_, error)| error)?;
+        if is_as_seen {
+            self.seen = stamp(&self.path).ok();
+        }
+        Ok(done)
+    }
+}
+
+impl fmt::Display for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+impl LeaseStore for SqliteStore {
+    fn open(&mut self) -> Result<(), StoreError> {
+        create_if_missing(&self.path)?;
+        let version = {
+            let conn = open(&self.path)?;
+            verify(&conn, "quick_check")?;
+            version(&conn)?
+        };
+        if version < VERSION {
+            migrate(&open_to_write(&self.path)?)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a connection that has no page cached.
+    fn sync(
+        &mut self,
+        whole: bool,
+        take: &mut dyn FnMut(Registration),
+    ) -> Result<bool, StoreError> {
+        let seen = self.seen.take();
+        let stamp = stamp(&self.path)?;
+        let conn = open_to_read(&self.path)?;
+        if !whole && seen == Some(stamp) {
+            self.seen = seen;
+            return Ok(false);
+        }
+        verify(&conn, "quick_check")?;
+        row::load(&conn, take)?;
+        self.seen = Some(stamp);
+        Ok(true)
+    }
+
+    fn begin(&mut self, leases: &[Registration]) -> Result<(), StoreError> {
+        Ok(self.write(|conn| leases.iter().try_for_each(|lease| row::insert(conn, lease)))?)
+    }
+
+    fn extend(&mut self, lease: LeaseId, expires_at: OffsetDateTime) -> Result<(), StoreError> {
+        Ok(self.write(|conn| {
+            conn.execute(
+                "UPDATE containers SET expires_at = ?2 WHERE lease = ?1",
+                params![lease.to_string(), to_millis(expires_at)],
+            )?;
+            Ok(())
+        })?)
+    }
+
+    fn end(&mut self, leases: &[LeaseId]) -> Result<(), StoreError> {
+        Ok(self.write(|conn| {
+            let mut delete = conn.prepare("DELETE FROM containers WHERE lease = ?1")?;
+            for lease in leases {
+                delete.execute([lease.to_string()])?;
+            }
+            Ok(())
+        })?)
+    }
+
+    fn prune(&mut self, before: OffsetDateTime) -> Result<usize, StoreError> {
+        Ok(self.write(|conn| {
+            let deleted = conn.execute(
+                "DELETE FROM containers WHERE expires_at <= ?1",
+                [to_millis(before)],
+            )?;
+            Ok(deleted)
+        })?)
+    }
+
+    fn set_level(&mut self, lease: LeaseId, level: Level) -> Result<(), StoreError> {
+        Ok(self.write(|conn| {
+            conn.execute(
+                "UPDATE containers SET level = ?2 WHERE lease = ?1",
+                params![lease.to_string(), level.as_str()],
+            )?;
+            Ok(())
+        })?)
+    }
+}
+
+fn create_if_missing(path: &Path) -> Result<(), SqliteError> {
+    let created = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    match created {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(SqliteError::Io {
+            path: path.to_owned(),
+            source: error,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Opens for reading; fails unless the file is a registry of this version.
+pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
+    let conn = open(path)?;
+    expect_current(&conn)?;
+    conn.query_row("SELECT max(lease) FROM containers", [], |_| Ok(()))?;
+    Ok(conn)
+}
+
+/// Opens for writing, without creating. What is committed is on disk, and so is the end of its
+/// journal.
+pub(super) fn open_to_write(path: &Path) -> Result<Connection, SqliteError> {
+    let conn = open(path)?;
+    conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA;")?;
+    Ok(conn)
+}
+
+/// Opens without creating. Who only reads may write too: a process that was killed in a change
+/// leaves its journal, which the next one rolls back.
+pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
+    if !path.exists() {
+        return Err(SqliteError::Missing(path.to_owned()));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    // All rows are in memory once they were read; another copy of their pages serves nobody.
+    conn.pragma_update(None, "cache_size", -256)?;
+    Ok(conn)
+}
+
+fn stamp(path: &Path) -> Result<Stamp, SqliteError> {
+    let data = fs::metadata(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => SqliteError::Missing(path.to_owned()),
+        _ => SqliteError::Io {
+            path: path.to_owned(),
+            source,
+        },
+    })?;
+    Ok(Stamp {
+        inode: (data.dev(), data.ino()),
+        size: data.size(),
+        changed: (data.ctime(), data.ctime_nsec()),
+    })
+}
+
+/// A file of the same name with something behind it.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

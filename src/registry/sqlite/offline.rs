@@ -1,0 +1,233 @@
+//! The registry's file without a running server, or beside one: check, backup, restore.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use addons::contract::{LeaseId, Registration};
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, TransactionBehavior};
+use tempfile::TempPath;
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+use super::schema::{expect_current, migrate, verify};
+use super::{SqliteError, beside, open, open_to_read, open_to_write, row};
+
+/// How often, and how long apart, a copy is tried while another process writes.
+const COPY_ATTEMPTS: u32 = 100;
+const COPY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a restore did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// How many registrations the file holds now.
+    pub registrations: usize,
+    /// Where the damaged file was moved to, if there was one.
+    pub moved_to: Option<PathBuf>,
+}
+
+/// Reads the whole file; answers how many registrations it holds.
+pub fn check(path: &Path) -> Result<usize, SqliteError> {
+    let conn = open_to_read(path)?;
+    verify(&conn, "integrity_check")?;
+    row::load(&conn, drop)
+}
+
+/// What becomes of a file in the place of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// It stays, and the backup fails with [`io::ErrorKind::AlreadyExists`].
+    Keep,
+    /// It is replaced at once or not at all.
+    Replace,
+}
+
+/// Copies the registry as it is at one moment, also while a server runs, into a file that is
+/// complete by itself.
+pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteError> {
+    let conn = open_to_read(path)?;
+    refuse_itself(path, to)?;
+    let (registrations, copy) = copy_beside(&conn, to)?;
+    let moved = match present {
+        Present::Keep => copy.persist_noclobber(to),
+        Present::Replace => copy.persist(to),
+    };
+    moved.map_err(|error| failed(to)(error.error))?;
+    sync_directory(to)?;
+    Ok(registrations)
+}
+
+/// Puts the leases of a backup in place, also of a backup that an older version made. A running
+/// server notices. A damaged registry is moved aside, never overwritten.
+///
+/// A lease that is live in the present registry goes on. Every other one has ended, or may have,
+/// and begins again under a new id.
+pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
+    refuse_itself(path, from)?;
+    let leases = leases_of(from)?;
+    match check(path) {
+        Ok(_) => {
+            let mut present = open_to_write(path)?;
+            Ok(Restored {
+                registrations: replace_leases(&mut present, leases)?,
+                moved_to: None,
+            })
+        }
+        Err(error) if error.is_damage() || matches!(error, SqliteError::Missing(_)) => {
+            let moved_to = move_aside(path)?;
+            Ok(Restored {
+                registrations: create_with(path, leases)?,
+                moved_to,
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn refuse_itself(path: &Path, other: &Path) -> Result<(), SqliteError> {
+    let same = match (fs::canonicalize(path), fs::canonicalize(other)) {
+        (Ok(path), Ok(other)) => path == other,
+        _ => false,
+    };
+    if same {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "this is the registry itself");
+        return Err(failed(other)(error));
+    }
+    Ok(())
+}
+
+/// Reads a backup of this version or an older one, migrating a copy in memory.
+fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
+    let file = open(backup)?;
+    match expect_current(&file) {
+        Ok(()) | Err(SqliteError::Outdated { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let mut memory = Connection::open_in_memory()?;
+    copy(&file, &mut memory)?;
+    verify(&memory, "integrity_check")?;
+    migrate(&memory)?;
+    let mut leases = Vec::new();
+    row::load(&memory, |lease| leases.push(lease))?;
+    Ok(leases)
+}
+
+/// Replaces all leases in one transaction; returns how many there are now.
+fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<usize, SqliteError> {
+    let change = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let now = OffsetDateTime::now_utc();
+    let mut live = HashSet::new();
+    row::load(&change, |lease| {
+        if lease.expires_at > now {
+            live.insert(lease.lease);
+        }
+    })?;
+    change.execute("DELETE FROM containers", [])?;
+    let count = leases.len();
+    for mut lease in leases {
+        if !live.contains(&lease.lease) {
+            lease.lease = LeaseId::generate();
+        }
+        row::insert(&change, &lease)?;
+    }
+    change.commit()?;
+    Ok(count)
+}
+
+/// Makes a registry in the place of a missing one; it appears complete or not at all.
+fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteError> {
+    let (mut conn, file) = temporary(path)?;
+    migrate(&conn)?;
+    let registrations = replace_leases(&mut conn, leases)?;
+    conn.close().map_err(|(_, error)| error)?;
+    // Whoever owns the directory runs the server; we may be root.
+    let directory = fs::metadata(parent(path)).map_err(failed(path))?;
+    chown(&file, Some(directory.uid()), Some(directory.gid())).map_err(failed(&file))?;
+    file.persist(path)
+        .map_err(|error| failed(path)(error.error))?;
+    sync_directory(path)?;
+    Ok(registrations)
+}
+
+/// Moves a damaged file away, with its journal: SQLite would play that into the new file. Older
+/// versions left a WAL.
+fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
+    let format = format_description!("[year][month][day]T[hour][minute][second]Z");
+    let now = OffsetDateTime::now_utc();
+    let now = now
+        .format(format)
+        .unwrap_or_else(|_| now.unix_timestamp().to_string());
+    let aside = beside(path, &format!(".corrupt-{now}"));
+    let moved = if_present(path, fs::rename(path, &aside))?;
+    for suffix in ["-journal", "-wal"] {
+        let journal = beside(path, suffix);
+        if_present(&journal, fs::rename(&journal, beside(&aside, suffix)))?;
+    }
+    let shm = beside(path, "-shm");
+    if_present(&shm, fs::remove_file(&shm))?;
+    Ok(moved.then_some(aside))
+}
+
+/// Whether the file was there; any other failure is one.
+fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, SqliteError> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(path)(error)),
+    }
+}
+
+/// A complete copy in a temporary file in the directory of `target`.
+fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), SqliteError> {
+    let (mut conn, file) = temporary(target)?;
+    copy(from, &mut conn)?;
+    // One file, without a WAL beside it, whatever the original has.
+    conn.execute_batch("PRAGMA journal_mode = DELETE")?;
+    verify(&conn, "integrity_check")?;
+    let registrations = row::load(&conn, drop)?;
+    conn.close().map_err(|(_, error)| error)?;
+    Ok((registrations, file))
+}
+
+/// An empty database in a temporary file in the directory of `target`.
+fn temporary(target: &Path) -> Result<(Connection, TempPath), SqliteError> {
+    let file = tempfile::NamedTempFile::new_in(parent(target)).map_err(failed(target))?;
+    let file = file.into_temp_path();
+    Ok((open(&file)?, file))
+}
+
+fn copy(from: &Connection, to: &mut Connection) -> Result<(), SqliteError> {
+    let backup = Backup::new(from, to)?;
+    for _ in 0..COPY_ATTEMPTS {
+        if backup.step(-1)? == StepResult::Done {
+            return Ok(());
+        }
+        std::thread::sleep(COPY_PAUSE);
+    }
+    Err(SqliteError::Busy)
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// A rename is on disk once its directory is.
+fn sync_directory(path: &Path) -> Result<(), SqliteError> {
+    let directory = File::open(parent(path)).and_then(|directory| directory.sync_all());
+    directory.map_err(failed(path))
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> SqliteError + use<> {
+    let path = path.to_owned();
+    move |source| SqliteError::Io {
+        path: path.clone(),
+        source,
+    }
+}

@@ -1,0 +1,102 @@
+//! One registration as a row: what goes into the file comes back the same.
+
+use addons::contract::{
+    AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source,
+};
+use rusqlite::{Connection, Row, params};
+use time::OffsetDateTime;
+
+use super::SqliteError;
+use crate::registry::RepoEntry;
+
+/// Reads row after row and answers how many there are; one that cannot be understood fails the
+/// whole, as any other damage does.
+pub(super) fn load(
+    conn: &Connection,
+    mut take: impl FnMut(Registration),
+) -> Result<usize, SqliteError> {
+    let mut statement = conn.prepare(
+        "SELECT lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level
+         FROM containers",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        take(decode(row)?);
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn decode(row: &Row<'_>) -> Result<Registration, SqliteError> {
+    let lease: String = row.get(0)?;
+    let bad = || SqliteError::Row(lease.clone());
+    let text = |index| row.get::<usize, String>(index);
+    let optional = |index| row.get::<usize, Option<String>>(index);
+
+    let id = ContainerId::parse(&text(1)?).ok_or_else(bad)?;
+    let source = match optional(2)? {
+        Some(address) => Source::Address(address.parse().map_err(|_| bad())?),
+        None => Source::Listener(id.clone()),
+    };
+    let repos: Vec<RepoEntry> = serde_json::from_str(&text(3)?).map_err(|_| bad())?;
+    let allowed_domains = optional(5)?.map(|json| decode_domains(&json).ok_or_else(bad));
+    Ok(Registration {
+        id,
+        lease: LeaseId::parse(&lease).ok_or_else(bad)?,
+        source,
+        repos: repos.into_iter().map(Repo::from).collect(),
+        auth_mode: AuthMode::parse(&text(4)?).ok_or_else(bad)?,
+        created_at: from_millis(row.get(6)?).ok_or_else(bad)?,
+        expires_at: from_millis(row.get(7)?).ok_or_else(bad)?,
+        allowed_domains: allowed_domains.transpose()?,
+        level: Level::parse(&text(8)?).ok_or_else(bad)?,
+    })
+}
+
+fn decode_domains(json: &str) -> Option<Vec<HostPattern>> {
+    let domains: Vec<String> = serde_json::from_str(json).ok()?;
+    let patterns = domains.iter().map(|text| HostPattern::parse(text).ok());
+    patterns.collect()
+}
+
+/// Writes a lease in the place of every lease that has its id or its address.
+pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), SqliteError> {
+    let address = match &lease.source {
+        Source::Address(address) => Some(address.to_string()),
+        Source::Listener(_) => None,
+    };
+    let repos: Vec<RepoEntry> = lease.repos.iter().map(RepoEntry::from).collect();
+    let domains = lease.allowed_domains.as_ref().map(|patterns| {
+        let texts: Vec<String> = patterns.iter().map(HostPattern::to_string).collect();
+        serde_json::to_string(&texts)
+    });
+    conn.prepare_cached("DELETE FROM containers WHERE id = ?1 OR address = ?2")?
+        .execute(params![lease.id.as_str(), address])?;
+    conn.prepare_cached(
+        "INSERT INTO containers
+         (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+    )?
+    .execute(params![
+        lease.lease.to_string(),
+        lease.id.as_str(),
+        address,
+        serde_json::to_string(&repos)?,
+        lease.auth_mode.as_str(),
+        domains.transpose()?,
+        to_millis(lease.created_at),
+        to_millis(lease.expires_at),
+        lease.level.as_str(),
+    ])?;
+    Ok(())
+}
+
+/// Milliseconds are what the file keeps, so that a lease is the same after a restart.
+pub(super) fn to_millis(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}
+
+fn from_millis(millis: i64) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000).ok()
+}

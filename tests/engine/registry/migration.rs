@@ -1,0 +1,161 @@
+//! Files of other versions: migrated, or refused and left alone.
+
+use super::*;
+
+/// The schema of version 1, in which leases are numbers.
+const VERSION_1: &str = "
+    CREATE TABLE containers (
+        lease INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        address TEXT UNIQUE,
+        repos TEXT NOT NULL,
+        auth_mode TEXT NOT NULL,
+        allowed_domains TEXT,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER NOT NULL,
+        level TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX containers_by_expiry ON containers (expires_at);
+    PRAGMA user_version = 1;
+";
+
+/// Makes a file of version 1 with two containers; returns when their leases expire.
+fn write_version_1(file: &Path) -> OffsetDateTime {
+    let expires_at = in_hours(1).truncate_to_millisecond();
+    let millis = expires_at.unix_timestamp_nanos() / 1_000_000;
+    let rows = format!(
+        r#"INSERT INTO containers VALUES
+         (7, 'c1', '10.0.0.1', '[{{"name":"octo/cat","max_receive_pack_bytes":1024}}]', 'bot',
+          '["*.example.com"]', 1234567, {millis}, 'Secret'),
+         (9, 'c2', NULL, '[]', 'user', NULL, 7654321, {millis}, 'Public');"#
+    );
+    let conn = Connection::open(file).unwrap();
+    conn.execute_batch(VERSION_1).unwrap();
+    conn.execute_batch(&rows).unwrap();
+    expires_at
+}
+
+fn assert_is_migrated(registry: &Registry, expires_at: OffsetDateTime) {
+    let one = registry.get(&id("c1")).unwrap().unwrap();
+    let expected = new("c1", A);
+    assert_eq!(one.source, expected.source);
+    assert_eq!(*one.repos, *expected.repos);
+    assert_eq!(one.auth_mode, expected.auth_mode);
+    assert_eq!(one.allowed_domains(), expected.allowed_domains.as_deref());
+    assert_eq!(one.created_at.unix_timestamp_nanos(), 1_234_567_000_000);
+    assert_eq!(one.expires_at(), expires_at);
+    assert_eq!(one.level(), Level::Secret);
+    let two = registry.get(&id("c2")).unwrap().unwrap();
+    assert_eq!(two.source, Source::Listener(id("c2")));
+    assert!(two.repos.is_empty() && two.allowed_domains().is_none());
+    assert_ne!(one.lease, two.lease);
+}
+
+#[tokio::test]
+async fn a_file_of_version_1_keeps_everything_but_the_numbers_of_its_leases() {
+    let directory = tempfile::tempdir().unwrap();
+    let expires_at = write_version_1(&directory.path().join(FILE_NAME));
+    let fixture = RegistryFixture::open(directory);
+    assert_eq!(fixture.registry.problem(), None);
+    assert_is_migrated(&fixture.registry, expires_at);
+    assert_eq!(offline::check(&fixture.file()).unwrap(), 2);
+    // A level that the store holds already is not written again, and the ids stay.
+    let before = fixture.at(A).unwrap();
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.at(A).unwrap().lease, before.lease);
+    let again = fixture.registry.register(new("c1", A)).await.unwrap();
+    assert!(again.extended);
+}
+
+#[tokio::test]
+async fn a_backup_of_version_1_is_restored() {
+    let fixture = RegistryFixture::new();
+    fixture.register("other", B).await;
+    let backup = fixture.directory.path().join("backup.db");
+    let expires_at = write_version_1(&backup);
+    let before = fs::read(&backup).unwrap();
+    let restored = offline::restore(&fixture.file(), &backup).unwrap();
+    assert_eq!((restored.registrations, restored.moved_to), (2, None));
+    within(3, || fixture.at(A).is_some()).await;
+    assert_is_migrated(&fixture.registry, expires_at);
+    assert!(fixture.at(B).is_none());
+    assert_eq!(fs::read(&backup).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_the_old_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(FILE_NAME);
+    write_version_1(&file);
+    let conn = Connection::open(&file).unwrap();
+    // In the way of the last statement.
+    conn.execute_batch("DROP INDEX containers_by_expiry; CREATE TABLE containers_by_expiry (x);")
+        .unwrap();
+    drop(conn);
+    let before = fs::read(&file).unwrap();
+    let fixture = RegistryFixture::open(directory);
+    assert!(!fixture.registry.available());
+    assert!(offline::check(&file).is_err());
+    assert_eq!(fs::read(&file).unwrap(), before);
+}
+
+/// Tells this test program that it is the one to be killed, and where its registry is.
+const MIGRATING: &str = "REGISTRY_TEST_MIGRATING";
+
+#[tokio::test]
+async fn a_kill_during_the_migration_leaves_the_old_file_or_the_new_one() {
+    if let Some(directory) = std::env::var_os(MIGRATING) {
+        let directory = Path::new(&directory);
+        println!("migrating");
+        Registry::open(SqliteStore::new(directory.join(FILE_NAME)), directory);
+        return;
+    }
+    let name =
+        "registry::migration::a_kill_during_the_migration_leaves_the_old_file_or_the_new_one";
+    for wait in [0, 1, 2, 4, 8, 16] {
+        let directory = tempfile::tempdir().unwrap();
+        let expires_at = write_version_1(&directory.path().join(FILE_NAME));
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(MIGRATING, directory.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        let begun = lines
+            .map_while(Result::ok)
+            .any(|line| line.contains("migrating"));
+        assert!(begun);
+        std::thread::sleep(Duration::from_millis(wait));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        let fixture = RegistryFixture::open(directory);
+        assert_eq!(fixture.registry.problem(), None, "killed after {wait} ms");
+        assert_is_migrated(&fixture.registry, expires_at);
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_a_newer_version_is_refused() {
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let conn = Connection::open(fixture.file()).unwrap();
+    conn.pragma_update(None, "user_version", 99).unwrap();
+    drop(conn);
+    fixture.becomes(false).await;
+    let problem = fixture.registry.problem().unwrap();
+    assert!(problem.contains("schema version 99"), "{problem}");
+}
+
+#[tokio::test]
+async fn a_database_of_another_program_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join(FILE_NAME);
+    let conn = Connection::open(&file).unwrap();
+    conn.execute_batch("CREATE TABLE notes (text)").unwrap();
+    drop(conn);
+    let before = fs::read(&file).unwrap();
+    let fixture = RegistryFixture::open(directory);
+    assert!(!fixture.registry.available());
+    assert_eq!(fs::read(&file).unwrap(), before);
+}

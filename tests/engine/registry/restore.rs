@@ -1,0 +1,104 @@
+//! Backups of the registry, and what comes of the leases in them.
+
+use super::*;
+
+#[tokio::test]
+async fn a_backup_restored_under_a_running_registry_is_followed() {
+    let fixture = RegistryFixture::new();
+    let kept = fixture.register("c1", A).await;
+    let backup = fixture.directory.path().join("backup.db");
+    assert_eq!(
+        offline::backup(&fixture.file(), &backup, Present::Keep).unwrap(),
+        1
+    );
+    let later = fixture.register("c2", B).await;
+
+    let restored = offline::restore(&fixture.file(), &backup).unwrap();
+    assert_eq!((restored.registrations, restored.moved_to), (1, None));
+    within(3, || later.ended().is_cancelled()).await;
+    assert!(Arc::ptr_eq(&fixture.at(A).unwrap(), &kept));
+    assert_ne!(fixture.register("c3", B).await.lease, later.lease);
+}
+
+#[tokio::test]
+async fn a_restore_moves_a_damaged_file_aside() {
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let backup = fixture.directory.path().join("backup.db");
+    offline::backup(&fixture.file(), &backup, Present::Keep).unwrap();
+    let later = fixture.register("c2", B).await;
+    fs::write(fixture.file(), GARBAGE).unwrap();
+    fixture.becomes(false).await;
+    assert!(offline::check(&fixture.file()).is_err());
+
+    let restored = offline::restore(&fixture.file(), &backup).unwrap();
+    let aside = restored.moved_to.expect("moved aside");
+    assert_eq!(fs::read(aside).unwrap(), GARBAGE);
+    fixture.becomes(true).await;
+    assert!(fixture.at(A).is_some());
+    assert!(fixture.at(B).is_none());
+    assert_eq!(offline::check(&fixture.file()).unwrap(), 1);
+    // The backup knows nothing of the second lease; its id is spent all the same.
+    assert_ne!(fixture.register("c3", B).await.lease, later.lease);
+}
+
+#[tokio::test]
+async fn only_a_registry_is_restored_and_nothing_is_copied_onto_itself() {
+    let fixture = RegistryFixture::new();
+    fixture.register("c1", A).await;
+    let before = fs::read(fixture.file()).unwrap();
+    let other = fixture.directory.path().join("other.db");
+    fs::write(&other, GARBAGE).unwrap();
+    assert!(offline::restore(&fixture.file(), &other).is_err());
+    fs::write(&other, b"").unwrap();
+    assert!(offline::restore(&fixture.file(), &other).is_err());
+    assert!(offline::backup(&fixture.file(), &fixture.file(), Present::Replace).is_err());
+    assert!(offline::restore(&fixture.file(), &fixture.file()).is_err());
+    assert_eq!(fs::read(fixture.file()).unwrap(), before);
+    let missing = fixture.directory.path().join("missing.db");
+    assert!(offline::check(&missing).is_err());
+    assert!(!missing.exists());
+}
+
+#[tokio::test]
+async fn a_lease_that_ended_does_not_live_again_when_a_backup_that_holds_it_is_restored() {
+    let harms: [(&str, Harm); 3] = [
+        ("intact", |_| {}),
+        ("damaged", |file| fs::write(file, GARBAGE).unwrap()),
+        ("deleted", |file| fs::remove_file(file).unwrap()),
+    ];
+    for (harm, inflict) in harms {
+        let fixture = RegistryFixture::new();
+        let ended = fixture.register("c1", A).await;
+        let replaced = fixture.register("c2", B).await;
+        let backup = fixture.directory.path().join("backup.db");
+        offline::backup(&fixture.file(), &backup, Present::Keep).unwrap();
+        assert!(fixture.registry.unregister(id("c1")).await.unwrap());
+        let other = NewRegistration {
+            auth_mode: AuthMode::User,
+            ..new("c2", B)
+        };
+        let successor = fixture.registry.register(other).await.unwrap().container;
+
+        inflict(&fixture.file());
+        offline::restore(&fixture.file(), &backup).unwrap();
+        within(3, || {
+            let found = fixture.registry.find(&Source::Address(A.into()));
+            found.is_ok_and(|found| found.is_some_and(|found| !found.has_ended()))
+        })
+        .await;
+
+        let (one, two) = (fixture.at(A).unwrap(), fixture.at(B).unwrap());
+        let ids = [&ended, &replaced, &successor, &one, &two].map(|container| container.lease);
+        let different: HashSet<_> = ids.into_iter().collect();
+        assert_eq!(different.len(), ids.len(), "{harm}: {ids:?}");
+        assert_eq!(one.created_at, ended.created_at, "{harm}");
+        assert_eq!(two.auth_mode, AuthMode::Bot, "{harm}");
+        // Connections of a lease hold its container, which stays ended.
+        for container in [&ended, &replaced, &successor] {
+            assert!(container.has_ended() && container.ended().is_cancelled());
+        }
+        // The same body extends the lease that the restore began.
+        assert_eq!(fixture.register("c1", A).await.lease, one.lease, "{harm}");
+    }
+}
