@@ -254,26 +254,21 @@ impl Drop for Waiting<'_> {
 }
 
 /// A request that waits in the chain.
-struct Holding<'a> {
-    idle: &'a IdleTracker,
-    _waiting: Waiting<'a>,
-}
+struct Holding<'a>(Waiting<'a>);
 
 impl<'a> Holding<'a> {
     fn begin(idle: &'a IdleTracker) -> Self {
         idle.held.fetch_add(1, Ordering::Relaxed);
         // The next look is planned for the end of the idle timeout.
         idle.wake.notify_one();
-        Self {
-            idle,
-            _waiting: idle.wait(),
-        }
+        Self(idle.wait())
     }
 }
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
-        self.idle.held.fetch_sub(1, Ordering::Relaxed);
+        let Waiting(idle) = self.0;
+        idle.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
