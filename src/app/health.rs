@@ -41,7 +41,7 @@ impl Checks {
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
             check("circuits_closed", self.breakers.all_closed(), false),
-            check("oauth_logins_valid", self.token_sources.are_well(), false),
+            check("oauth_logins_valid", self.token_sources.are_valid(), false),
             check("upstream_dns_answers", self.nameservers.is_well(), false),
         ])
     }

@@ -322,10 +322,10 @@ impl Running {
         tracing::info!("shutting down");
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
         let token_sources = &self.app.checks.token_sources;
-        let rest = tokio::time::timeout(limit, token_sources.rest());
-        let _ = tokio::join!(self.app.engine.stop(limit), rest);
+        let refreshes = tokio::time::timeout(limit, token_sources.drain());
+        let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
         // The last flows may have begun some more.
-        let _ = tokio::time::timeout(LAST_WORDS, token_sources.rest()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
         self.shutdown.cancel();
         self.tasks.close();
         // What still waits for a nameserver or a disk has had its time.

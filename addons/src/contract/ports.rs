@@ -20,7 +20,7 @@ use super::flow::System;
 #[error("the registry cannot be read")]
 pub struct Unavailable;
 
-/// Finds who is at a source. Reads memory only.
+/// Finds the lease at a source. Reads memory only.
 pub trait Containers: Send + Sync {
     /// The lease at a source. A lease whose time is over is still found, so that its next flow
     /// can be told why it is denied; one that was deleted or replaced is not.

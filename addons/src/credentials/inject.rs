@@ -56,15 +56,15 @@ impl HostCredentials {
             Err(denial) => return Err(denial).into(),
         };
         let chosen = self.chosen(flow, request, container);
-        let at_hand = |credential: &Credential| match &credential.kind {
-            CredentialKind::Token { source, .. } => match flow.effect(|| source.at_hand(container))
+        let current = |credential: &Credential| match &credential.kind {
+            CredentialKind::Token { source, .. } => match flow.effect(|| source.current(container))
             {
                 Some(token) => token.map(Some),
                 None => Some(None),
             },
             _ => Some(None),
         };
-        let ready: Option<Tokens> = chosen.iter().map(|c| at_hand(c)).collect();
+        let ready: Option<Tokens> = chosen.iter().map(|c| current(c)).collect();
         match ready {
             Some(tokens) => self.apply(flow, request, &chosen, &tokens).into(),
             None => {

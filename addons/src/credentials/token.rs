@@ -1,4 +1,4 @@
-//! Tokens that run out: what is lent of them, and who gets new ones.
+//! Tokens that expire, and where they come from.
 
 use std::sync::Arc;
 
@@ -37,20 +37,21 @@ pub trait TokenSource: Send + Sync {
     /// Whether there is a token for this container at all.
     fn is_for(&self, container: &Container) -> bool;
 
-    /// The token to send now, where none has to be fetched. Never waits, and has one that is
-    /// about to run out fetched anew meanwhile.
-    fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
+    /// The token to send now; `None` if one must be fetched first. Never waits. Begins to replace
+    /// a token that is about to expire.
+    fn current(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
 
-    /// Gets a token; those who ask at the same time wait for the same one.
+    /// Fetches a token. Concurrent calls wait for the same one; dropping the future leaves the
+    /// request for a new token running.
     fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched>;
 
-    /// The account that the token belongs to, where the login names one. It opens nothing: clients
-    /// compare it with what the host says of them.
+    /// The account that the token belongs to, where the login names one. No secret: clients compare
+    /// it with what the host reports.
     fn account(&self) -> Option<String> {
         None
     }
 
-    /// The host answered 401 to this token: the next request should have another one.
+    /// Records that the host answered 401 to this token, so that the next request gets another.
     fn refused(&self, container: &Container, token: &Arc<Token>);
 }
 

@@ -124,17 +124,17 @@ impl TokenSources {
 
     /// Whether every login can be read and refreshed, and none waits for somebody to log in again.
     /// Forgets entries that are no longer configured and that no flow uses.
-    pub fn are_well(&self) -> bool {
+    pub fn are_valid(&self) -> bool {
         let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;
         self.logins.lock().retain(is_used);
         self.apps.lock().retain(|app| Arc::strong_count(app) > 1);
-        self.logins().iter().all(OauthTokens::is_well)
+        self.logins().iter().all(OauthTokens::is_valid)
     }
 
     /// Waits for the refreshes under way: what their endpoints answer must not be lost.
-    pub async fn rest(&self) {
+    pub async fn drain(&self) {
         for login in self.logins() {
-            login.rest().await;
+            login.drain().await;
         }
     }
 

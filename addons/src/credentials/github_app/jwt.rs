@@ -1,11 +1,10 @@
 //! The App's own token, with which it asks for others: a JWT signed with RS256.
 
+use aws_lc_rs::error::KeyRejected;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rustls_pki_types::PrivateKeyDer;
-use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
@@ -23,13 +22,7 @@ pub(super) fn signed(
     now: OffsetDateTime,
 ) -> Result<Zeroizing<String>, String> {
     const WRONG: &str = "the private key is no RSA key in PEM";
-    let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| WRONG)?;
-    let key = match &der {
-        PrivateKeyDer::Pkcs1(key) => RsaKeyPair::from_der(key.secret_pkcs1_der()),
-        PrivateKeyDer::Pkcs8(key) => RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()),
-        _ => return Err(WRONG.to_owned()),
-    };
-    let key = key.map_err(|_| WRONG)?;
+    let key = key(pem).ok_or(WRONG)?;
     let input = signing_input(app_id, now);
     let mut signature = vec![0; key.public_modulus_len()];
     key.sign(
@@ -41,6 +34,19 @@ pub(super) fn signed(
     .map_err(|_| "the JWT could not be signed")?;
     let signature = Zeroizing::new(URL_SAFE_NO_PAD.encode(signature));
     Ok(Zeroizing::new(format!("{input}.{}", *signature)))
+}
+
+/// The first private key of the text that may be an RSA key.
+fn key(text: &str) -> Option<RsaKeyPair> {
+    let sections = pem::parse_many(text).ok()?;
+    sections.into_iter().find_map(|section| {
+        let read: fn(&[u8]) -> Result<RsaKeyPair, KeyRejected> = match section.tag() {
+            "RSA PRIVATE KEY" => RsaKeyPair::from_der,
+            "PRIVATE KEY" => RsaKeyPair::from_pkcs8,
+            _ => return None,
+        };
+        read(&Zeroizing::new(section.into_contents())).ok()
+    })
 }
 
 fn signing_input(app_id: &str, now: OffsetDateTime) -> String {

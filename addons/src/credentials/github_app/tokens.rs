@@ -19,14 +19,14 @@ use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPo
 use crate::credentials::secret::wipe_bytes;
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// How long before its end a token is minted anew: GitHub's last an hour.
+/// How long before its end a token is replaced: GitHub's last an hour.
 const AHEAD: Duration = Duration::from_secs(300);
 /// How long a lease waits before it tries again what failed, or what GitHub refused.
 const BACK_OFF: Duration = Duration::from_secs(10);
 /// All that is asked for one token: less than a request may wait, so that the reason is told.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// One App installation. Lives over reloads, as the tokens of leases do.
+/// One App installation. Kept over reloads, as the tokens of leases are.
 pub struct AppTokens {
     /// Told apart from other installations in what a lease owns.
     number: u64,
@@ -45,7 +45,7 @@ struct OfLease(Mutex<HashMap<u64, Arc<Slot>>>);
 #[derive(Default)]
 struct Slot {
     state: Mutex<State>,
-    /// Held by the one who mints.
+    /// Held while a token is minted.
     minting: Arc<AsyncMutex<()>>,
 }
 
@@ -90,7 +90,7 @@ impl AppTokens {
         Arc::clone(slots.entry(self.number).or_default())
     }
 
-    /// What a flow waits for that has no token at hand.
+    /// Waits for a token, and mints one unless another flow just did.
     async fn wait(self: &Arc<Self>, container: &Arc<Container>) -> Fetched {
         let slot = self.slot(container);
         let alone = Arc::clone(&slot.minting).lock_owned().await;
@@ -101,7 +101,7 @@ impl AppTokens {
         minted.unwrap_or_else(|_| Err("minting broke off".to_owned()))
     }
 
-    /// On its own: clients that go away in the middle must not have us mint again and again.
+    /// In a task of its own: clients that go away must not make us mint again and again.
     fn start(
         self: &Arc<Self>,
         alone: OwnedMutexGuard<()>,
@@ -216,7 +216,7 @@ impl State {
     }
 }
 
-/// What the chain asks.
+/// The chain's handle to an installation.
 pub struct AppSource(pub Arc<AppTokens>);
 
 impl TokenSource for AppSource {
@@ -225,7 +225,7 @@ impl TokenSource for AppSource {
         !container.repos.is_empty()
     }
 
-    fn at_hand(&self, container: &Arc<Container>) -> Option<Arc<Token>> {
+    fn current(&self, container: &Arc<Container>) -> Option<Arc<Token>> {
         let slot = self.0.slot(container);
         let (token, is_due) = {
             let state = slot.state.lock();

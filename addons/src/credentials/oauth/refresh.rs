@@ -14,7 +14,7 @@ use super::{Login, Provider, TokenFile};
 /// Why there are no new tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whether asking again would be answered the same until somebody logs in anew.
+    /// Whether every further refresh would be refused until a new login.
     pub permanent: bool,
     /// What to tell the operator; no token is in it.
     pub why: String,

@@ -1,4 +1,4 @@
-//! What is known of a login, and what follows from it: send its token, wait, or refresh.
+//! The state of a login, and what follows from it: send its token, wait, or refresh.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,8 +108,8 @@ impl LoginState {
         self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
     }
 
-    /// Whether the file can be read and written, and nobody has to log in anew.
-    pub fn is_well(&self) -> bool {
+    /// Whether the file can be read and written, and no new login is needed.
+    pub fn is_valid(&self) -> bool {
         self.unreadable.is_none() && self.failed.is_none()
     }
 

@@ -356,7 +356,7 @@ impl TokenSource for NeverAsked {
         true
     }
 
-    fn at_hand(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
+    fn current(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
         panic!("a token was asked for")
     }
 

@@ -1,4 +1,4 @@
-//! OAuth logins: the access token at hand, and one refresh at a time.
+//! OAuth logins: the current access token, and at most one refresh at a time.
 
 mod renewal;
 
@@ -15,10 +15,10 @@ use super::{Login, OauthSettings, TokenFile};
 use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// One login and its token file. Lives over reloads, so that no two ever refresh it at once.
+/// One login and its token file. Kept over reloads, so that it is never refreshed twice at once.
 ///
-/// What is known is behind a lock that is never held while a disk or a host is waited for; files
-/// are read and written on threads that may block.
+/// The lock on `known` is never held while a disk or a host is waited for; files are read and
+/// written on threads that may block.
 pub struct OauthTokens {
     name: Arc<str>,
     settings: OauthSettings,
@@ -29,15 +29,15 @@ pub struct OauthTokens {
     principal: Arc<System>,
     refreshes: IntCounterVec,
     known: Mutex<LoginState>,
-    /// Held by the one refresh there is of this file.
+    /// Held during a refresh; shared by all entries of this file.
     refreshing: Arc<AsyncMutex<()>>,
-    /// Held by the one who reads or writes the file.
-    at_file: Arc<AsyncMutex<()>>,
+    /// Held while the file is read or written.
+    file_access: Arc<AsyncMutex<()>>,
 }
 
 impl OauthTokens {
-    /// Begins with what the file holds. Other tokens of the same file are those of an entry that
-    /// a reload changed: their refresh may still be under way.
+    /// Reads the token file; blocks. `others` may hold the same file's tokens for an entry that a
+    /// reload changed: their refresh may still be under way, so its lock is shared.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -64,9 +64,9 @@ impl OauthTokens {
             refreshes,
             known: Mutex::default(),
             refreshing: refreshing.unwrap_or_default(),
-            at_file: Arc::default(),
+            file_access: Arc::default(),
         };
-        tokens.look();
+        tokens.reread();
         tokens
     }
 
@@ -75,17 +75,17 @@ impl OauthTokens {
         *self.name == *name && self.settings == *settings
     }
 
-    /// Whether the file could be read and written when it was last tried, and nobody has to log
-    /// in anew. Never waits: has the file looked at for whoever asks next.
-    pub fn is_well(self: &Arc<Self>) -> bool {
-        let (is_well, is_fresh) = {
+    /// Whether the file could last be read and written, and no new login is needed. Never waits:
+    /// begins to read the file again for the next call.
+    pub fn is_valid(self: &Arc<Self>) -> bool {
+        let (is_valid, is_fresh) = {
             let known = self.known.lock();
-            (known.is_well(), known.is_fresh())
+            (known.is_valid(), known.is_fresh())
         };
-        if !is_fresh && let Ok(at_file) = Arc::clone(&self.at_file).try_lock_owned() {
-            self.aside(at_file, Self::look);
+        if !is_fresh && let Ok(file_access) = Arc::clone(&self.file_access).try_lock_owned() {
+            self.with_file(file_access, Self::reread);
         }
-        is_well
+        is_valid
     }
 
     /// The account that the login in use belongs to, where its file names one.
@@ -94,8 +94,8 @@ impl OauthTokens {
         known.held.as_ref()?.tokens.account.clone()
     }
 
-    /// Waits for the refresh under way, if there is one: what it was answered must be kept.
-    pub async fn rest(&self) {
+    /// Waits for the refresh under way, if any: its answer must be stored.
+    pub async fn drain(&self) {
         drop(self.refreshing.lock().await);
     }
 
@@ -103,25 +103,25 @@ impl OauthTokens {
         &self.settings.login
     }
 
-    /// Works with the file on a thread that may block. Goes on though nobody waits for it.
-    fn aside<T: Send + 'static>(
+    /// Works with the file on a thread that may block. Goes on if the receiver is dropped.
+    fn with_file<T: Send + 'static>(
         self: &Arc<Self>,
-        at_file: OwnedMutexGuard<()>,
+        file_access: OwnedMutexGuard<()>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let tokens = Arc::clone(self);
         self.ports.tasks.run_blocking(move || {
-            let _at_file = at_file;
+            let _at_file = file_access;
             work(&tokens)
         })
     }
 
-    async fn at_file(&self) -> OwnedMutexGuard<()> {
-        Arc::clone(&self.at_file).lock_owned().await
+    async fn file_access(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.file_access).lock_owned().await
     }
 
-    /// Reads the file if it is another one by now. Blocks.
-    fn look(&self) {
+    /// Reads the file if it changed. Blocks.
+    fn reread(&self) {
         let path = &self.settings.token_file;
         let version = self.known.lock().seen.as_ref().map(|s| s.version.clone());
         let read = self.ports.files.read(path, version.as_ref());
@@ -178,13 +178,13 @@ impl OauthTokens {
         Ok((Held::of(file, tokens, token), usable))
     }
 
-    /// What a flow waits for that has no token at hand.
+    /// Waits for a token: reads the file, and refreshes the login if that yields none.
     async fn wait(self: &Arc<Self>) -> Fetched {
-        let at_file = self.at_file().await;
+        let file_access = self.file_access().await;
         if self.known.lock().is_fresh() {
-            drop(at_file);
+            drop(file_access);
         } else {
-            let looked = self.aside(at_file, Self::look).await;
+            let looked = self.with_file(file_access, Self::reread).await;
             looked.map_err(|_| "its file could not be looked at".to_owned())?;
         }
         let (answer, is_due) = {
@@ -193,7 +193,7 @@ impl OauthTokens {
         };
         if let Some(answer) = answer {
             if is_due {
-                self.renew_aside();
+                self.renew_in_background();
             }
             return answer;
         }
@@ -201,16 +201,16 @@ impl OauthTokens {
         if let Some(answer) = self.known.lock().answer() {
             return answer;
         }
-        // On its own: a client that goes away in the middle must not lose what the endpoint
-        // answers, for the old refresh token may be spent by then.
+        // In a task of its own: if the client goes away, the endpoint's answer must still be
+        // stored, since the old refresh token may be spent by then.
         let refreshed = self.start(alone).await;
         refreshed.map_err(|_| "the refresh broke off".to_owned())?;
         let answer = self.known.lock().answer();
         answer.unwrap_or_else(|| Err("its file was replaced meanwhile".to_owned()))
     }
 
-    /// Begins a refresh for which nobody waits, unless one is under way.
-    fn renew_aside(self: &Arc<Self>) {
+    /// Begins a refresh that no flow waits for, unless one is under way.
+    fn renew_in_background(self: &Arc<Self>) {
         if let Ok(alone) = Arc::clone(&self.refreshing).try_lock_owned() {
             self.start(alone);
         }
@@ -225,7 +225,7 @@ impl OauthTokens {
     }
 }
 
-/// What the chain asks.
+/// The chain's handle to a login.
 pub struct OauthSource(pub Arc<OauthTokens>);
 
 impl TokenSource for OauthSource {
@@ -233,18 +233,18 @@ impl TokenSource for OauthSource {
         true
     }
 
-    fn at_hand(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
+    fn current(&self, _container: &Arc<Container>) -> Option<Arc<Token>> {
         let tokens = &self.0;
         let (token, is_fresh, is_due) = {
             let known = tokens.known.lock();
             (known.to_send()?, known.is_fresh(), known.is_due())
         };
-        // While somebody is at the file nobody else need look.
-        if !is_fresh && tokens.at_file.try_lock().is_ok() {
+        // If the file is being read or written already, the current token does meanwhile.
+        if !is_fresh && tokens.file_access.try_lock().is_ok() {
             return None;
         }
         if is_due {
-            tokens.renew_aside();
+            tokens.renew_in_background();
         }
         Some(token)
     }

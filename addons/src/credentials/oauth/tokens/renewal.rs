@@ -32,7 +32,9 @@ impl OauthTokens {
             Ok(Err(why)) => return self.failed(transient(why)),
             Err(_) => return self.failed(transient("the refresh broke off".to_owned())),
         };
-        let prepared = self.aside(self.at_file().await, Self::prepare).await;
+        let prepared = self
+            .with_file(self.file_access().await, Self::prepare)
+            .await;
         let request = match prepared {
             Ok(Ok(Some(request))) => request,
             Ok(Ok(None)) => return,
@@ -49,7 +51,11 @@ impl OauthTokens {
             Err(error) => return self.failed(transient(error.to_string())),
         };
         let keep = move |tokens: &Self| tokens.keep(&sent, replacement, response);
-        if self.aside(self.at_file().await, keep).await.is_err() {
+        if self
+            .with_file(self.file_access().await, keep)
+            .await
+            .is_err()
+        {
             self.failed(transient("the refresh broke off".to_owned()));
         }
     }
@@ -57,7 +63,7 @@ impl OauthTokens {
     /// What to ask for, if it is due. Tokens that the file does not have yet are written first:
     /// no others are asked for while these could be lost. Blocks.
     pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
-        self.look();
+        self.reread();
         let (refresh, owed) = {
             let known = self.known.lock();
             let Some(held) = known.held.as_ref().filter(|_| known.is_due()) else {
@@ -93,7 +99,7 @@ impl OauthTokens {
         replacement: Box<dyn Replacement>,
         response: Response<Bytes>,
     ) {
-        self.look();
+        self.reread();
         let (head, body) = response.into_parts();
         let refreshed = self.refreshed(sent, head.status, &body);
         wipe_bytes(body);
@@ -145,7 +151,7 @@ impl OauthTokens {
         };
         let filled = replacement.fill(text.as_bytes());
         // Once more right before it is replaced: the disk may have taken its time.
-        self.look();
+        self.reread();
         let unreadable = {
             let known = self.known.lock();
             if !known.owed {

@@ -1,4 +1,4 @@
-//! What becomes of the tokens and of their file, whoever else is at it.
+//! Tokens and their file, while others write or read the file as well.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,7 +153,7 @@ fn a_backup_or_another_mode_during_a_refresh_loses_no_token() {
     let login = start();
     let request = login.prepare();
     login.files.touch(Path::new(PATH));
-    login.tokens.look();
+    login.tokens.reread();
     login.answer(request, "second");
     assert_eq!(login.in_file("refresh_token"), "rotated");
     assert!(login.is_lent());
@@ -188,20 +188,20 @@ fn tokens_that_could_not_be_written_are_lent_and_written_before_others_are_asked
     let request = login.prepare();
     login.files.rename(path, aside);
     login.answer(request, "second");
-    assert!(!login.tokens.known.lock().is_well());
+    assert!(!login.tokens.known.lock().is_valid());
     assert!(
         login.files.text(path).is_none(),
         "who took it away is right"
     );
     login.files.rename(aside, path);
-    login.tokens.look();
+    login.tokens.reread();
     assert!(login.is_lent());
-    assert!(!login.tokens.known.lock().is_well(), "it is owed");
+    assert!(!login.tokens.known.lock().is_valid(), "it is owed");
     assert_eq!(login.in_use(), "second");
     login.wait();
     assert!(login.tokens.prepare().unwrap().is_none());
     assert_eq!(login.in_file("refresh_token"), "rotated");
-    assert!(login.tokens.known.lock().is_well());
+    assert!(login.tokens.known.lock().is_valid());
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_rotated_refresh_token_is_kept_though_the_access_token_cannot_be_used() {
         assert_eq!(login.wait(), Duration::from_secs(wait));
     }
     login.answer(login.prepare(), "second");
-    assert!(login.is_lent() && login.tokens.known.lock().is_well());
+    assert!(login.is_lent() && login.tokens.known.lock().is_valid());
 }
 
 #[test]
@@ -226,11 +226,11 @@ fn a_token_is_at_hand_though_the_disk_takes_its_time() {
     let source = OauthSource(Arc::clone(&login.tokens));
     let container = container("web");
     assert!(
-        source.at_hand(&container).is_none(),
+        source.current(&container).is_none(),
         "it is looked at first"
     );
-    let _at_file = login.tokens.at_file.try_lock().unwrap();
-    assert!(source.at_hand(&container).is_some());
+    let _at_file = login.tokens.file_access.try_lock().unwrap();
+    assert!(source.current(&container).is_some());
 }
 
 #[test]

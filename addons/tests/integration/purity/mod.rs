@@ -1,5 +1,8 @@
 //! The crate `addons` decides and does nothing else: no crate that opens a socket, speaks a
-//! protocol or keeps a database is among its dependencies, at any depth.
+//! protocol or keeps a database is among its dependencies, at any depth, and its sources name no
+//! file, socket, process, thread or task of the standard library and tokio.
+
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
