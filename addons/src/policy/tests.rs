@@ -234,7 +234,7 @@ fn a_containers_own_domains_narrow_the_allowlist() {
     assert_eq!(denial.code(), Code::DomainNotAllowed);
     assert_eq!(denial.rule_name(), Some("allowed_domains of container web"));
     let mut flow = flow_of(&narrowed, Kind::Dns, "api.example.com");
-    let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
+    let asked = code(policy(&[]).dns_query(&mut flow, &query("api.example.com")));
     assert_eq!(asked, Some(Code::DomainNotAllowed));
 }
 
@@ -267,7 +267,7 @@ fn a_container_above_the_entrys_level_is_denied() {
             container.raise_level(level);
             let mut flow = flow_of(&container, Kind::Dns, "api.example.com");
             flow.start_mut().entry = Some(Arc::clone(&limited));
-            let asked = code(policy(&[]).dns_query(&mut flow, &mut query("api.example.com")));
+            let asked = code(policy(&[]).dns_query(&mut flow, &query("api.example.com")));
             assert_eq!(asked, denied);
         },
     );

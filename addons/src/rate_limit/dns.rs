@@ -156,7 +156,7 @@ mod tests {
 
     fn ask(limit: &RateLimit, container: &Arc<Container>, name: &str) -> Option<Code> {
         let mut flow = flow_of(container, Kind::Dns, name);
-        code(limit.dns_query(&mut flow, &mut query(name)))
+        code(limit.dns_query(&mut flow, &query(name)))
     }
 
     fn tunnel(
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(ask(&limit, &container, "a.example.com"), None);
         }
         let mut flow = flow_of(&container, Kind::Dns, "a.example.com");
-        let denial = verdict(limit.dns_query(&mut flow, &mut query("a.example.com"))).unwrap_err();
+        let denial = verdict(limit.dns_query(&mut flow, &query("a.example.com"))).unwrap_err();
         assert_eq!(denial.code(), Code::RateLimited);
         assert_eq!(denial.to_json()["container_id"], "web");
         assert_eq!(denial.to_json()["upstream"], "a.example.com");
@@ -243,7 +243,7 @@ mod tests {
         let (limit, container) = (limit(1, 1), container("web"));
         for name in ["a.example.com", "b.example.com"] {
             let mut flow = flow_of(&container, Kind::Dns, name).dry_run();
-            assert_eq!(code(limit.dns_query(&mut flow, &mut query(name))), None);
+            assert_eq!(code(limit.dns_query(&mut flow, &query(name))), None);
         }
         assert_eq!(ask(&limit, &container, "c.example.com"), None);
     }
