@@ -80,7 +80,7 @@ mod tests {
         let path = dir.path().join("data");
         let first = DataDir::open(&path).unwrap();
         let second = DataDir::open(&path).err().unwrap();
-        assert_eq!(second.code(), crate::cli::code::UNAVAILABLE);
+        assert_eq!(second.code(), crate::exit_code::UNAVAILABLE);
         let ours = format!("process {}", std::process::id());
         assert!(second.to_string().contains(&ours), "{second}");
         drop(first);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::cli::code;
 use crate::config::ConfigErrors;
+use crate::exit_code as code;
 use crate::tls::CaError;
 
 /// Why it could not start, or go on.

@@ -11,23 +11,14 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
-use thiserror::Error;
 
+use super::broke_off::BodyError;
 use super::buffered_body::Judged;
 use super::drain::Denied;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::idle::IdleTracker;
 use crate::upstream::{self, Upstream};
-
-/// Why a body broke off.
-#[derive(Debug, Error)]
-pub enum BodyError {
-    #[error("the other side broke off: {0}")]
-    Peer(#[from] hyper::Error),
-    #[error("denied: {0}")]
-    Denied(Denial),
-}
 
 /// Where the bytes of a request's body come from.
 #[derive(Default)]

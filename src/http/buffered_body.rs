@@ -269,7 +269,7 @@ async fn read_response(
 }
 
 fn broke_off(exchange: &Exchange) -> Denial {
-    super::outgoing::not_answered(exchange.live.flow.host(), "broke off")
+    super::broke_off::not_answered(exchange.live.flow.host(), "broke off")
 }
 
 /// The bytes of a body, as far as they have arrived. What is reserved is what is allocated.

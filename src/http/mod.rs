@@ -1,6 +1,7 @@
 //! One HTTP exchange: the request and its response through the chain, bodies, WebSockets.
 
 mod body;
+mod broke_off;
 mod buffered_body;
 mod drain;
 mod exchange;
@@ -10,18 +11,20 @@ mod idle;
 mod ingress;
 mod inspection;
 mod outgoing;
+mod pending_request;
 mod permission;
 mod relay;
 mod reply;
+mod revocation;
 mod session;
 mod upstream_response;
 mod websocket;
 
-pub(crate) use exchange::handle;
 pub(crate) use headers::has_body;
 pub(crate) use idle::{IdleTracker, Timeouts};
 pub(crate) use ingress::Ingress;
 pub(crate) use inspection::Inspection;
+pub(crate) use pending_request::handle;
 pub(crate) use permission::Permission;
 pub(crate) use relay::relay;
 pub(crate) use reply::{Reply, closing, denied_connect, empty, raw};

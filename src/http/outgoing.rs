@@ -1,12 +1,11 @@
 //! Sending a request on: its form for each protocol, and how long an answer may take.
 
-use std::error::Error as _;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use addons::contract::{Code, Denial, Endpoint, Flow, Host, Request as Head, Stage, names};
+use addons::contract::{Code, Denial, Endpoint, Flow, Request as Head, Stage};
 use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
@@ -16,7 +15,6 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tokio::time::{Instant, sleep_until};
 
-use super::body::BodyError;
 use super::exchange::Exchange;
 use super::websocket;
 use crate::upstream::{self, Http1, Upstream};
@@ -160,32 +158,4 @@ pub async fn within(
         }
         timer.as_mut().reset(deadline);
     }
-}
-
-/// A request's body ended before its time.
-pub fn request_broke_off(error: &BodyError) -> Denial {
-    match error {
-        BodyError::Denied(denial) => denial.clone(),
-        BodyError::Peer(_) => Denial::malformed("the body broke off").by(names::PROXY),
-    }
-}
-
-/// There is no answer. Whose fault it is: the client's, where its body broke off.
-pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
-    let ours = error.source().and_then(|cause| cause.downcast_ref());
-    if let Some(body) = ours {
-        return request_broke_off(body);
-    }
-    not_answered(
-        host,
-        match error.is_parse() {
-            true => "sent what is not HTTP",
-            false => "closed the connection",
-        },
-    )
-}
-
-/// The upstream did something else than answer.
-pub fn not_answered(host: &Host, why: &str) -> Denial {
-    Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
 }

@@ -9,7 +9,8 @@ use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_A
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use super::body::{BodyError, ResponseBody};
+use super::body::ResponseBody;
+use super::broke_off::BodyError;
 use super::headers::X_PROXY_DENIED;
 
 /// What a client gets: a few bytes of ours, or an upstream's body.

@@ -19,11 +19,11 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::body::RequestBody;
+use super::broke_off::not_answered;
 use super::exchange::Exchange;
 use super::headers::strip_hop_by_hop;
-use super::outgoing::not_answered;
+use super::relay::relay as relay_bytes;
 use super::reply::{self, Reply};
-use crate::http::relay::relay as relay_bytes;
 use filtered::FilteredUpstream;
 
 pub use frames::{FrameReader, Opcode, Piece, Violation};

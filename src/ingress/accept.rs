@@ -9,6 +9,7 @@ use super::Engine;
 use super::connection::Connection;
 use super::io::{ClientIo, Socket};
 use super::serve::serve_http1;
+use super::tunnel;
 use crate::http::Ingress;
 use crate::runtime::AcceptBackoff;
 
@@ -81,7 +82,14 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
             Err(error) => return lost(&error),
         };
         let io = ClientIo::new(socket, Arc::clone(&connection.idle));
-        serve_http1::<S, _>(connection, Ingress::Plain, None, io).await;
+        serve_http1(
+            connection,
+            Ingress::Plain,
+            None,
+            io,
+            Some(tunnel::connect::<S>),
+        )
+        .await;
     };
     engine.service.tasks.spawn_on(serving, &runtime);
 }

@@ -109,6 +109,8 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
 
     /// Fails while a request waits in the chain and its client has gone. Nothing reads from the
     /// socket then, so hyper would not notice; but it flushes whenever the connection's task runs.
+    /// A client that left more than the receive window unsent stays until the wait ends by itself:
+    /// its end is behind those bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.idle.is_held() && has_hung_up(&self.socket) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));

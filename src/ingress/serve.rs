@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use addons::contract::{Denial, Kind, LiveFlow, names};
 use futures_util::FutureExt;
-use http::{Method, Request};
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -14,9 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::Connection;
-use super::io::Socket;
-use super::tunnel;
-use crate::http::{Ingress, Permission, handle};
+use crate::http::{Ingress, Permission, Reply, handle};
 use crate::runtime::WakeGated;
 
 /// Streams that one HTTP/2 client may have open.
@@ -30,28 +29,32 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
+/// Answers a CONNECT, and takes the connection over.
+pub type Connect = fn(Connection, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
+
 /// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
 /// under way, or the process ends it. What was permitted is the tunnel; without one, each request
 /// is permitted by itself.
-/// `S` is the socket below `io`, which a CONNECT gets back.
-pub fn serve_http1<S, I>(
+/// `connect` answers a CONNECT; without it, as inside a tunnel, a CONNECT is a request like others.
+pub fn serve_http1<I>(
     connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
     io: I,
-) -> impl Future<Output = End> + Send + use<S, I>
+    connect: Option<Connect>,
+) -> impl Future<Output = End> + Send + use<I>
 where
-    S: Socket,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, by) = (connection.clone(), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         // hyper keeps room for this future as long as the connection lives: an idle one needs but
         // a pointer.
-        let answering = if matches!(by, Ingress::Plain) && request.method() == Method::CONNECT {
-            tunnel::connect::<S>(shared.clone(), request)
-        } else {
-            Box::pin(handle(Arc::clone(&shared.session), &by, request))
+        let answering = match connect {
+            Some(connect) if request.method() == Method::CONNECT => {
+                connect(shared.clone(), request)
+            }
+            _ => Box::pin(handle(Arc::clone(&shared.session), &by, request)),
         };
         answering.map(Ok::<_, Infallible>)
     });

@@ -219,7 +219,7 @@ impl Tunnel {
                 self.live.complete();
                 self.connection.idle.handshake_done(false);
                 let (connection, ingress, permitted) = self.ingress(Scheme::Http);
-                let serving = serve_http1::<S, _>(connection, ingress, permitted, io);
+                let serving = serve_http1(connection, ingress, permitted, io, None);
                 Ok(Inside::Http(Box::pin(serving)))
             }
             // The client opened a tunnel and went away again, or never said a word.
@@ -312,7 +312,7 @@ impl Tunnel {
         Ok(Inside::Https(if frames {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
-            Box::pin(serve_http1::<S, _>(connection, ingress, permitted, stream))
+            Box::pin(serve_http1(connection, ingress, permitted, stream, None))
         }))
     }
 }

@@ -3,23 +3,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use addons::observe::hex;
-use aws_lc_rs::digest::{SHA256, digest};
-
+use super::audit_chain::{Digits, GENESIS, hash, rotated};
 use super::audit_head::AuditHead;
 use super::lost::Lost;
 use crate::config::AuditConfig;
 
-/// What the first line of all points to.
-pub const GENESIS: Digits = [b'0'; 64];
-
 /// How much is gathered before it is handed to the system.
 const GATHERED: usize = 64 * 1024;
-
-/// A SHA-256 in lower-case hexadecimal digits.
-pub type Digits = [u8; 64];
 
 /// The log, open for appending.
 pub struct AuditFile {
@@ -137,20 +129,6 @@ pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
         record.contains(&lost.members())
     });
     (!is_recorded).then_some(lost)
-}
-
-pub fn hash(line: &[u8]) -> Digits {
-    hex(digest(&SHA256, line).as_ref())
-}
-
-pub fn rotated(path: &Path, number: usize) -> PathBuf {
-    suffixed(path, &format!(".{number}"))
-}
-
-pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {

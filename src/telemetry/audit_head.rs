@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::audit_file::{Digits, GENESIS, suffixed};
+use super::audit_chain::{Digits, GENESIS, suffixed};
 use super::lost::Lost;
 
 /// What stands in the file.

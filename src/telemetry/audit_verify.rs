@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::audit_file::{Digits, GENESIS, hash, rotated};
+use super::audit_chain::{Digits, GENESIS, hash, rotated};
 use super::audit_head::AuditHead;
 use super::lost::{self, Lost};
 
@@ -159,8 +159,9 @@ mod tests {
 
     use testkit::each_row;
 
+    use super::super::audit_chain::suffixed;
+    use super::super::audit_file::AuditFile;
     use super::super::audit_file::tests::{config, lost, written};
-    use super::super::audit_file::{AuditFile, suffixed};
     use super::*;
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 use super::line_buffer::LineBuffer;
 use super::lost::Lost;
 use super::newest_flows::NewestFlows;
-use super::thread_buffer::{ROOM, ThreadBuffer, Waiting};
+use super::thread_buffer::{Bounds, ROOM, ThreadBuffer, Waiting};
 
 /// Text that may wait in the buffers of all threads, in bytes; each has an equal share. What comes on top is
 /// dropped from the log and counted. As much again may be drained and not yet taken by the
@@ -37,20 +37,6 @@ pub struct FlowLog {
     dropped: IntCounter,
     /// Lines of which the log has no record yet.
     lost: Mutex<Option<Lost>>,
-}
-
-/// What may wait for the disk.
-#[derive(Clone, Copy)]
-pub(super) struct Bounds {
-    pub(super) lines: usize,
-    pub(super) bytes: usize,
-}
-
-impl Bounds {
-    /// Whether there is room for one more line.
-    pub(super) fn admit<M: Copy>(self, waiting: &LineBuffer<M>, line: &[u8]) -> bool {
-        waiting.len() < self.lines && waiting.bytes() + line.len() <= self.bytes
-    }
 }
 
 impl FlowLog {

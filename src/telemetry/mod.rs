@@ -1,5 +1,6 @@
 //! What operators see: logs, the audit log, the newest flows.
 
+mod audit_chain;
 mod audit_file;
 mod audit_head;
 mod audit_log;

@@ -4,13 +4,26 @@ use std::time::Instant;
 
 use addons::observe::Destination;
 
-use super::flow_log::Bounds;
 use super::line_buffer::LineBuffer;
 use super::newest_lines::NewestLines;
 
 /// The room that a buffer keeps, in bytes of text and as many for the rest: enough for what
 /// gathers under load. What a burst or a slow disk took on top of it is given back.
 pub const ROOM: usize = 256 * 1024;
+
+/// What may wait for the disk.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub lines: usize,
+    pub bytes: usize,
+}
+
+impl Bounds {
+    /// Whether there is room for one more line.
+    pub fn admit<M: Copy>(self, waiting: &LineBuffer<M>, line: &[u8]) -> bool {
+        waiting.len() < self.lines && waiting.bytes() + line.len() <= self.bytes
+    }
+}
 
 /// One thread's part of the flow log.
 #[derive(Default)]

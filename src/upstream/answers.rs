@@ -9,7 +9,7 @@ use hickory_proto::rr::RecordType;
 use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::resolve::Answer;
+use super::answer::Answer;
 
 /// Answers of one generation; there are two.
 const GENERATION: usize = 2048;

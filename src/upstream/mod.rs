@@ -1,5 +1,6 @@
 //! Connections to the world: dialled with a permit, owned by a lease.
 
+mod answer;
 mod answers;
 mod body;
 mod connect;
@@ -27,6 +28,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::tls::UpstreamTls;
 
+pub use answer::Answer;
 pub use body::{BodyError, RequestBody};
 pub use connect::{Dialled, handshake, open_raw};
 pub use dial::connect;
@@ -34,7 +36,7 @@ pub use driver::Driver;
 pub use outbound::OutboundClient;
 pub use own::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
-pub use resolve::{Answer, Resolver, ResolverError};
+pub use resolve::{Resolver, ResolverError};
 pub use socket::{SocketBudget, UpstreamSocket};
 pub use watch::NameserverWatch;
 

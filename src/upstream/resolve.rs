@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::answer::Answer;
 use super::answers::{Answers, Key, Turn, UnderWay};
 use super::datagram::{Datagrams, PATIENCE};
 use super::watch::NameserverWatch;
@@ -69,24 +70,6 @@ pub enum ResolverError {
     /// The library refused the configuration.
     #[error("the resolver cannot be built: {0}")]
     Build(NetError),
-}
-
-/// What a name has of one record type.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    /// `NoError`, also where there is no such record, or `NXDomain`.
-    pub code: ResponseCode,
-    /// The CNAMEs from the name on, in their order, then the records.
-    pub records: Vec<Record>,
-}
-
-impl Answer {
-    fn addresses(&self) -> Vec<IpAddr> {
-        self.records
-            .iter()
-            .filter_map(|record| record.data.ip_addr())
-            .collect()
-    }
 }
 
 /// Asks the nameservers, and remembers. Equal questions at the same time are asked once.

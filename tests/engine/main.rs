@@ -15,3 +15,4 @@ mod dns;
 mod dns_bounds;
 mod net;
 mod registry;
+mod waiting;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use thiserror::Error;
 
-use super::container::Level;
 use super::host::{AuthorityError, Host};
+use super::level::Level;
 use super::type_map::TypeMap;
 
 /// Where in the configuration something was said.

@@ -12,6 +12,7 @@ mod secret;
 mod settings;
 mod token;
 mod token_sources;
+mod wiped;
 
 use std::sync::Arc;
 

@@ -7,12 +7,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue};
-use serde_json::Value;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::forms::Forms;
 use super::oauth::Login;
 use super::scrub::Scrubber;
+use super::wiped::Wiped;
 use super::{Credential, CredentialKind};
 use crate::contract::SecretSource;
 
@@ -179,31 +179,5 @@ pub(super) fn checked(secret: &str) -> Result<&str, String> {
         0 => Err("it is empty".to_owned()),
         1..=MAX_SECRET => Ok(secret),
         _ => Err(format!("it is longer than {MAX_SECRET} bytes")),
-    }
-}
-
-/// Bytes that are wiped when the last header value that shares them is gone.
-pub(super) struct Wiped(pub(super) Zeroizing<String>);
-
-impl AsRef<[u8]> for Wiped {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-}
-
-/// Wipes a response that held tokens, where nobody else has it.
-pub(super) fn wipe_bytes(body: Bytes) {
-    if let Ok(mut body) = body.try_into_mut() {
-        body.as_mut().zeroize();
-    }
-}
-
-/// Wipes every text in JSON.
-pub(super) fn wipe(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(items) => items.iter_mut().for_each(wipe),
-        Value::Object(fields) => fields.values_mut().for_each(wipe),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

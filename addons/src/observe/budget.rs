@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
-use super::audit::{AuditSink, CHAIN_BYTES, Destination};
 use super::encoded_line::{EncodedLine, FoldKey};
 use super::line::{AuditLine, Cost};
+use super::sink::{AuditSink, CHAIN_BYTES, Destination};
 use super::window::{Amount, Window};
 
 /// The longest that a folded line waits to be written.

@@ -11,11 +11,13 @@ mod metrics;
 mod rejected;
 mod settings;
 mod sharded;
+mod sink;
 mod trace;
 mod window;
 
-pub use audit::{Audit, AuditSink, CHAIN_BYTES, Destination};
+pub use audit::Audit;
 pub use json::{hex, rfc_3339};
 pub use metrics::Metrics;
 pub use settings::AuditSettings;
+pub use sink::{AuditSink, CHAIN_BYTES, Destination};
 pub use trace::{Collector, Span, SpanSink, Trace, Traces};

@@ -4,8 +4,8 @@ use addons::contract::{Denial, Host, MessageFilter};
 use bytes::{Bytes, BytesMut};
 
 use super::frames::{FrameReader, MAX_CONTROL, MAX_HEAD, Opcode, Piece, Violation, write_head};
+use crate::http::broke_off::not_answered;
 use crate::http::filtering::Filtering;
-use crate::http::outgoing::not_answered;
 
 /// The status code of a close frame: the peer broke the protocol (RFC 6455, section 7.4.1).
 const PROTOCOL_ERROR: u16 = 1002;

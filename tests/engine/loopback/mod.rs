@@ -99,7 +99,7 @@ pub struct Ended {
 
 pub type Log = Arc<Mutex<Vec<Ended>>>;
 
-struct Identity(Arc<FakeContainers>);
+pub struct Identity(pub Arc<FakeContainers>);
 
 impl Identify for Identity {
     fn name(&self) -> &'static str {

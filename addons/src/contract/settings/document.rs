@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::expand::{Env, expand};
 use super::fields::{self, Fields};
+use super::place::Place;
 use super::report::{FileReport, Report};
 use super::setting::Setting;
-use super::tree::{self, Mapping, Node, Place, Value};
+use super::tree::{self, Mapping, Node, Value};
 
 /// A configuration file, absent or read.
 pub struct Document<'a> {

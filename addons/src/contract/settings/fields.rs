@@ -2,9 +2,10 @@
 
 use std::num::NonZeroU32;
 
+use super::place::Place;
 use super::report::FileReport;
 use super::setting::Setting;
-use super::tree::{Mapping, Node, Place, Value, key_path};
+use super::tree::{Mapping, Node, Value, key_path};
 
 /// A mapping whose keys are ours. Several readers may each claim some of them.
 /// [`Document::refuse_unknown_keys`] reports the keys that none of them claimed.
@@ -148,6 +149,26 @@ fn unknown_key(name: &str, known: &[&str]) -> String {
             format!("unknown key; did you mean {nearest}?")
         }
         _ => format!("unknown key; known here: {}", known.join(", ")),
+    }
+}
+
+impl<'a> Setting<'a> {
+    /// Reads a mapping whose keys are ours.
+    pub fn mapping<T>(&self, read: impl FnOnce(&Fields<'a>) -> T) -> Option<T> {
+        Some(read(&self.fields()?))
+    }
+
+    /// A mapping whose keys are ours.
+    pub fn fields(&self) -> Option<Fields<'a>> {
+        let Value::Mapping(mapping) = &self.node.value else {
+            return self.wrong_type("a mapping");
+        };
+        Some(Fields::of(
+            mapping,
+            self.node.place,
+            self.path.clone(),
+            self.report,
+        ))
     }
 }
 

@@ -9,6 +9,7 @@ mod document;
 mod expand;
 mod fields;
 mod hosts;
+mod place;
 mod report;
 mod requests;
 mod setting;
@@ -19,10 +20,11 @@ pub use document::{Document, check_version};
 pub use expand::Env;
 pub use fields::Fields;
 pub use hosts::Passthrough;
+pub use place::Place;
 pub use report::{ConfigError, ConfigErrors, FileReport, Report};
 pub use requests::{METHODS, PathPattern, parse_method};
 pub use setting::{Setting, at_least_one};
-pub use tree::{Key, Place, Scalar, Variable};
+pub use tree::{Key, Scalar, Variable};
 
 /// The files that addons read their settings from.
 pub struct Files<'a> {

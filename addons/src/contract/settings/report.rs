@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use super::tree::Place;
+use super::place::Place;
 
 /// Errors of one file that are kept. The rest most likely follows from these.
 const MAX_ERRORS_PER_FILE: usize = 100;

@@ -9,9 +9,9 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::fields::Fields;
+use super::place::Place;
 use super::report::FileReport;
-use super::tree::{Key, Node, Place, Scalar, Value, key_path};
+use super::tree::{Key, Node, Scalar, Value, key_path};
 use super::units;
 use crate::contract::Origin;
 
@@ -234,24 +234,6 @@ impl<'a> Setting<'a> {
         }))
     }
 
-    /// Reads a mapping whose keys are ours.
-    pub fn mapping<T>(&self, read: impl FnOnce(&Fields<'a>) -> T) -> Option<T> {
-        Some(read(&self.fields()?))
-    }
-
-    /// A mapping whose keys are ours.
-    pub fn fields(&self) -> Option<Fields<'a>> {
-        let Value::Mapping(mapping) = &self.node.value else {
-            return self.wrong_type("a mapping");
-        };
-        Some(Fields::of(
-            mapping,
-            self.node.place,
-            self.path.clone(),
-            self.report,
-        ))
-    }
-
     fn any_scalar(&self, wanted: &str) -> Option<&'a Scalar> {
         match &self.node.value {
             Value::Scalar(scalar) => Some(scalar),
@@ -279,7 +261,7 @@ impl<'a> Setting<'a> {
         found
     }
 
-    fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
+    pub(super) fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
         if !matches!(self.node.value, Value::Refused) {
             self.refuse(format!("must be {wanted}"));
         }

@@ -8,33 +8,16 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::contract::HostPattern;
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use zeroize::Zeroizing;
 
+use super::place::Place;
 use super::report::FileReport;
 
 /// Checked while the tree grows and without recursion, so what walks the tree may recurse.
 const MAX_DEPTH: usize = 128;
 /// A host pattern has at most 255 characters; no key is longer.
 const MAX_KEY_LENGTH: usize = 256;
-
-/// A line and a column, both from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The line.
-    pub line: usize,
-    /// The column, in characters.
-    pub column: usize,
-}
-
-impl From<&Marker> for Place {
-    fn from(marker: &Marker) -> Self {
-        Self {
-            line: marker.line(),
-            column: marker.col() + 1,
-        }
-    }
-}
 
 /// A value and its place. It has no `Debug`: it may hold a secret.
 pub struct Node {

@@ -11,7 +11,8 @@ use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
 use crate::contract::{Container, Host, Repo};
-use crate::credentials::secret::{bearer_value, wipe};
+use crate::credentials::secret::bearer_value;
+use crate::credentials::wiped::wipe;
 
 /// GitHub takes no more repositories for one token.
 const MAX_REPOS: usize = 500;

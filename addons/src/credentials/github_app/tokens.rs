@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::installation::{Minted, owners, repos_of};
 use super::{AppSettings, Installation, jwt};
 use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPorts};
-use crate::credentials::secret::wipe_bytes;
+use crate::credentials::wiped::wipe_bytes;
 use crate::credentials::{Fetched, Token, TokenSource};
 
 /// How long before its end a token is replaced: GitHub's last an hour.

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
-use super::super::secret::wipe;
+use super::super::wiped::wipe;
 use super::{Login, Provider};
 
 /// The claim in which OpenAI's tokens name the account.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use super::super::secret::Wiped;
+use super::super::wiped::Wiped;
 use super::{Login, Provider, TokenFile};
 
 /// Why there are no new tokens.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::syntax::Unreadable;
+use super::unreadable::Unreadable;
 
 /// The most text of queries in one body: what people write goes in variables.
 const MAX_TEXT: usize = 256 * 1024;

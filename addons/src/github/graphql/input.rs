@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde_json::{Map, Value as Json};
 
 use super::budget::Budget;
-use super::syntax::{Unreadable, Value};
+use super::syntax::Value;
+use super::unreadable::Unreadable;
 
 /// What the variables of one operation stand for.
 pub(super) struct Variables<'a> {

@@ -8,6 +8,7 @@ mod mutations;
 mod objection;
 mod selection;
 mod syntax;
+mod unreadable;
 mod wanted;
 
 use serde_json::{Map, Value};
@@ -19,7 +20,8 @@ use budget::Budget;
 use input::Variables;
 pub use mutations::Mutations;
 use selection::Walk;
-use syntax::{OperationKind, Unreadable};
+use syntax::OperationKind;
+use unreadable::Unreadable;
 use wanted::Wanted;
 
 /// The most that is read of one body.

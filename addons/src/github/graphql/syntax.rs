@@ -5,19 +5,10 @@ use std::collections::{HashMap, HashSet};
 use apollo_parser::{Lexer, Parser, TokenKind, cst};
 
 use super::budget::Budget;
+use super::unreadable::Unreadable;
 
 /// How deep selections, lists and objects may lie in each other.
 const MAX_NESTING: usize = 64;
-
-/// What was sent is not a GraphQL request that can be judged.
-#[derive(Debug)]
-pub(super) struct Unreadable(pub(super) String);
-
-impl Unreadable {
-    pub(super) fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
-    }
-}
 
 /// A document: nothing but operations and fragments.
 pub(super) struct Document {

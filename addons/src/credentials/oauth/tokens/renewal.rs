@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::OauthTokens;
 use crate::contract::Replacement;
 use crate::credentials::oauth::{Refusal, TokenFile};
-use crate::credentials::secret::wipe_bytes;
+use crate::credentials::wiped::wipe_bytes;
 
 /// What a refresh sends, and what it needs once it is answered.
 pub(super) struct RefreshRequest {

@@ -1,0 +1,32 @@
+//! Security levels.
+
+/// How confidential the things are that a container has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing but public things.
+    #[default]
+    Public,
+    /// Something confidential.
+    Confidential,
+    /// Something secret.
+    Secret,
+}
+
+impl Level {
+    const ALL: [Self; 3] = [Self::Public, Self::Confidential, Self::Secret];
+
+    /// `Public`, `Confidential` or `Secret`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Public => "Public",
+            Self::Confidential => "Confidential",
+            Self::Secret => "Secret",
+        }
+    }
+
+    /// Reads `Public`, `Confidential` or `Secret`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == text)
+    }
+}

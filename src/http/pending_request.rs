@@ -1,0 +1,394 @@
+//! One request and its response, through the chain and back.
+
+use std::borrow::Cow;
+use std::mem::take;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use addons::contract::{
+    Code, Denial, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, names,
+};
+use addons::git::as_git_shows;
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::request::Parts;
+use http::{Method, Request, Response, Uri, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+
+use super::body::{DenialSlot, RequestBody};
+use super::broke_off::upstream_broke_off;
+use super::buffered_body::judge_request;
+use super::drain::{Denied, drain};
+use super::exchange::Exchange;
+use super::headers::{Upgrade, read_head};
+use super::ingress::{Ingress, destination};
+use super::outgoing::{outgoing, transmit, within};
+use super::permission::Permission;
+use super::reply::{self, Reply};
+use super::session::Session;
+use super::upstream_response::{UpstreamResponse, deny};
+use super::websocket;
+use crate::upstream::{self, LeasePool, Upstream, Want};
+
+/// Answers one request. Whatever goes wrong is an answer too.
+///
+/// There is a future for each request under way, so it is kept small: what never waits is done
+/// before or after it, and what hardly ever does has boxes of its own.
+pub fn handle(
+    session: Arc<Session>,
+    ingress: &Ingress,
+    request: Request<Incoming>,
+) -> impl Future<Output = Response<Reply>> + Send + use<> {
+    let close_after = session.container.is_none() || session.refusal.is_some();
+    let may_close = request.version() < Version::HTTP_2;
+    let mut closes = close_after && may_close;
+    let (mut exchange, mut pending) = begin(session, ingress, request);
+    async move {
+        let answered = match &mut pending {
+            Ok(pending) => pending.answer(&mut exchange).await,
+            Err(denial) => Err(denial.clone()),
+        };
+        let response = match answered {
+            Ok(answered) => answered.response(exchange),
+            Err(denial) => {
+                // The client may go on sending for as long as it likes.
+                closes |= may_close && denial.code() == Code::BodyTimeout;
+                deny(exchange, &denial)
+            }
+        };
+        if closes {
+            reply::closing(response)
+        } else {
+            response
+        }
+    }
+}
+
+/// Begins the flow and reads the head.
+fn begin(
+    session: Arc<Session>,
+    ingress: &Ingress,
+    request: Request<Incoming>,
+) -> (Box<Exchange>, Result<Box<PendingRequest>, Denial>) {
+    let snapshot = session.service.snapshot();
+    let (endpoint, malformed) = match destination(ingress, &request) {
+        Ok(endpoint) => (endpoint, None),
+        Err(denial) => (ingress.destination(), Some(denial)),
+    };
+    let client = session.client.clone();
+    let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
+    start.principal = session.principal.clone();
+    let refusal = session.refusal.clone().or(malformed);
+    let mut exchange = Exchange::begin(session, snapshot, start);
+    exchange.live.record().method = Some(name_of(request.method()));
+    let goes_anywhere = matches!(ingress, Ingress::Plain);
+    if goes_anywhere {
+        let permission = Permission::of(&exchange.live.flow, &exchange.snapshot);
+        *exchange.session.in_hand.lock() = permission;
+    }
+    let pending = PendingRequest::read(request, refusal, goes_anywhere, &mut exchange.live);
+    (exchange, pending)
+}
+
+/// A request that has not been sent to the upstream yet.
+struct PendingRequest {
+    head: Head,
+    uri: Uri,
+    version: Version,
+    /// What a denial leaves unread.
+    body: Option<Incoming>,
+    /// The client sent `Expect: 100-continue`: reading the body would ask for it.
+    expects_continue: bool,
+    on_upgrade: Option<OnUpgrade>,
+    /// No tunnel was permitted before.
+    goes_anywhere: bool,
+}
+
+impl PendingRequest {
+    fn read(
+        request: Request<Incoming>,
+        refusal: Option<Denial>,
+        goes_anywhere: bool,
+        live: &mut LiveFlow,
+    ) -> Result<Box<Self>, Denial> {
+        let (mut parts, body) = request.into_parts();
+        let on_upgrade = parts.extensions.remove::<OnUpgrade>();
+        let expects_continue = parts.headers.contains_key(EXPECT);
+        match read(&mut parts, refusal, on_upgrade.is_some(), live) {
+            Ok(head) => Ok(Box::new(Self {
+                head,
+                uri: parts.uri,
+                version: parts.version,
+                body: Some(body),
+                expects_continue,
+                on_upgrade,
+                goes_anywhere,
+            })),
+            Err(denial) => {
+                drain_beside(body, expects_continue, &denial);
+                Err(denial.by(names::PROXY))
+            }
+        }
+    }
+
+    /// Takes the request through the chain, sends it, and takes the response back through it.
+    /// Nothing is looked up or dialled before the chain has permitted it.
+    async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
+        let permit = match self.judge(exchange).await {
+            Ok(permit) => permit,
+            Err(denial) => return Err(self.denied(denial)),
+        };
+        let body = self.body_of(exchange).await?;
+        let opening = self.opening(&body)?;
+        let (response, upstream) = self.send(exchange, &permit, body).await?;
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
+        let mut response = UpstreamResponse::read(response, upstream, opening, live.host())?;
+        let judging = live.chain.response(&mut live.flow, &mut response.head);
+        idle.held(judging).await?;
+        if let Some(judges) = response.head.take_judges() {
+            Box::pin(response.judge(exchange, judges)).await?;
+        }
+        Ok(response)
+    }
+
+    async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
+        let (live, idle) = (&mut exchange.live, &exchange.session.idle);
+        if self.goes_anywhere {
+            idle.held(live.chain.tunnel(&mut live.flow)).await?;
+        }
+        let request = live.chain.request(&mut live.flow, &mut self.head);
+        let permit = idle.held(request).await?;
+        exchange.session.is_bound(&live.flow)?;
+        let path = self.head.path.normal();
+        if live.record().path.as_deref() != Some(path) {
+            live.record().path = Some(path.into());
+        }
+        Ok(permit)
+    }
+
+    /// Denies a request whose body may still be unread, in the form that its client shows.
+    fn denied(&mut self, denial: Denial) -> Denial {
+        if let Some(body) = self.body.take() {
+            drain_beside(body, self.expects_continue, &denial);
+        }
+        as_git_shows(denial, &self.head)
+    }
+
+    /// The body to send: as it streams, or judged where an addon asked for that.
+    async fn body_of(&mut self, exchange: &mut Exchange) -> Result<RequestBody, Denial> {
+        let body = self.body.take().ok_or_else(Denial::internal)?;
+        if let Some(judges) = self.head.take_judges() {
+            return Box::pin(self.judged(exchange, body, judges)).await;
+        }
+        let idle = &exchange.session.idle;
+        let counters = &exchange.live.flow.counters;
+        let filters = self.head.take_filters();
+        Ok(RequestBody::new(body, filters, counters, idle))
+    }
+
+    async fn judged(
+        &mut self,
+        exchange: &mut Exchange,
+        mut body: Incoming,
+        judges: Judges<Head>,
+    ) -> Result<RequestBody, Denial> {
+        match judge_request(exchange, &mut self.head, &mut body, judges).await {
+            Ok(judged) => {
+                let idle = &exchange.session.idle;
+                let counters = &exchange.live.flow.counters;
+                let filters = self.head.take_filters();
+                Ok(RequestBody::judged(judged, body, filters, counters, idle))
+            }
+            Err(denial) => {
+                let denial = denial.by(names::PROXY);
+                // Once a byte of it has come, the client has been asked for the rest.
+                let bytes_in = &exchange.live.flow.counters.bytes_in;
+                let expects_continue =
+                    self.expects_continue && bytes_in.load(Ordering::Relaxed) == 0;
+                Err(refused(denial, body, expects_continue, self.version).await)
+            }
+        }
+    }
+
+    /// Sends the request, on another connection where one was closed before it took it.
+    async fn send(
+        &mut self,
+        exchange: &mut Exchange,
+        permit: &ResolvePermit,
+        mut body: RequestBody,
+    ) -> Result<(Response<Incoming>, Upstream), Denial> {
+        let denied = body.denial_slot();
+        let uploading = body.under_way();
+        let mut unsent: Option<Box<Request<upstream::RequestBody>>> = None;
+        let mut fresh_tries = 0;
+        loop {
+            let mut upstream = acquire(exchange, permit, self.want()).await?;
+            let flow = &exchange.live.flow;
+            // Pinned where it is made: a future has room for whatever is moved in it, twice.
+            let sending = pin!(match unsent.take() {
+                Some(unsent) => transmit(&mut upstream, *unsent, flow),
+                None => transmit(&mut upstream, self.outgoing(take(&mut body))?, flow),
+            });
+            let mut error = match within(exchange, &mut upstream, sending).await? {
+                Ok(response) => {
+                    if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
+                        // A client that sends on may not read meanwhile; nothing would poll for
+                        // it then.
+                        upstream.detach();
+                    }
+                    return Ok((response, upstream));
+                }
+                Err(error) => error,
+            };
+            if let Some(denied) = take_denied(denied.as_ref()) {
+                return Err(Box::pin(denied.when_due(self.version)).await);
+            }
+            // The connection was closed before a byte of the request went out: that is no fault
+            // of either side, and nothing was sent twice.
+            match error.take_message() {
+                Some(again) if fresh_tries < 2 => {
+                    fresh_tries += 1;
+                    unsent = Some(Box::new(again));
+                }
+                _ => {
+                    // The lease's end closes what goes by itself: an upload, an HTTP/2 connection.
+                    exchange.session.is_live()?;
+                    let host = exchange.live.flow.host();
+                    return Err(upstream_broke_off(host, error.error()));
+                }
+            }
+        }
+    }
+
+    /// What a WebSocket is opened with, if it is to be one.
+    fn opening(&mut self, body: &RequestBody) -> Result<Option<Box<websocket::Opening>>, Denial> {
+        match self.on_upgrade.take().filter(|_| self.head.websocket) {
+            Some(client) => {
+                let opening = websocket::Opening::new(client, &self.head.headers, body)?;
+                Ok(Some(Box::new(opening)))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// What is sent on.
+    fn outgoing(&mut self, body: RequestBody) -> Result<Request<upstream::RequestBody>, Denial> {
+        if !body.keeps_length() {
+            self.head.headers.remove(CONTENT_LENGTH);
+        }
+        let uri = take(&mut self.uri).into_parts();
+        outgoing(&mut self.head, body.into(), uri.path_and_query)
+    }
+
+    fn want(&self) -> Want {
+        match self.version {
+            _ if self.head.websocket => Want::Websocket,
+            Version::HTTP_2 => Want::Http2,
+            _ => Want::Http1,
+        }
+    }
+}
+
+/// A connection to send on: the one that was kept here, or one of the lease's.
+async fn acquire(
+    exchange: &mut Exchange,
+    permit: &ResolvePermit,
+    want: Want,
+) -> Result<Upstream, Denial> {
+    let (live, network) = (&mut exchange.live, &exchange.snapshot.network);
+    if want != Want::Websocket {
+        let generation = network.generation;
+        while let Some(mut kept) = exchange.session.take_kept(generation, &live.flow) {
+            if upstream::ready(&mut kept).await {
+                live.record().upstream = Some(kept.address);
+                return Ok(Upstream::Http1(kept));
+            }
+        }
+    }
+    let pool = LeasePool::of(live.container()?, network);
+    // Room for a handshake: kilobytes.
+    let acquiring = Box::pin(pool.acquire(live, network, permit, want));
+    let upstream = exchange.session.idle.held(acquiring).await?;
+    live.record().upstream = Some(upstream.address());
+    Ok(upstream)
+}
+
+/// Reads a request's head, unless something is wrong before it is read.
+fn read(
+    parts: &mut Parts,
+    refusal: Option<Denial>,
+    upgradable: bool,
+    live: &mut LiveFlow,
+) -> Result<Head, Denial> {
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    let (head, upgrade) = read_head(parts)?;
+    live.record().path = Some(head.path.normal().into());
+    if upgrade == Upgrade::Other || (head.websocket && !upgradable) {
+        let sentence = "Protocol not allowed: only WebSocket upgrades pass";
+        return Err(Denial::new(Code::ProtocolNotAllowed, sentence));
+    }
+    if head.websocket {
+        live.opens_websocket();
+    }
+    Ok(head)
+}
+
+/// Reads on beside the answer, so that a client that is still writing sees it.
+fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
+    if !expects_continue && !body.is_end_stream() {
+        tokio::spawn(drain(body, denial));
+    }
+}
+
+/// A denial while the body was being judged. A body that took too long is not read on.
+async fn refused(
+    denial: Denial,
+    body: Incoming,
+    expects_continue: bool,
+    version: Version,
+) -> Denial {
+    if denial.code() == Code::BodyTimeout || (expects_continue && denial.answer().is_none()) {
+        return denial;
+    }
+    Box::pin(Denied::new(denial, Some(body)).when_due(version)).await
+}
+
+/// A usual method's name costs nothing.
+fn name_of(method: &Method) -> Cow<'static, str> {
+    let usual = match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => return method.as_str().to_owned().into(),
+    };
+    usual.into()
+}
+
+fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
+    slot?.lock().take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a function answers with, by its size.
+    fn size_of_answer<A, R>(_: impl Fn(Arc<Session>, &Ingress, Request<A>) -> R) -> usize {
+        size_of::<R>()
+    }
+
+    /// Up to 1,032 bytes glibc allocates from a cache of the thread, without a lock.
+    #[test]
+    fn the_future_of_a_request_takes_less_than_a_kibibyte() {
+        let size = size_of_answer(handle);
+        assert!(size < 1024, "{size} bytes");
+    }
+}

@@ -1,0 +1,64 @@
+//! What lasts is asked for again when the configuration changes.
+
+use std::time::Duration;
+
+use addons::contract::Fault;
+
+use super::permission::Permission;
+use super::session::Session;
+use crate::snapshot::Snapshot;
+
+/// How long after a reload the request in hand is looked at: one that began under the old
+/// configuration has said by then where it goes.
+const SETTLE: Duration = Duration::from_millis(100);
+
+impl Session {
+    /// Ends when a reload takes away what was permitted: a tunnel, or without one the request in
+    /// hand.
+    pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
+        match permitted {
+            Some(permitted) => self.tunnel_revoked(permitted).await,
+            None => self.request_revoked().await,
+        }
+    }
+
+    async fn tunnel_revoked(&self, permitted: &Permission) {
+        let mut generation = permitted.generation;
+        loop {
+            let snapshot = self.service.snapshots.after(generation).await;
+            generation = snapshot.generation();
+            if !Box::pin(self.may_still(permitted, &snapshot)).await {
+                return;
+            }
+        }
+    }
+
+    /// On a connection whose requests go here and there.
+    async fn request_revoked(&self) {
+        let mut generation = self.service.snapshot().generation();
+        loop {
+            let snapshot = self.service.snapshots.after(generation).await;
+            generation = snapshot.generation();
+            tokio::time::sleep(SETTLE).await;
+            let permitted = self.in_hand.lock().clone();
+            if let Some(permitted) = permitted
+                && !Box::pin(self.may_still(&permitted, &snapshot)).await
+            {
+                return;
+            }
+        }
+    }
+
+    /// Asks the chain without counting anything. Only a rule takes a permission away: what
+    /// stands is not ended because something is out of order just now.
+    async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
+        let Permission { kind, endpoint, .. } = permitted;
+        let chain = snapshot.chain();
+        let mut start = chain.to_upstream(*kind, self.client.clone(), endpoint.clone());
+        start.principal = self.principal.clone();
+        match chain.tunnel(&mut start.begin_dry()).await {
+            Ok(_) => true,
+            Err(denial) => denial.code().fault() != Fault::Policy,
+        }
+    }
+}

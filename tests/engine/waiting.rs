@@ -1,0 +1,358 @@
+//! Flows that wait in the chain for longer than a connection may be idle.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use addons::contract::*;
+use bytes::Bytes;
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RecordType;
+use http_body_util::Empty;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+use unified_proxy::dns::{DnsServer, Limits};
+use unified_proxy::ingress::{self, Engine, Workers};
+use unified_proxy::snapshot::{Snapshot, SnapshotStore};
+use unified_proxy::tls::{Authority, CaFiles, UpstreamTls};
+use unified_proxy::upstream::{Network, Resolver, SocketBudget};
+
+use crate::loopback::dns_fixture::question;
+use crate::loopback::*;
+
+const SANDBOX: &str = "127.0.0.2";
+/// Far below the wait.
+const IDLE: Duration = Duration::from_millis(300);
+const WAIT: Duration = Duration::from_millis(1500);
+/// A client that has gone is noticed by then.
+const NOTICED: Duration = Duration::from_secs(4);
+
+/// Holds whatever asks for `held.example.com` and denies it after [`WAIT`]; what asks for
+/// `long.example.com` it holds for a minute.
+#[derive(Default)]
+struct Waiter {
+    begun: AtomicUsize,
+    abandoned: Arc<AtomicUsize>,
+}
+
+/// Counts a wait that was dropped before its end.
+struct Wait(Option<Arc<AtomicUsize>>);
+
+impl Wait {
+    fn finish(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(abandoned) = &self.0 {
+            abandoned.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Waiter {
+    fn hold(&self, host: &Host) -> Step<'static> {
+        let wait = match host.name() {
+            Some("held.example.com") => WAIT,
+            Some("long.example.com") => Duration::from_secs(60),
+            _ => return Step::PASS,
+        };
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let guard = Wait(Some(Arc::clone(&self.abandoned)));
+        Step::wait_up_to(Duration::from_secs(90), async move {
+            tokio::time::sleep(wait).await;
+            guard.finish();
+            Err(Denial::new(Code::RuleDenied, "No"))
+        })
+    }
+}
+
+impl Addon for Waiter {
+    fn name(&self) -> &'static str {
+        "policy"
+    }
+
+    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
+        match (flow.kind, flow.port()) {
+            (Kind::Tunnel, 8443) => self.hold(flow.host()),
+            _ => Step::PASS,
+        }
+    }
+
+    fn request<'a>(&'a self, flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {
+        self.hold(flow.host())
+    }
+
+    fn dns_query<'a>(&'a self, _flow: &'a mut Flow, query: &'a DnsQuery) -> Step<'a> {
+        self.hold(&query.name)
+    }
+}
+
+/// A proxy and a DNS server whose chain waits.
+struct Fixture {
+    proxy: std::net::SocketAddr,
+    dns: std::net::SocketAddr,
+    waiter: Arc<Waiter>,
+    trust: RootCertStore,
+    shutdown: CancellationToken,
+    _directory: TempDir,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let containers = Arc::new(FakeContainers::at(&[SANDBOX]));
+        let waiter = Arc::new(Waiter::default());
+        let links = vec![
+            Link::Identity(Arc::new(Identity(Arc::clone(&containers)))),
+            Arc::clone(&waiter).into(),
+        ];
+        let chain = Chain::new(links, Duration::from_secs(5)).unwrap_or_else(|_| panic!("order"));
+        let mut config = config(upstream("127.0.0.1:9".parse().unwrap(), &[]));
+        config.proxy.upstream.idle_timeout = IDLE;
+        config.proxy.limits.max_connections = 100;
+        config.proxy.limits.max_connections_per_container = 100;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let snapshot = Snapshot {
+            network: Arc::new(Network {
+                generation: 1,
+                chain: Arc::new(chain),
+                resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
+                sockets: Arc::new(SocketBudget::new(8)),
+                tls: UpstreamTls::load(None, Arc::clone(&provider)).unwrap(),
+                connect_timeout: Duration::from_secs(10),
+            }),
+            config: Arc::new(config),
+            containers,
+        };
+        let snapshots = Arc::new(SnapshotStore::new(snapshot));
+        let directory = tempfile::tempdir().unwrap();
+        let files = CaFiles::new(directory.path(), directory.path());
+        let public = files.public_path();
+        let authority = Arc::new(Authority::open(files, provider).unwrap());
+        let mut trust = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_file(public).unwrap();
+        trust.add(ca).unwrap();
+        let workers = Workers::start().unwrap();
+        let metrics = prometheus::Registry::new();
+        let engine = Engine::new(Arc::clone(&snapshots), authority, workers, 100, &metrics);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let serving = ingress::serve_tcp(Arc::new(engine.unwrap()), listener);
+        tokio::spawn(shutdown.clone().run_until_cancelled_owned(serving));
+        let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let dns = server.local_addresses().unwrap()[0];
+        let current = Arc::new(move || snapshots.current());
+        tokio::spawn(server.serve(current, Limits::default(), shutdown.clone()));
+        Self {
+            proxy,
+            dns,
+            waiter,
+            trust,
+            shutdown,
+            _directory: directory,
+        }
+    }
+
+    async fn connect(&self, to: std::net::SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        let source: std::net::IpAddr = SANDBOX.parse().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    /// A tunnel to a host, intercepted, with a protocol.
+    async fn tunnel(&self, host: &'static str, protocol: &[u8]) -> TlsStream<TcpStream> {
+        let mut stream = self.connect(self.proxy).await;
+        let connect = format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n");
+        stream.write_all(connect.as_bytes()).await.unwrap();
+        assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 200"));
+        let mut config = ClientConfig::builder()
+            .with_root_certificates(self.trust.clone())
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let name = ServerName::try_from(host).unwrap();
+        let connector = TlsConnector::from(Arc::new(config));
+        connector.connect(name, stream).await.unwrap()
+    }
+
+    /// Waits until a flow waits, then drops its client; returns how long it took to notice.
+    async fn abandon<C>(&self, client: C) -> Duration {
+        while self.waiter.begun.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Longer than the idle timeout: nothing else has ended the wait.
+        tokio::time::sleep(2 * IDLE).await;
+        assert_eq!(self.waiter.abandoned.load(Ordering::SeqCst), 0);
+        let gone = Instant::now();
+        drop(client);
+        while self.waiter.abandoned.load(Ordering::SeqCst) == 0 {
+            assert!(gone.elapsed() < NOTICED, "nobody noticed");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        gone.elapsed()
+    }
+}
+
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("a whole head"));
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// A request whose body has arrived and is not read while the chain waits.
+fn post(target: &str, host: &str) -> String {
+    format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello")
+}
+
+/// The head of a request and a part of its body: more than is read before the verdict.
+fn upload(target: &str, host: &str) -> Vec<u8> {
+    let head = format!("POST {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000000\r\n\r\n");
+    [head.into_bytes(), vec![b'x'; 60_000]].concat()
+}
+
+async fn denied_after_the_wait(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), asked: &str) {
+    let begun = Instant::now();
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let head = read_head(stream).await;
+    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    assert!(head.contains("x-proxy-denied: rule_denied"), "{head}");
+    assert!(begun.elapsed() >= WAIT);
+}
+
+type H2 = http2::SendRequest<Empty<Bytes>>;
+
+async fn http2(stream: TlsStream<TcpStream>) -> (H2, tokio::task::JoinHandle<()>) {
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = handshake.await.unwrap();
+    let driving = tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    (sender, driving)
+}
+
+fn get(host: &str) -> http::Request<Empty<Bytes>> {
+    let uri = format!("https://{host}/");
+    http::Request::get(uri).body(Empty::new()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_in_the_clear_waits_longer_than_the_idle_timeout() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.connect(fixture.proxy).await;
+    let asked = post("http://held.example.com/", "held.example.com");
+    denied_after_the_wait(&mut client, &asked).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connect_waits_longer_than_the_idle_timeout() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.connect(fixture.proxy).await;
+    let asked = "CONNECT held.example.com:8443 HTTP/1.1\r\nHost: held.example.com:8443\r\n\r\n";
+    denied_after_the_wait(&mut client, asked).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_in_a_tunnel_waits_longer_than_the_idle_timeout() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.tunnel("held.example.com", b"http/1.1").await;
+    denied_after_the_wait(&mut client, &post("/", "held.example.com")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_http2_waits_longer_than_the_idle_timeout() {
+    let fixture = Fixture::start().await;
+    let tunnel = fixture.tunnel("held.example.com", b"h2").await;
+    let (mut sender, _driving) = http2(tunnel).await;
+    let begun = Instant::now();
+    let response = sender.send_request(get("held.example.com")).await.unwrap();
+    assert_eq!(response.status(), 403);
+    assert!(begun.elapsed() >= WAIT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_over_tcp_waits_longer_than_the_idle_timeout() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.connect(fixture.dns).await;
+    let asked = question("held.example.com", RecordType::A);
+    let begun = Instant::now();
+    send(&mut client, &asked.to_vec().unwrap()).await;
+    let answer: Message = receive(&mut client).await.unwrap();
+    assert_eq!(answer.metadata.response_code, ResponseCode::Refused);
+    assert!(begun.elapsed() >= WAIT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_the_wait_of_its_request() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.connect(fixture.proxy).await;
+    let asked = upload("http://long.example.com/", "long.example.com");
+    client.write_all(&asked).await.unwrap();
+    fixture.abandon(client).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_the_wait_of_its_connect() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.connect(fixture.proxy).await;
+    let asked = "CONNECT long.example.com:8443 HTTP/1.1\r\nHost: long.example.com:8443\r\n\r\n";
+    client.write_all(asked.as_bytes()).await.unwrap();
+    fixture.abandon(client).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_the_wait_in_its_tunnel() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.tunnel("long.example.com", b"http/1.1").await;
+    let asked = upload("/", "long.example.com");
+    client.write_all(&asked).await.unwrap();
+    client.flush().await.unwrap();
+    fixture.abandon(client).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_the_waits_of_its_http2_streams() {
+    let fixture = Fixture::start().await;
+    let tunnel = fixture.tunnel("long.example.com", b"h2").await;
+    let (mut sender, driving) = http2(tunnel).await;
+    let asking = tokio::spawn(async move { sender.send_request(get("long.example.com")).await });
+    let aborts = Abort(vec![driving.abort_handle(), asking.abort_handle()]);
+    fixture.abandon(aborts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_the_wait_of_its_question() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.connect(fixture.dns).await;
+    let asked = question("long.example.com", RecordType::A);
+    send(&mut client, &asked.to_vec().unwrap()).await;
+    fixture.abandon(client).await;
+}
+
+/// Ends tasks, and with them the connection that they hold.
+struct Abort(Vec<tokio::task::AbortHandle>);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.iter().for_each(tokio::task::AbortHandle::abort);
+    }
+}
