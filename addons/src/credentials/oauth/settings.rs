@@ -6,14 +6,6 @@ use super::{Login, Provider, TokenUrl};
 use crate::contract::settings::{Fields, Setting};
 use crate::credentials::{SecretReader, SecretSetting};
 
-const PROVIDERS: [(&str, Provider); 5] = [
-    ("codex", Provider::Codex),
-    ("gemini", Provider::Gemini),
-    ("opencode", Provider::OpenCode),
-    ("claude", Provider::Claude),
-    ("generic", Provider::Generic),
-];
-
 /// The entry of OpenCode's file that is used where none is named.
 const OPENCODE_ENTRY: &str = "openai";
 
@@ -37,7 +29,8 @@ impl OauthSettings {
             let token_file = fields
                 .need("token_file")
                 .and_then(|at| secrets.read_file(&at));
-            let provider = fields.need("provider").and_then(|at| at.one_of(&PROVIDERS));
+            let known = Provider::ALL.map(|provider| (provider.as_str(), provider));
+            let provider = fields.need("provider").and_then(|at| at.one_of(&known));
             let client_secret = fields
                 .find("client_secret")
                 .and_then(|at| secrets.read(&at));
