@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Authority, Client, ContainerId, Denial, Endpoint, Flow, Kind, Path, Request, Scheme,
+    Authority, Client, ContainerId, Denial, Endpoint, Flow, Kind, Path, Request, Scheme, names,
 };
 use http::{HeaderMap, Method, Uri};
 
@@ -70,7 +70,7 @@ async fn dry_run(
         _ => chain.request(flow, request).await?,
     };
     let addresses = snapshot.network.resolver.lookup(&permit).await;
-    let addresses = addresses.map_err(|denial| denial.by("resolver"))?;
+    let addresses = addresses.map_err(|denial| denial.by(names::RESOLVE))?;
     chain.dial(flow, addresses).await?;
     Ok(())
 }

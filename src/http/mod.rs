@@ -1,28 +1,29 @@
 //! One HTTP exchange: the request and its response through the chain, bodies, WebSockets.
 
-mod body;
 mod broke_off;
 mod buffered_body;
+mod destination;
 mod drain;
 mod exchange;
 mod filtering;
 mod headers;
 mod idle;
-mod ingress;
 mod inspection;
 mod outgoing;
 mod pending_request;
 mod permission;
 mod relay;
 mod reply;
+mod request_body;
+mod response_body;
 mod revocation;
 mod session;
 mod upstream_response;
 mod websocket;
 
+pub(crate) use destination::Ingress;
 pub(crate) use headers::has_body;
 pub(crate) use idle::{IdleTracker, Timeouts};
-pub(crate) use ingress::Ingress;
 pub(crate) use inspection::Inspection;
 pub(crate) use pending_request::handle;
 pub(crate) use permission::Permission;

@@ -17,16 +17,16 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
-use super::body::{DenialSlot, RequestBody};
 use super::broke_off::upstream_broke_off;
 use super::buffered_body::judge_request;
+use super::destination::{Ingress, destination};
 use super::drain::{Denied, drain};
 use super::exchange::Exchange;
 use super::headers::{Upgrade, read_head};
-use super::ingress::{Ingress, destination};
 use super::outgoing::{outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
+use super::request_body::{DenialSlot, RequestBody};
 use super::session::Session;
 use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;

@@ -9,9 +9,9 @@ use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_A
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use super::body::ResponseBody;
 use super::broke_off::BodyError;
 use super::headers::X_PROXY_DENIED;
+use super::response_body::ResponseBody;
 
 /// What a client gets: a few bytes of ours, or an upstream's body.
 pub enum Reply {

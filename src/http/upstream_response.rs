@@ -7,13 +7,13 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use super::body::ResponseBody;
 use super::broke_off::not_answered;
 use super::buffered_body::judge_response;
 use super::exchange::Exchange;
 use super::filtering::Filtering;
 use super::headers::read_response_head;
 use super::reply::{self, Reply};
+use super::response_body::ResponseBody;
 use super::websocket;
 use crate::upstream::Upstream;
 

@@ -41,7 +41,6 @@ struct Tunnel {
     connection: Connection,
     /// What the tunnel began with.
     snapshot: Arc<Snapshot>,
-    endpoint: Endpoint,
     live: LiveFlow,
     /// Where to, if it is not intercepted.
     passthrough: Option<UpstreamSocket>,
@@ -74,37 +73,18 @@ async fn answer<S: Socket>(
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
     let snapshot = connection.service.snapshot();
-    let named = request
-        .uri()
-        .authority()
-        .map_or("", |authority| authority.as_str());
-    let named = Authority::parse(named, None).map_err(Denial::malformed);
-    let (host, port) = match &named {
-        Ok(authority) => (authority.host.clone(), authority.port),
-        Err(_) => (Host::Name("".into()), 0),
-    };
-    let endpoint = Endpoint {
-        scheme: Scheme::Https,
-        host,
-        port,
-    };
-    let chain = snapshot.chain();
-    let mut start = chain.to_upstream(Kind::Tunnel, connection.client.clone(), endpoint.clone());
-    start.principal = connection.principal.clone();
-    connection.idle.begin(start.started.into());
-    let mut live = LiveFlow::begin(chain, start);
-    live.record().method = Some("CONNECT".into());
+    let (mut live, malformed) = begin(&connection, &snapshot, &request);
     // Some clients send the proxy's own name as Host here. It says nothing: the request line
     // rules, and no field of this head goes any further.
-    let permitted = match named {
-        Ok(_) if has_body(request.headers()) => {
+    let permitted = match malformed {
+        Some(denial) => Err(denial.by(names::PROXY)),
+        None if has_body(request.headers()) => {
             Err(Denial::malformed("a CONNECT has no body").by(names::PROXY))
         }
-        Ok(_) => {
+        None => {
             let permitting = permit(&connection, &snapshot, &mut live, request.headers());
             connection.idle.held(permitting).await
         }
-        Err(denial) => Err(denial.by(names::PROXY)),
     };
     connection.idle.end(Instant::now());
     let passthrough = match permitted {
@@ -123,13 +103,38 @@ async fn answer<S: Socket>(
     let tunnel = Box::new(Tunnel {
         connection: connection.clone(),
         snapshot,
-        endpoint,
         live,
         passthrough,
     });
     let upgrade = hyper::upgrade::on(&mut request);
     connection.service.tasks.spawn(tunnel.run::<S>(upgrade));
     empty(StatusCode::OK)
+}
+
+/// Begins the flow of a CONNECT; a denial says that it names no destination.
+fn begin(
+    connection: &Connection,
+    snapshot: &Snapshot,
+    request: &Request<Incoming>,
+) -> (LiveFlow, Option<Denial>) {
+    let authority = request.uri().authority();
+    let named = authority.map_or("", |authority| authority.as_str());
+    let (host, port, malformed) = match Authority::parse(named, None) {
+        Ok(Authority { host, port }) => (host, port, None),
+        Err(error) => (Host::Name("".into()), 0, Some(Denial::malformed(error))),
+    };
+    let endpoint = Endpoint {
+        scheme: Scheme::Https,
+        host,
+        port,
+    };
+    let chain = snapshot.chain();
+    let mut start = chain.to_upstream(Kind::Tunnel, connection.client.clone(), endpoint);
+    start.principal = connection.principal.clone();
+    connection.idle.begin(start.started.into());
+    let mut live = LiveFlow::begin(chain, start);
+    live.record().method = Some("CONNECT".into());
+    (live, malformed)
 }
 
 async fn permit(
@@ -246,7 +251,8 @@ impl Tunnel {
     fn ingress(&self, scheme: Scheme) -> (Connection, Ingress, Option<Permission>) {
         let ingress = Ingress::Tunnel(Endpoint {
             scheme,
-            ..self.endpoint.clone()
+            host: self.live.host().clone(),
+            port: self.live.port(),
         });
         let permitted = Permission::of(&self.live.flow, &self.snapshot);
         (self.connection.clone(), ingress, permitted)
@@ -269,7 +275,7 @@ impl Tunnel {
             let _ = io.shutdown().await;
             let sentence = format!(
                 "Host mismatch: the TLS server name differs from {}",
-                self.endpoint.host
+                self.live.host()
             );
             return Err(Denial::new(Code::HostMismatch, sentence).by(names::PROXY));
         }
@@ -284,8 +290,8 @@ impl Tunnel {
     /// No server name is the tunnel's; where the bytes go on unread there must be one.
     fn name_agrees(&self, accepted: &Accepted) -> bool {
         match accepted.client_hello().server_name() {
-            Some(name) => Host::parse(name).is_ok_and(|host| host == self.endpoint.host),
-            None => self.passthrough.is_none() || self.endpoint.host.name().is_none(),
+            Some(name) => Host::parse(name).is_ok_and(|host| host == *self.live.host()),
+            None => self.passthrough.is_none() || self.live.host().name().is_none(),
         }
     }
 
@@ -294,7 +300,7 @@ impl Tunnel {
         io: ClientIo<S>,
         accepted: Accepted,
     ) -> Result<Inside<S>, Denial> {
-        let config = leaf::config(&self.connection, &self.snapshot, &self.endpoint.host)?;
+        let config = leaf::config(&self.connection, &self.snapshot, self.live.host())?;
         let handshake = StartHandshake::from_parts(accepted, io).into_stream(config);
         let limit = self.connection.timeouts.header;
         let stream = match timeout(limit, handshake).await {

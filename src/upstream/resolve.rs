@@ -246,7 +246,7 @@ impl Resolver {
         let full = |_| {
             Denial::internal()
                 .rule("questions to nameservers")
-                .by("resolver")
+                .by(names::RESOLVE)
         };
         self.room.try_acquire().map_err(full)
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::denial::Verdict;
 use super::dns::{DnsAnswer, DnsQuery};
-use super::flow::{Flow, Outcome};
+use super::flow::Flow;
 use super::message::{Request, Response};
+use super::outcome::Outcome;
 use super::permit::Addresses;
 use super::slots::Slot;
 

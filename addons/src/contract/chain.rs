@@ -1,6 +1,5 @@
 //! The one ordered chain that every flow passes.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,85 +7,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
-use super::addon::{Addon, Order, Step, StepKind};
+use super::addon::{Addon, Step, StepKind};
 use super::denial::{Denial, Verdict};
 use super::dns::{DnsAnswer, DnsQuery};
 use super::endpoint::Endpoint;
 use super::entry::{Entry, EntryMap};
-use super::flow::{Client, Flow, FlowStart, Kind, Outcome, Principal, Subject};
+use super::flow::{Flow, FlowStart, Kind, Subject};
 use super::host::Host;
 use super::identify::{Identified, Identify};
 use super::judge::{Buffered, Judges};
 use super::message::{Request, Response};
-use super::names;
+use super::order::{Link, OrderError, check_order};
+use super::outcome::Outcome;
 use super::permit::{Addresses, Permit, ResolvePermit};
+use super::principal::{Client, Principal};
 use super::waits::Wait;
-
-/// The addons without which there is no protection at all.
-const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
-
-/// One way in which a chain is out of order.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum OrderError {
-    /// Two addons share a name.
-    #[error("{0} stands in the chain twice")]
-    Twice(&'static str),
-    /// Without it the chain protects nothing.
-    #[error("{0} is missing: it cannot be switched off")]
-    Missing(&'static str),
-    /// The principal of a flow has one source.
-    #[error("the chain needs exactly one link that finds the principal")]
-    NotOneIdentity,
-    /// One stands on the wrong side of another.
-    #[error("{first} must stand before {second}")]
-    Before {
-        /// What must come first.
-        first: &'static str,
-        /// What must come later.
-        second: &'static str,
-    },
-    /// Nobody before it provides what it needs.
-    #[error("{addon} needs {slot}, which no addon before it provides")]
-    Unprovided {
-        /// What needs it.
-        addon: &'static str,
-        /// The type that is missing.
-        slot: &'static str,
-    },
-}
-
-/// One link of the chain.
-pub enum Link {
-    /// Finds the principal; exactly one link does.
-    Identity(Arc<dyn Identify>),
-    /// Any other addon.
-    Addon(Arc<dyn Addon>),
-}
-
-impl Link {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Identity(identity) => identity.name(),
-            Self::Addon(addon) => addon.name(),
-        }
-    }
-
-    fn order(&self) -> Order {
-        match self {
-            Self::Identity(identity) => identity.order(),
-            Self::Addon(addon) => addon.order(),
-        }
-    }
-}
-
-impl<A: Addon + 'static> From<Arc<A>> for Link {
-    fn from(addon: Arc<A>) -> Self {
-        Self::Addon(addon)
-    }
-}
 
 /// The links in their order, checked, with the allowlist that flows begin under. Immutable: a
 /// reload builds another one, and a flow keeps the one it began with.
@@ -351,56 +288,4 @@ fn call<'a, S>(
         let (flow, subject) = arguments;
         hook(addon, flow, subject)
     }))
-}
-
-fn check_order(links: &[Link]) -> Vec<OrderError> {
-    let names: Vec<_> = links.iter().map(Link::name).collect();
-    let place = |name: &str| names.iter().position(|other| *other == name);
-    let mut errors = Vec::new();
-    let mut seen = HashSet::new();
-    for name in &names {
-        if !seen.insert(*name) {
-            errors.push(OrderError::Twice(name));
-        }
-    }
-    let is_identity = |link: &&Link| matches!(link, Link::Identity(_));
-    if links.iter().filter(is_identity).count() != 1 {
-        errors.push(OrderError::NotOneIdentity);
-    }
-    for name in REQUIRED {
-        if place(name).is_none() {
-            errors.push(OrderError::Missing(name));
-        }
-    }
-    let mut provided = Vec::new();
-    for (at, link) in links.iter().enumerate() {
-        let order = link.order();
-        let name = link.name();
-        for other in order.after {
-            if place(other).is_some_and(|place| place > at) {
-                errors.push(OrderError::Before {
-                    first: other,
-                    second: name,
-                });
-            }
-        }
-        for other in order.before {
-            if place(other).is_some_and(|place| place < at) {
-                errors.push(OrderError::Before {
-                    first: name,
-                    second: other,
-                });
-            }
-        }
-        for slot in order.needs {
-            if !provided.contains(&slot) {
-                errors.push(OrderError::Unprovided {
-                    addon: name,
-                    slot: slot.name(),
-                });
-            }
-        }
-        provided.extend(order.provides);
-    }
-    errors
 }

@@ -8,15 +8,16 @@ use std::net::SocketAddr;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::container::{Container, Source};
+use super::container::Container;
 use super::denial::{Code, Denial};
 use super::endpoint::{Endpoint, Scheme};
 use super::entry::Entry;
 use super::host::Host;
+use super::principal::{Client, Principal};
 use super::slots::Slots;
 
 /// How many ids a thread takes at once.
@@ -84,56 +85,6 @@ impl Kind {
             Self::Dns => "dns",
         }
     }
-}
-
-/// Who is at the other end of the socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Client {
-    /// What identifies it; `None` where the socket tells no address.
-    pub source: Option<Source>,
-    /// Its address, for the log.
-    pub peer: Option<SocketAddr>,
-}
-
-/// A container as those hold it who hold it together, such as the flows of a connection: they
-/// are counted here, where only they look. The container's own count moves from core to core.
-#[derive(Debug)]
-pub struct LeaseHandle(Arc<Container>);
-
-impl Deref for LeaseHandle {
-    type Target = Arc<Container>;
-
-    fn deref(&self) -> &Arc<Container> {
-        &self.0
-    }
-}
-
-/// On whose behalf a flow runs.
-#[derive(Clone, Debug)]
-pub enum Principal {
-    /// A container, under one lease.
-    Container(Arc<LeaseHandle>),
-    /// A named part of the appliance itself.
-    System(Arc<System>),
-}
-
-impl From<Arc<Container>> for Principal {
-    fn from(container: Arc<Container>) -> Self {
-        Self::Container(Arc::new(LeaseHandle(container)))
-    }
-}
-
-/// A part of the appliance that speaks for itself, and where it may go: no allowlist holds for
-/// it, so its own list does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct System {
-    /// Its name, in the audit.
-    pub name: &'static str,
-    /// The hosts and ports that it may ask.
-    pub hosts: Vec<(Host, u16)>,
-    /// They are the operator's own: spoken to in clear where the operator says so, and at
-    /// private addresses too. All others only over verified TLS and at public ones.
-    pub trust_private: bool,
 }
 
 /// Bytes that passed, counted where the bodies stream.
@@ -443,36 +394,5 @@ impl fmt::Debug for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, host, port) = (self.kind.as_str(), self.host(), self.port());
         write!(f, "Flow({} {kind} {host}:{port})", self.id)
-    }
-}
-
-/// How a flow ended.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The status that the client got; 0 where it got none.
-    pub status: u16,
-    /// The denial that ended it.
-    pub denial: Option<Denial>,
-    /// Ended before its time: a side went away, or the lease ended.
-    pub aborted: bool,
-    /// How long it took.
-    pub duration: Duration,
-}
-
-impl Outcome {
-    /// Every value of [`Outcome::label`].
-    pub const LABELS: [&'static str; 4] = ["ok", "denied", "failed", "aborted"];
-
-    /// `ok`, `denied`, `failed` or `aborted`: the outcome as metrics and the audit name it.
-    pub fn label(&self) -> &'static str {
-        use super::denial::Fault;
-        match &self.denial {
-            Some(denial) => match denial.code().fault() {
-                Fault::Policy | Fault::Client => "denied",
-                Fault::Upstream | Fault::Us => "failed",
-            },
-            None if self.aborted => "aborted",
-            None => "ok",
-        }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::addon::Order;
 use super::denial::Verdict;
-use super::flow::{Flow, Principal};
+use super::flow::Flow;
 use super::message::Request;
+use super::principal::Principal;
 
 /// The link of the chain that finds the principal of a flow. It only answers; the chain sets what
 /// it answered, and nothing else can.

@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::chain::Chain;
 use super::container::Container;
 use super::denial::Denial;
-use super::flow::{Flow, FlowStart, Kind, Outcome, Record};
+use super::flow::{Flow, FlowStart, Kind, Record};
+use super::outcome::Outcome;
 
 /// Holds a flow and its chain until the flow ends. Dropping it tells every addon, once, so there
 /// is no path on which a flow ends unrecorded; until [`LiveFlow::complete`] was called it counts

@@ -22,9 +22,12 @@ mod level;
 mod live;
 mod message;
 pub mod names;
+mod order;
+mod outcome;
 mod path;
 mod permit;
 mod ports;
+mod principal;
 pub mod settings;
 mod slots;
 mod type_map;
@@ -32,17 +35,14 @@ mod waits;
 
 pub use addon::{Addon, Order, Step};
 pub use body::{BodyFilter, BodyOut, BoxFuture, MessageFilter};
-pub use chain::{Chain, Link, OrderError};
+pub use chain::Chain;
 pub use container::{AuthMode, Container, ContainerId, Registration, Repo, Source};
 pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
 pub use facts::{Anonymous, ApiCall, Lookup};
-pub use flow::{
-    Client, Counters, Flow, FlowId, FlowStart, Kind, LeaseHandle, Note, Outcome, Principal, Record,
-    Subject, System,
-};
+pub use flow::{Counters, Flow, FlowId, FlowStart, Kind, Note, Record, Subject};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
@@ -50,11 +50,14 @@ pub use lease_id::LeaseId;
 pub use level::Level;
 pub use live::LiveFlow;
 pub use message::{Request, Response};
+pub use order::{Link, OrderError};
+pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use ports::{
     Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Replacement,
     SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
+pub use principal::{Client, LeaseHandle, Principal, System};
 pub use slots::Slot;
 pub use type_map::TypeMap;

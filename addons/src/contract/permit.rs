@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::flow::{Flow, Principal};
+use super::flow::Flow;
 use super::host::Host;
+use super::principal::Principal;
 
 /// Permission to resolve one host, for one port. Only a phase of the chain that passed mints one,
 /// and the resolver resolves what the permit names: nothing is looked up before the verdict, and

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::body::BoxFuture;
 use super::container::{Container, Source};
 use super::denial::Denial;
-use super::flow::System;
+use super::principal::System;
 
 /// The registry cannot be read; every flow is denied until it can.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]

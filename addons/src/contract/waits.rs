@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::denial::{Code, Denial};
-use super::flow::Principal;
+use super::principal::Principal;
 
 /// Flows of one lease that may wait at once, for a token or a person. Each holds its connection,
 /// its head and its place at the upstream's breaker.

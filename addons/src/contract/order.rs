@@ -1,0 +1,127 @@
+//! The links of a chain, and whether they stand in order.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::addon::{Addon, Order};
+use super::identify::Identify;
+use super::names;
+
+/// The addons without which there is no protection at all.
+const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
+
+/// One way in which a chain is out of order.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum OrderError {
+    /// Two addons share a name.
+    #[error("{0} stands in the chain twice")]
+    Twice(&'static str),
+    /// Without it the chain protects nothing.
+    #[error("{0} is missing: it cannot be switched off")]
+    Missing(&'static str),
+    /// The principal of a flow has one source.
+    #[error("the chain needs exactly one link that finds the principal")]
+    NotOneIdentity,
+    /// One stands on the wrong side of another.
+    #[error("{first} must stand before {second}")]
+    Before {
+        /// What must come first.
+        first: &'static str,
+        /// What must come later.
+        second: &'static str,
+    },
+    /// Nobody before it provides what it needs.
+    #[error("{addon} needs {slot}, which no addon before it provides")]
+    Unprovided {
+        /// What needs it.
+        addon: &'static str,
+        /// The type that is missing.
+        slot: &'static str,
+    },
+}
+
+/// One link of the chain.
+pub enum Link {
+    /// Finds the principal; exactly one link does.
+    Identity(Arc<dyn Identify>),
+    /// Any other addon.
+    Addon(Arc<dyn Addon>),
+}
+
+impl Link {
+    /// Its name in logs and in the order of others.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Identity(identity) => identity.name(),
+            Self::Addon(addon) => addon.name(),
+        }
+    }
+
+    fn order(&self) -> Order {
+        match self {
+            Self::Identity(identity) => identity.order(),
+            Self::Addon(addon) => addon.order(),
+        }
+    }
+}
+
+impl<A: Addon + 'static> From<Arc<A>> for Link {
+    fn from(addon: Arc<A>) -> Self {
+        Self::Addon(addon)
+    }
+}
+
+/// Every way in which the links are out of order.
+pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
+    let names: Vec<_> = links.iter().map(Link::name).collect();
+    let place = |name: &str| names.iter().position(|other| *other == name);
+    let mut errors = Vec::new();
+    let mut seen = HashSet::new();
+    for name in &names {
+        if !seen.insert(*name) {
+            errors.push(OrderError::Twice(name));
+        }
+    }
+    let is_identity = |link: &&Link| matches!(link, Link::Identity(_));
+    if links.iter().filter(is_identity).count() != 1 {
+        errors.push(OrderError::NotOneIdentity);
+    }
+    for name in REQUIRED {
+        if place(name).is_none() {
+            errors.push(OrderError::Missing(name));
+        }
+    }
+    let mut provided = Vec::new();
+    for (at, link) in links.iter().enumerate() {
+        let order = link.order();
+        let name = link.name();
+        for other in order.after {
+            if place(other).is_some_and(|place| place > at) {
+                errors.push(OrderError::Before {
+                    first: other,
+                    second: name,
+                });
+            }
+        }
+        for other in order.before {
+            if place(other).is_some_and(|place| place < at) {
+                errors.push(OrderError::Before {
+                    first: name,
+                    second: other,
+                });
+            }
+        }
+        for slot in order.needs {
+            if !provided.contains(&slot) {
+                errors.push(OrderError::Unprovided {
+                    addon: name,
+                    slot: slot.name(),
+                });
+            }
+        }
+        provided.extend(order.provides);
+    }
+    errors
+}

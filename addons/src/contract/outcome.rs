@@ -1,0 +1,36 @@
+//! How a flow ended.
+
+use std::time::Duration;
+
+use super::denial::Denial;
+
+/// How a flow ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The status that the client got; 0 where it got none.
+    pub status: u16,
+    /// The denial that ended it.
+    pub denial: Option<Denial>,
+    /// Ended before its time: a side went away, or the lease ended.
+    pub aborted: bool,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl Outcome {
+    /// Every value of [`Outcome::label`].
+    pub const LABELS: [&'static str; 4] = ["ok", "denied", "failed", "aborted"];
+
+    /// `ok`, `denied`, `failed` or `aborted`: the outcome as metrics and the audit name it.
+    pub fn label(&self) -> &'static str {
+        use super::denial::Fault;
+        match &self.denial {
+            Some(denial) => match denial.code().fault() {
+                Fault::Policy | Fault::Client => "denied",
+                Fault::Upstream | Fault::Us => "failed",
+            },
+            None if self.aborted => "aborted",
+            None => "ok",
+        }
+    }
+}

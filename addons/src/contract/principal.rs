@@ -1,0 +1,58 @@
+//! Who sends a flow, and on whose behalf it runs.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::container::{Container, Source};
+use super::host::Host;
+
+/// Who is at the other end of the socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// What identifies it; `None` where the socket tells no address.
+    pub source: Option<Source>,
+    /// Its address, for the log.
+    pub peer: Option<SocketAddr>,
+}
+
+/// Shared handle to a lease, one for each client connection. The flows of a connection count their
+/// references here; the count of the container itself would move from core to core.
+#[derive(Debug)]
+pub struct LeaseHandle(Arc<Container>);
+
+impl Deref for LeaseHandle {
+    type Target = Arc<Container>;
+
+    fn deref(&self) -> &Arc<Container> {
+        &self.0
+    }
+}
+
+/// On whose behalf a flow runs.
+#[derive(Clone, Debug)]
+pub enum Principal {
+    /// A container, under one lease.
+    Container(Arc<LeaseHandle>),
+    /// A named part of the appliance itself.
+    System(Arc<System>),
+}
+
+impl From<Arc<Container>> for Principal {
+    fn from(container: Arc<Container>) -> Self {
+        Self::Container(Arc::new(LeaseHandle(container)))
+    }
+}
+
+/// A part of the appliance that speaks for itself, and where it may go: no allowlist holds for
+/// it, so its own list does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct System {
+    /// Its name, in the audit.
+    pub name: &'static str,
+    /// The hosts and ports that it may ask.
+    pub hosts: Vec<(Host, u16)>,
+    /// They are the operator's own: spoken to in clear where the operator says so, and at
+    /// private addresses too. All others only over verified TLS and at public ones.
+    pub trust_private: bool,
+}

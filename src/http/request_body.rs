@@ -1,0 +1,233 @@
+//! The body of a request on its way to the upstream: counted and filtered, never collected.
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+
+use addons::contract::{BodyFilter, Counters};
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+
+use super::broke_off::BodyError;
+use super::buffered_body::Judged;
+use super::drain::Denied;
+use super::filtering::Filtering;
+use super::idle::IdleTracker;
+use crate::upstream;
+
+/// Where the bytes of a request's body come from.
+#[derive(Default)]
+struct Source {
+    /// What was buffered: the part that was judged, then what had arrived behind it.
+    buffered: [Bytes; 2],
+    /// What the client still sends.
+    streaming: Option<Incoming>,
+}
+
+impl Source {
+    /// The next bytes. Trailers from a client are dropped.
+    fn poll_chunk(
+        &mut self,
+        context: &mut Context<'_>,
+        counters: &Counters,
+        idle: &IdleTracker,
+    ) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+        if let Some(bytes) = self.buffered.iter_mut().find(|bytes| !bytes.is_empty()) {
+            return Poll::Ready(Some(Ok(std::mem::take(bytes))));
+        }
+        loop {
+            let Some(inner) = &mut self.streaming else {
+                return Poll::Ready(None);
+            };
+            let frame = ready!(Pin::new(inner).poll_frame(context)).transpose()?;
+            match frame.map(Frame::into_data) {
+                None => return Poll::Ready(None),
+                Some(Ok(chunk)) => {
+                    let length = chunk.len() as u64;
+                    counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+                    idle.moved();
+                    return Poll::Ready(Some(Ok(chunk)));
+                }
+                Some(Err(_trailers)) => {}
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let streaming = self.streaming.as_ref();
+        self.buffered.iter().all(Bytes::is_empty) && streaming.is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let buffered: usize = self.buffered.iter().map(Bytes::len).sum();
+        match &self.streaming {
+            None => SizeHint::with_exact(buffered as u64),
+            Some(inner) if buffered == 0 => inner.size_hint(),
+            Some(inner) => match inner.size_hint().exact() {
+                Some(rest) => SizeHint::with_exact(rest + buffered as u64),
+                None => SizeHint::default(),
+            },
+        }
+    }
+}
+
+/// A request's body on its way to the upstream; most requests have none.
+#[derive(Default)]
+pub struct RequestBody(Option<Box<Upload>>);
+
+impl From<RequestBody> for upstream::RequestBody {
+    fn from(body: RequestBody) -> Self {
+        body.0.into()
+    }
+}
+
+struct Upload {
+    source: Source,
+    filtering: Option<Filtering>,
+    counters: Arc<Counters>,
+    idle: Arc<IdleTracker>,
+    denied: Option<DenialSlot>,
+    /// Gone with the body, so that others can tell whether it has been sent.
+    under_way: Arc<()>,
+}
+
+/// Where a filter's denial is left for the exchange that waits for the answer.
+pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
+
+impl RequestBody {
+    /// A body that streams from its first byte.
+    pub fn new(
+        inner: Incoming,
+        filters: Vec<Box<dyn BodyFilter>>,
+        counters: &Arc<Counters>,
+        idle: &Arc<IdleTracker>,
+    ) -> Self {
+        let source = Source {
+            streaming: (!inner.is_end_stream()).then_some(inner),
+            ..Source::default()
+        };
+        Self::from_source(source, filters, counters, idle)
+    }
+
+    /// A body that was judged, with the rest of it where the judges needed its beginning alone.
+    pub fn judged(
+        judged: Judged,
+        rest: Incoming,
+        filters: Vec<Box<dyn BodyFilter>>,
+        counters: &Arc<Counters>,
+        idle: &Arc<IdleTracker>,
+    ) -> Self {
+        let source = Source {
+            buffered: [judged.bytes, judged.unread],
+            streaming: (!judged.complete).then_some(rest),
+        };
+        Self::from_source(source, filters, counters, idle)
+    }
+
+    fn from_source(
+        source: Source,
+        filters: Vec<Box<dyn BodyFilter>>,
+        counters: &Arc<Counters>,
+        idle: &Arc<IdleTracker>,
+    ) -> Self {
+        let filtered = !filters.is_empty();
+        if !filtered && source.is_end_stream() {
+            return Self(None);
+        }
+        Self(Some(Box::new(Upload {
+            source,
+            filtering: filtered.then(|| Filtering::new(filters)),
+            counters: Arc::clone(counters),
+            idle: Arc::clone(idle),
+            denied: filtered.then(DenialSlot::default),
+            under_way: Arc::default(),
+        })))
+    }
+
+    /// Whether nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|upload| upload.is_end_stream())
+    }
+
+    /// Upgrades for as long as there is a body to be sent.
+    pub fn under_way(&self) -> Option<Weak<()>> {
+        self.0
+            .as_ref()
+            .map(|upload| Arc::downgrade(&upload.under_way))
+    }
+
+    /// Whether `Content-Length` stays true.
+    pub fn keeps_length(&self) -> bool {
+        let filtering = self.0.as_ref().and_then(|upload| upload.filtering.as_ref());
+        filtering.is_none_or(Filtering::keeps_length)
+    }
+
+    /// Where a denial by a filter will be found.
+    pub fn denial_slot(&self) -> Option<DenialSlot> {
+        self.0.as_ref().and_then(|upload| upload.denied.clone())
+    }
+}
+
+impl Upload {
+    /// Ready once something passed or all ended. What remains of a denied body is drained here,
+    /// because the body is in the hands of the upstream's connection.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let Some(filtering) = &mut self.filtering else {
+            return Poll::Ready(Ok(()));
+        };
+        while filtering.passed.is_empty() && !filtering.ended {
+            let next = self.source.poll_chunk(context, &self.counters, &self.idle);
+            let verdict = match ready!(next).transpose()? {
+                Some(chunk) => filtering.feed(chunk),
+                None => filtering.end(None),
+            };
+            if let Err(denial) = verdict {
+                if let Some(slot) = &self.denied {
+                    let rest = std::mem::take(&mut self.source).streaming;
+                    *slot.lock() = Some(Denied::new(denial.clone(), rest));
+                }
+                return Poll::Ready(Err(BodyError::Denied(denial)));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = upstream::BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let upload = &mut *self;
+        if upload.filtering.is_some() {
+            ready!(upload.poll_fill(context))?;
+            let filtering = upload.filtering.as_mut();
+            let piece = filtering.and_then(|filtering| filtering.passed.pop());
+            return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
+        }
+        let next = upload
+            .source
+            .poll_chunk(context, &upload.counters, &upload.idle);
+        next.map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk.map_err(BodyError::from)?))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.filtering {
+            Some(filtering) => filtering.ended && filtering.passed.is_empty(),
+            None => self.source.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.filtering {
+            Some(_) => SizeHint::default(),
+            None => self.source.size_hint(),
+        }
+    }
+}
