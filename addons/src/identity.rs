@@ -146,6 +146,7 @@ mod tests {
 
     use super::*;
     use crate::contract::Kind;
+    use crate::contract::OwnedFlow;
     use crate::fixtures::{self, OneContainer, flow, flow_of, headers, request};
 
     fn identity(container: &Arc<Container>) -> (Arc<OneContainer>, Identity) {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     /// The verdicts on a tunnel, a request and a DNS question that begin as `flow` makes them.
-    fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> Flow) -> [Option<Code>; 3] {
+    fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> OwnedFlow) -> [Option<Code>; 3] {
         let mut asked = request("/", &[]);
         [
             code(identity.identify(&flow(Kind::Tunnel), None)),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{
+use addons::contract::{OwnedFlow, 
     Addon, AuthMode, BodyOut, Client, Container, ContainerId, Endpoint, FlowStart, Host, Kind,
     LeaseId, Level, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
 };
@@ -59,7 +59,7 @@ fn scrubbed(body: &[u8], size: usize) -> Option<Vec<u8>> {
     Some(passed)
 }
 
-fn flow(host: Host) -> Option<Flow> {
+fn flow(host: Host) -> Option<OwnedFlow> {
     let id = ContainerId::parse("web")?;
     let source = Source::Listener(id.clone());
     let container = Container::new(Registration {

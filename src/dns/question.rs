@@ -1,6 +1,7 @@
 //! One question of a known container: a flow through the chain, and its answer.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use addons::contract::{
@@ -29,8 +30,9 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Judges the question and answers it, in the form of its protocol.
-    pub async fn answer(self) -> Vec<u8> {
+    /// Judges the question and answers it, in the form of its protocol. `None` where `gone` ended
+    /// while the chain kept the question waiting: nobody would read the answer.
+    pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
         let read = read_question(&self.packet, self.peer, self.protocol);
         let (request, query) = match read {
             Ok(read) => read,
@@ -38,11 +40,11 @@ impl Question {
                 code,
                 denial,
                 answer,
-            }) => return self.refuse(code, denial, answer),
+            }) => return Some(self.refuse(code, denial, answer)),
         };
         let length = self.packet.len();
         let mut live = flight::begin(&self.snapshot, self.peer, Some(&query), length);
-        match self.judge(&mut live, query).await {
+        Some(match self.judge(&mut live, query, gone).await? {
             Ok(answer) => {
                 let bytes = encode(&request, answer.code, &answer.records);
                 flight::answered(live, answer.code, bytes.len());
@@ -54,7 +56,7 @@ impl Question {
                 flight::refused(live, code, &denial, bytes.len());
                 bytes
             }
-        }
+        })
     }
 
     /// What is no question that could be judged still ends as a flow of its container.
@@ -65,25 +67,40 @@ impl Question {
         answer
     }
 
-    async fn judge(&self, live: &mut LiveFlow, mut query: DnsQuery) -> Result<Answer, Denial> {
-        let LiveFlow { flow, chain, .. } = live;
-        let permit = chain.dns_query(flow, &mut query).await?;
-        if !self.is_answered(query.record_type) {
-            return Ok(Answer {
+    async fn judge(
+        &self,
+        live: &mut LiveFlow,
+        mut query: DnsQuery,
+        gone: impl Future<Output = ()>,
+    ) -> Option<Result<Answer, Denial>> {
+        let mut gone = pin!(gone);
+        let permitted = live.chain.dns_query(&mut live.flow, &mut query);
+        let answered = match unless(gone.as_mut(), permitted).await? {
+            Ok(permit) if self.is_answered(query.record_type) => {
+                self.resolve(&permit, query.record_type).await
+            }
+            Ok(_) => Ok(Answer {
                 code: ResponseCode::NoError,
                 records: Vec::new(),
-            });
-        }
-        let mut answer = self.resolve(&permit, query.record_type).await?;
+            }),
+            Err(denial) => Err(denial),
+        };
+        let mut answer = match answered {
+            Ok(answer) => answer,
+            Err(denial) => return Some(Err(denial)),
+        };
         let mut addresses = DnsAnswer {
             addresses: answer.records.iter().filter_map(address).collect(),
         };
-        chain.dns_answer(flow, &mut addresses).await?;
-        let kept = addresses.addresses;
+        let judged = live.chain.dns_answer(&mut live.flow, &mut addresses);
+        let kept = match unless(gone, judged).await? {
+            Ok(()) => addresses.addresses,
+            Err(denial) => return Some(Err(denial)),
+        };
         answer
             .records
             .retain(|record| address(record).is_none_or(|address| kept.contains(&address)));
-        Ok(answer)
+        Some(Ok(answer))
     }
 
     /// HTTPS and SVCB stay empty whatever the configuration says: they carry addresses that
@@ -109,6 +126,18 @@ impl Question {
             .try_acquire()
             .map_err(|_full| Denial::internal().rule("waiting_questions").by(names::DNS))?;
         resolver.records(permit, record_type).await
+    }
+}
+
+/// Awaits a phase of the chain, unless the other future ends first.
+async fn unless<T>(
+    gone: Pin<&mut impl Future<Output = ()>>,
+    phase: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = phase => Some(done),
+        () = gone => None,
     }
 }
 

@@ -71,9 +71,8 @@ async fn converse(
             Admission::Silence => return Ok(()),
             Admission::Refusal(answer) => return write(&mut stream, &answer).await,
             Admission::Question(question) => {
-                let answer = tokio::select! {
-                    answer = question.answer() => answer,
-                    () = hung_up(&stream) => return Ok(()),
+                let Some(answer) = question.answer(hung_up(&stream)).await else {
+                    return Ok(());
                 };
                 write(&mut stream, &answer).await?;
             }
@@ -81,7 +80,8 @@ async fn converse(
     }
 }
 
-/// Ends once the peer has gone. A question may wait for a person, and nothing is read meanwhile.
+/// Ends once the peer has gone, or will at least send no more: the two cannot be told apart. A
+/// question may wait for a person, and nothing is read meanwhile.
 async fn hung_up(stream: &TcpStream) {
     loop {
         tokio::time::sleep(LOOK_FOR_CLIENT).await;

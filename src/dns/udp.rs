@@ -39,16 +39,17 @@ pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answe
             }
             Admission::Question(question) => question,
         };
-        // A panic costs the question, not the loop.
-        let mut answer = Box::pin(AssertUnwindSafe(question.answer()).catch_unwind());
+        // A datagram's client cannot be seen to go. A panic costs the question, not the loop.
+        let answer = question.answer(std::future::pending());
+        let mut answer = Box::pin(AssertUnwindSafe(answer).catch_unwind());
         let polled = std::future::poll_fn(|context| Poll::Ready(answer.poll_unpin(context)));
         match polled.await {
-            Poll::Ready(Ok(answer)) => send(&socket, &answer, peer).await,
-            Poll::Ready(Err(_panic)) => {}
+            Poll::Ready(Ok(Some(answer))) => send(&socket, &answer, peer).await,
+            Poll::Ready(Ok(None) | Err(_)) => {}
             Poll::Pending => {
                 let socket = Arc::clone(&socket);
                 answering.spawn(async move {
-                    if let Ok(answer) = answer.await {
+                    if let Ok(Some(answer)) = answer.await {
                         send(&socket, &answer, peer).await;
                     }
                 });

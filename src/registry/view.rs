@@ -80,9 +80,9 @@ impl View {
     fn socket(&self, container: &Container) -> Option<PathBuf> {
         match container.source {
             Source::Address(_) => None,
-            // The lease's id has 36 bytes, a container's up to 128; a socket's path holds 107.
+            // A container's id has up to 128 bytes; a socket's path holds 107.
             Source::Listener(_) => {
-                let name = format!("sandbox-{}.sock", container.lease);
+                let name = format!("sandbox-{}.sock", container.lease.short());
                 Some(self.socket_dir.join(name))
             }
         }

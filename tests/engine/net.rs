@@ -47,7 +47,7 @@ fn zone() -> Nameserver {
 }
 
 /// A flow that passed its first phase, with its permit.
-async fn permitted(chain: &Chain, host: &str) -> (Flow, ResolvePermit) {
+async fn permitted(chain: &Chain, host: &str) -> (OwnedFlow, ResolvePermit) {
     let host = Host::parse(host).unwrap();
     let client = Client {
         source: Some(Source::Address(CONTAINER.parse().unwrap())),

@@ -5,7 +5,9 @@ use prometheus::{Registry, TextEncoder};
 use testkit::each_row;
 
 use super::*;
-use crate::contract::{Container, EntryMap, HostPattern, Origin, Principal, Stage, System};
+use crate::contract::{
+    Container, EntryMap, HostPattern, Origin, OwnedFlow, Principal, Stage, System,
+};
 use crate::fixtures::{container, entry, flow_of, request, verdict};
 
 const RECOVERY: u64 = 30;
@@ -57,7 +59,7 @@ enum End {
     Aborted,
 }
 
-fn flow_at(container: &Arc<Container>, kind: Kind, seconds: u64) -> Flow {
+fn flow_at(container: &Arc<Container>, kind: Kind, seconds: u64) -> OwnedFlow {
     let mut flow = flow_of(container, kind, "api.example.com");
     flow.start_mut().entry = Some(entry("*.example.com"));
     flow.start_mut().started += Duration::from_secs(seconds);
@@ -72,7 +74,7 @@ impl Breaker {
         }
     }
 
-    fn end(&self, mut flow: Flow, end: End) {
+    fn end(&self, mut flow: OwnedFlow, end: End) {
         let denial = match end {
             End::Status(status) => {
                 let status = StatusCode::from_u16(status).unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::addon::{Addon, Step, StepKind};
@@ -22,8 +23,8 @@ use super::message::{Request, Response};
 use super::order::{Link, OrderError, check_order};
 use super::outcome::Outcome;
 use super::permit::{Addresses, Permit, ResolvePermit};
-use super::principal::{Client, Principal};
-use super::waits::Wait;
+use super::principal::Client;
+use super::waits::{Full, MAX_WAITS, Waits};
 
 /// The links in their order, checked, with the allowlist that flows begin under. Immutable: a
 /// reload builds another one, and a flow keeps the one it began with.
@@ -31,6 +32,8 @@ pub struct Chain {
     links: Vec<Link>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
+    /// Waits of all flows under this chain.
+    waits: Arc<Semaphore>,
 }
 
 impl Chain {
@@ -43,6 +46,7 @@ impl Chain {
                 links,
                 allowlist: Arc::default(),
                 deadline,
+                waits: Arc::new(Semaphore::new(MAX_WAITS)),
             })
         } else {
             Err(errors)
@@ -120,7 +124,10 @@ impl Chain {
         judges: Judges<Head>,
         body: Buffered,
     ) -> Result<Bytes, Denial> {
-        judges.judge(flow, head, body, self.deadline).await
+        let waits = Waits::of(flow, &self.waits);
+        let judging = judges.judge(flow, head, body, self.deadline);
+        let judged = waits.hold(Box::pin(judging)).await;
+        judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
     /// What the name resolved to. The only place where a [`Permit`] is minted.
@@ -198,26 +205,22 @@ impl Chain {
         identify: impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,
         hook: impl for<'a> Fn(&'a dyn Addon, &'a mut Flow, &'a mut S) -> Step<'a>,
     ) -> Verdict {
-        let id = flow.id();
         let mut deadline = None;
-        let mut principal = flow.principal.clone();
+        let mut waits = Waits::of(flow, &self.waits);
         for link in links {
             flow.enter(link.name());
             let verdict = match link {
                 Link::Identity(identity) => {
                     let found = set_principal(&**identity, &identify, flow, subject);
-                    principal.clone_from(&flow.principal);
+                    waits = Waits::of(flow, &self.waits);
                     found.unwrap_or_else(|_panic| Err(panicked()))
                 }
                 Link::Addon(addon) => {
                     let called = call(&hook, &**addon, flow, subject);
-                    self.settle(called, principal.as_ref(), &mut deadline).await
+                    let settled = self.settle(called, &waits, &mut deadline).await;
+                    settled.unwrap_or_else(|full| Err(full.denial(flow)))
                 }
             };
-            // The permit would name what another flow asks for.
-            if flow.id() != id {
-                return Err(Denial::internal().rule("exchanged flow").by(link.name()));
-            }
             verdict.map_err(|denial| denial.by(link.name()))?;
         }
         Ok(())
@@ -227,26 +230,25 @@ impl Chain {
     async fn settle(
         &self,
         called: std::thread::Result<Step<'_>>,
-        principal: Option<&Principal>,
+        waits: &Waits<'_>,
         deadline: &mut Option<Instant>,
-    ) -> Verdict {
+    ) -> Result<Verdict, Full> {
         let (future, limit) = match called {
-            Ok(Step(StepKind::Ready(verdict))) => return verdict,
+            Ok(Step(StepKind::Ready(verdict))) => return Ok(verdict),
             Ok(Step(StepKind::Wait { future, limit })) => (future, limit),
-            Err(_panic) => return Err(panicked()),
+            Err(_panic) => return Ok(Err(panicked())),
         };
-        let _wait = Wait::begin(principal)?;
         let until = match limit {
             Some(limit) => Instant::now() + limit,
             None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
         };
         let waiting = timeout_at(until, AssertUnwindSafe(future).catch_unwind());
         // Few steps wait, and every request would carry the room for it.
-        match Box::pin(waiting).await {
+        Ok(match waits.hold(Box::pin(waiting)).await? {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(_panic)) => Err(panicked()),
             Err(_elapsed) => Err(Denial::internal().rule("deadline")),
-        }
+        })
     }
 }
 

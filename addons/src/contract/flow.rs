@@ -129,28 +129,9 @@ pub enum Subject {
     Name(Host),
 }
 
-/// What is known when a flow begins, and fixed from then on. A flow hands it out for reading only:
-/// no addon can change who a flow is for or where it goes.
-///
-/// ```compile_fail,E0594
-/// use addons::contract::{Flow, Principal};
-///
-/// fn become_another(flow: &mut Flow, principal: Principal) {
-///     flow.principal = Some(principal);
-/// }
-/// ```
-///
-/// ```compile_fail,E0594
-/// use addons::contract::{Flow, Subject};
-///
-/// fn go_elsewhere(flow: &mut Flow, subject: Subject) {
-///     flow.subject = subject;
-/// }
-/// ```
+/// What is known when a flow begins, and fixed from then on. A flow hands it out for reading only.
 #[derive(Debug)]
 pub struct FlowStart {
-    /// Given once, and copied to no other flow: the chain tells by it that an addon has exchanged
-    /// the flow for another.
     id: FlowId,
     /// What kind of flow it is.
     pub kind: Kind,
@@ -196,18 +177,19 @@ impl FlowStart {
     /// Begins the flow outside a chain, to test single addons. The engine begins a
     /// [`LiveFlow`](super::LiveFlow), which tells the chain of its end.
     #[must_use]
-    pub fn begin(self) -> Flow {
+    pub fn begin(self) -> OwnedFlow {
         Flow {
             start: self,
             record: Record::default(),
             slots: Slots::default(),
             dry_run: None,
+            _unsized: [],
         }
     }
 
     /// Begins a dry run: notes are kept, effects are left out, and no observer is told of its end.
     #[must_use]
-    pub fn begin_dry(self) -> Flow {
+    pub fn begin_dry(self) -> OwnedFlow {
         Flow {
             dry_run: Some(Box::default()),
             ..self.begin()
@@ -269,12 +251,64 @@ impl FlowStart {
 
 /// One flow on its way through the chain. What is fixed is read through it (see [`FlowStart`]);
 /// what addons may add are facts for the audit and slots.
-pub struct Flow {
+///
+/// Addons get a flow whose size is not known to them, so they can neither change what is fixed nor
+/// put another flow in its place:
+///
+/// ```
+/// use addons::contract::{Flow, FlowStart, Principal, Subject};
+///
+/// fn read(flow: &mut Flow) -> (&Option<Principal>, &Subject) {
+///     (&flow.principal, &flow.subject)
+/// }
+///
+/// fn begin(start: FlowStart) {
+///     let mut flow = start.begin();
+///     read(&mut flow);
+/// }
+/// ```
+///
+/// ```compile_fail,E0594
+/// use addons::contract::{Flow, Principal};
+///
+/// fn become_another(flow: &mut Flow, principal: Principal) {
+///     flow.principal = Some(principal);
+/// }
+/// ```
+///
+/// ```compile_fail,E0594
+/// use addons::contract::{Flow, Subject};
+///
+/// fn go_elsewhere(flow: &mut Flow, subject: Subject) {
+///     flow.subject = subject;
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// use addons::contract::{Flow, FlowStart};
+///
+/// fn exchange(flow: &mut Flow, start: FlowStart) {
+///     *flow = start.begin();
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// use addons::contract::Flow;
+///
+/// fn swap(flow: &mut Flow, other: &mut Flow) {
+///     std::mem::swap(flow, other);
+/// }
+/// ```
+pub struct Flow<Size: ?Sized = [()]> {
     pub(super) start: FlowStart,
     pub(super) record: Record,
     slots: Slots,
     dry_run: Option<Box<Mutex<DryRun>>>,
+    _unsized: Size,
 }
+
+/// A flow as the engine holds it; a reference to it is one to a [`Flow`].
+pub type OwnedFlow = Flow<[(); 0]>;
 
 #[derive(Default)]
 struct DryRun {
@@ -282,7 +316,7 @@ struct DryRun {
     notes: Vec<Note>,
 }
 
-impl Deref for Flow {
+impl<Size: ?Sized> Deref for Flow<Size> {
     type Target = FlowStart;
 
     fn deref(&self) -> &FlowStart {
@@ -290,7 +324,7 @@ impl Deref for Flow {
     }
 }
 
-impl Flow {
+impl<Size: ?Sized> Flow<Size> {
     /// Facts for the audit.
     pub fn record(&self) -> &Record {
         &self.record
@@ -344,8 +378,9 @@ impl Flow {
     /// two phases is quoted once.
     pub fn note(&self, text: impl FnOnce() -> String) {
         if let Some(dry_run) = &self.dry_run {
+            let text = text();
             let mut dry_run = dry_run.lock();
-            let (addon, text) = (dry_run.addon, text());
+            let addon = dry_run.addon;
             let given = |note: &Note| note.addon == addon && note.text == text;
             if !dry_run.notes.iter().any(given) {
                 dry_run.notes.push(Note { addon, text });
@@ -369,7 +404,7 @@ impl Flow {
 /// What tests of single addons change.
 #[cfg(test)]
 #[allow(clippy::panic)]
-impl Flow {
+impl<Size: ?Sized> Flow<Size> {
     pub(crate) fn start_mut(&mut self) -> &mut FlowStart {
         &mut self.start
     }
@@ -384,13 +419,16 @@ impl Flow {
     pub(crate) fn record_mut(&mut self) -> &mut Record {
         &mut self.record
     }
+}
 
+#[cfg(test)]
+impl OwnedFlow {
     pub(crate) fn dry_run(self) -> Self {
         self.start.begin_dry()
     }
 }
 
-impl fmt::Debug for Flow {
+impl<Size: ?Sized> fmt::Debug for Flow<Size> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, host, port) = (self.kind.as_str(), self.host(), self.port());
         write!(f, "Flow({} {kind} {host}:{port})", self.id)

@@ -17,6 +17,13 @@ impl LeaseId {
         Self(Uuid::now_v7())
     }
 
+    /// Its last 48 bits in hexadecimal digits, all of them random: for names that have little room.
+    #[must_use]
+    pub fn short(self) -> String {
+        let (_, node) = self.0.as_u64_pair();
+        format!("{:012x}", node & 0xffff_ffff_ffff)
+    }
+
     /// Reads the form that `Display` writes, and no other.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

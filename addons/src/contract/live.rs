@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::chain::Chain;
 use super::container::Container;
 use super::denial::Denial;
-use super::flow::{Flow, FlowStart, Kind, Record};
+use super::flow::{FlowStart, Kind, OwnedFlow, Record};
 use super::outcome::Outcome;
 
 /// Holds a flow and its chain until the flow ends. Dropping it tells every addon, once, so there
@@ -15,7 +15,7 @@ use super::outcome::Outcome;
 /// as aborted.
 pub struct LiveFlow {
     /// The flow, as addons see it.
-    pub flow: Flow,
+    pub flow: OwnedFlow,
     /// The chain that the flow began with and keeps until it ends, whatever is reloaded meanwhile.
     pub chain: Arc<Chain>,
     status: u16,
@@ -92,9 +92,9 @@ impl LiveFlow {
 }
 
 impl Deref for LiveFlow {
-    type Target = Flow;
+    type Target = OwnedFlow;
 
-    fn deref(&self) -> &Flow {
+    fn deref(&self) -> &OwnedFlow {
         &self.flow
     }
 }

@@ -1,15 +1,22 @@
-//! How many flows of one lease may wait in the chain.
+//! How many flows may wait in the chain, of one lease and in all.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::denial::{Code, Denial};
-use super::principal::Principal;
+use super::facts::Lookup;
+use super::flow::Flow;
+use super::principal::{LeaseHandle, Principal};
 
-/// Flows of one lease that may wait at once, for a token or a person. Each holds its connection,
-/// its head and its place at the upstream's breaker.
+/// Flows that may wait at once under one chain, for a token, a look-up or a person. Each holds its
+/// connection, its head and its place at the upstream's breaker.
+pub(super) const MAX_WAITS: usize = 8192;
+
+/// Those of one lease.
 const MAX_WAITS_PER_LEASE: usize = 256;
 
 /// When it is worth asking again where there are too many.
@@ -17,28 +24,66 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 struct LeaseWaits(Arc<Semaphore>);
 
-/// A flow that waits, until this is dropped.
-pub(super) struct Wait {
-    _permit: Option<OwnedSemaphorePermit>,
+/// What the waits of a flow count against: its lease, and all flows under a chain.
+pub(super) struct Waits<'c> {
+    /// `None`: they are part of another flow's, or the appliance's own, which are few.
+    lease: Option<Arc<LeaseHandle>>,
+    all: &'c Arc<Semaphore>,
 }
 
-impl Wait {
-    /// Counts a wait of the principal; the appliance's own flows are few and bounded elsewhere.
-    pub(super) fn begin(principal: Option<&Principal>) -> Result<Self, Denial> {
-        let Some(Principal::Container(container)) = principal else {
-            return Ok(Self { _permit: None });
+/// There are too many waits already.
+pub(super) struct Full;
+
+impl<'c> Waits<'c> {
+    /// Those of a flow. A look-up is part of a request that waits already.
+    pub(super) fn of(flow: &Flow, all: &'c Arc<Semaphore>) -> Self {
+        let lease = match &flow.principal {
+            Some(Principal::Container(lease)) if flow.find_slot::<Lookup>().is_none() => {
+                Some(Arc::clone(lease))
+            }
+            _ => None,
         };
-        let waits =
-            container.state_or_init(|| LeaseWaits(Arc::new(Semaphore::new(MAX_WAITS_PER_LEASE))));
-        match Arc::clone(&waits.0).try_acquire_owned() {
-            Ok(permit) => Ok(Self {
-                _permit: Some(permit),
-            }),
-            Err(_full) => Err(Denial::new(Code::RateLimited, "Rate limit exceeded")
-                .with("container_id", container.id.as_str())
-                .with("upstream", "waiting")
-                .rule("waiting flows of one container")
-                .retry_after(RETRY_AFTER)),
-        }
+        Self { lease, all }
+    }
+
+    /// Awaits a future, which counts as a wait once it is not ready at once.
+    pub(super) async fn hold<F: Future + Unpin>(&self, mut future: F) -> Result<F::Output, Full> {
+        let mut held = None;
+        poll_fn(|context| {
+            let polled = Pin::new(&mut future).poll(context);
+            if polled.is_pending() && held.is_none() {
+                match self.take() {
+                    Ok(permits) => held = Some(permits),
+                    Err(full) => return Err(full).into(),
+                }
+            }
+            polled.map(Ok)
+        })
+        .await
+    }
+
+    fn take(&self) -> Result<Option<[OwnedSemaphorePermit; 2]>, Full> {
+        let Some(lease) = &self.lease else {
+            return Ok(None);
+        };
+        let own = || LeaseWaits(Arc::new(Semaphore::new(MAX_WAITS_PER_LEASE)));
+        let own = &lease.state_or_init(own).0;
+        let take = |waits: &Arc<Semaphore>| Arc::clone(waits).try_acquire_owned().map_err(|_| Full);
+        Ok(Some([take(own)?, take(self.all)?]))
+    }
+}
+
+impl Full {
+    /// What the flow that would wait is told.
+    pub(super) fn denial(self, flow: &Flow) -> Denial {
+        let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
+        let denial = match flow.known_container() {
+            Some(container) => denial.with("container_id", container.id.as_str()),
+            None => denial,
+        };
+        denial
+            .with("upstream", flow.upstream())
+            .rule("waiting flows")
+            .retry_after(RETRY_AFTER)
     }
 }

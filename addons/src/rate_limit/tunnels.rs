@@ -55,7 +55,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::contract::{Addon, Code, Flow, Kind};
+    use crate::contract::OwnedFlow;
+    use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
     use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings};
 
@@ -79,7 +80,7 @@ mod tests {
         RateLimit::new(settings, buckets)
     }
 
-    fn tunnel(container: &Arc<Container>) -> Flow {
+    fn tunnel(container: &Arc<Container>) -> OwnedFlow {
         flow_of(container, Kind::Tunnel, "api.example.com")
     }
 

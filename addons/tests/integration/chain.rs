@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use addons::contract::*;
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
@@ -311,35 +312,21 @@ fn a_permit_names_what_the_flow_began_with() {
     assert_eq!((permit.host(), permit.port()), (flow.host(), 53));
 }
 
-/// Puts another flow in the place of the one that it is given, or leaves it.
-struct Exchanger(bool);
+/// Judges for ever.
+struct Hanging;
 
-impl Addon for Exchanger {
-    fn name(&self) -> &'static str {
+impl BodyJudge<Request> for Hanging {
+    fn addon(&self) -> &'static str {
         "policy"
     }
 
-    fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        if self.0 {
-            let mut another = start(Kind::Tunnel, "evil.example.com");
-            another.principal = flow.principal.clone();
-            *flow = another.begin();
-        }
-        Step::PASS
-    }
-}
-
-#[test]
-fn an_addon_that_exchanges_the_flow_for_another_gets_no_permit_for_it() {
-    for (exchanges, rule) in [(false, None), (true, Some("exchanged flow"))] {
-        let links = vec![
-            Link::Identity(Arc::new(Web)),
-            Arc::new(Exchanger(exchanges)).into(),
-        ];
-        let chain = Chain::new(links, DEADLINE).unwrap();
-        let tunnel = run(chain.tunnel(&mut flow(Kind::Tunnel, "api.example.com")));
-        let denial = tunnel.err();
-        assert_eq!(denial.as_ref().and_then(Denial::rule_name), rule);
+    fn judge<'a>(
+        self: Box<Self>,
+        _flow: &'a mut Flow,
+        _head: &'a mut Request,
+        _body: Buffered,
+    ) -> BoxFuture<'a, Result<Bytes, Denial>> {
+        Box::pin(pending())
     }
 }
 
@@ -387,6 +374,15 @@ fn a_container_has_a_bound_on_flows_that_wait_and_others_do_not_notice() {
         assert_eq!(denial.to_json()["container_id"], "web");
         let mut others = flow_of(&db, Kind::Tunnel, "api.example.com");
         assert!(chain.tunnel(&mut others).now_or_never().is_none());
+        let mut lookup = flow_of(&web, Kind::Tunnel, "api.example.com");
+        lookup.put_slot(Lookup);
+        assert!(chain.tunnel(&mut lookup).now_or_never().is_none());
+        let mut head = request("/", &[]);
+        head.judge_body(1, Hanging);
+        let judges = head.take_judges().unwrap();
+        let body = Buffered::own(Bytes::new());
+        let judged = chain.judge(&mut over, &mut head, judges, body).await;
+        assert_eq!(judged.unwrap_err().code(), Code::RateLimited);
         waiting.pop();
         assert!(chain.tunnel(&mut over).now_or_never().is_none());
     });

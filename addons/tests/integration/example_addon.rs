@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixtures::{OneContainer, container, read_files, request, start};
-use addons::contract::{Addon, Chain, Code, Flow, Kind, Link, names};
+use addons::contract::{Addon, Chain, Code, Kind, Link, OwnedFlow, names};
 use addons::identity::Identity;
 use example::{Freeze, FreezeSettings, Freezes};
 use futures_util::FutureExt;
@@ -48,11 +48,11 @@ fn chain(policy: &str, denied: IntCounter) -> Chain {
     Chain::new(links, Duration::from_secs(1)).unwrap()
 }
 
-fn flow(host: &str) -> Flow {
+fn flow(host: &str) -> OwnedFlow {
     start(Kind::Http, host).begin()
 }
 
-fn ask(chain: &Chain, mut flow: Flow, method: Method) -> Option<Code> {
+fn ask(chain: &Chain, mut flow: OwnedFlow, method: Method) -> Option<Code> {
     let mut request = request("/", &[]);
     request.method = method;
     let verdict = chain.request(&mut flow, &mut request).now_or_never();

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::contract::{BodyOut, Code, Kind};
+use crate::contract::{BodyOut, Code, Kind, OwnedFlow};
 use crate::fixtures::{code, container, flow_of, headers, request, verdict};
 
 const SECRET: &str = "sk-ant/Api03+x9_Q==";
@@ -63,7 +63,7 @@ fn basic(secret: &str) -> Credential {
     credential("git", "api.example.com", kind)
 }
 
-fn flow() -> Flow {
+fn flow() -> OwnedFlow {
     flow_of(&container("web"), Kind::Http, "api.example.com")
 }
 
@@ -92,7 +92,7 @@ fn respond(
 }
 
 /// The addon, and a flow whose request it has seen.
-fn guarded(credential: Credential) -> (Credentials, Flow) {
+fn guarded(credential: Credential) -> (Credentials, OwnedFlow) {
     let addon = Credentials::new(vec![credential]);
     let mut flow = flow();
     assert_eq!(code(addon.request(&mut flow, &mut request("/", &[]))), None);

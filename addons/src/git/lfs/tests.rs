@@ -8,7 +8,7 @@ use super::super::tests::git;
 use super::super::tests::settings;
 use super::super::{Git, GitSettings};
 use super::*;
-use crate::contract::{Addon, Buffered, Kind};
+use crate::contract::{Addon, Buffered, Kind, OwnedFlow};
 use crate::fixtures::{container, flow_of, headers, request, run, send_body, verdict};
 
 /// A batch call by `container`; answers the flow and what would be sent.
@@ -17,7 +17,7 @@ fn batch(
     container: &Arc<Container>,
     repo: &str,
     body: &Value,
-) -> (Flow, Result<Value, Denial>) {
+) -> (OwnedFlow, Result<Value, Denial>) {
     let mut flow = flow_of(container, Kind::Http, "github.com");
     let mut call = request(&format!("/{repo}/info/lfs/objects/batch"), &[]);
     call.method = Method::POST;
