@@ -12,8 +12,9 @@ mod loopback;
 
 mod admin;
 mod config;
+mod dial;
 mod dns;
 mod dns_bounds;
-mod net;
 mod registry;
+mod resolve;
 mod waiting;
