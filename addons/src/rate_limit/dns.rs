@@ -62,7 +62,7 @@ impl DnsBudget {
     }
 }
 
-/// What a lease has used. TypeMap by the lease, so that it is gone with it.
+/// What a lease has used. Owned by the lease, so that it is gone with it.
 struct Spent(Mutex<Inner>);
 
 struct Inner {

@@ -46,7 +46,7 @@ impl TunnelBudget {
     }
 }
 
-/// The tunnels that a lease opened, and the budget that they are held to. TypeMap by the lease, so
+/// The tunnels that a lease opened, and the budget that they are held to. Owned by the lease, so
 /// that it is gone with it.
 struct Opened(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
 
