@@ -14,6 +14,7 @@ pub mod decode;
 pub mod forges;
 pub mod git;
 pub mod github;
+mod header_names;
 pub mod identity;
 pub mod observe;
 pub mod policy;
@@ -24,7 +25,6 @@ pub mod strict_json;
 #[cfg(test)]
 #[path = "../tests/fixtures/mod.rs"]
 mod fixtures;
-mod fold;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,7 +23,7 @@ use crate::contract::{
     Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
     Response, Slot, Step, Verdict, names,
 };
-use crate::fold::{folds_to, remove_fields};
+use crate::header_names::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
 use lfs::BatchRules;
 pub use lfs::Reachable;
