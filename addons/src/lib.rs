@@ -40,7 +40,7 @@ use github::{Forge, Github, GithubSettings};
 use identity::Identity;
 use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
-use rate_limit::{RateBuckets, RateLimit, RateLimitSettings};
+use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
 /// What the files say to the addons.
 #[derive(Clone, Debug)]
@@ -105,6 +105,8 @@ pub struct Ports {
     pub containers: Arc<dyn Containers>,
     /// Knows every bucket of the rate limits across reloads.
     pub buckets: RateBuckets,
+    /// Counts the flows over a limit across reloads.
+    pub rejections: Rejections,
     /// Remembers the circuits across reloads.
     pub breakers: Breakers,
     /// Tells our own listeners, which are never dialled.
@@ -142,7 +144,11 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::Identity(Arc::new(Identity::new(ports.containers))),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Link::from(Arc::new(RateLimit::new(settings.rate_limit, ports.buckets))),
+        Link::from(Arc::new(RateLimit::new(
+            settings.rate_limit,
+            ports.buckets,
+            ports.rejections,
+        ))),
         // Before a person is asked or anything is looked up in vain.
         Link::from(Arc::new(CircuitBreaker::new(
             settings.circuit_breaker,

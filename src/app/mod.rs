@@ -21,7 +21,7 @@ use addons::credentials::TokenSources;
 use addons::git::GitMetrics;
 use addons::github::ForgeClient;
 use addons::observe::{Audit, Metrics, Traces};
-use addons::rate_limit::RateBuckets;
+use addons::rate_limit::{RateBuckets, Rejections};
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -165,6 +165,7 @@ impl App {
             git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
+            rejections: Rejections::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
             token_sources,
             forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),

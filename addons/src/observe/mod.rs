@@ -8,7 +8,6 @@ mod json;
 mod line;
 mod line_budget;
 mod metrics;
-mod rejected;
 mod settings;
 mod sharded;
 mod sink;

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Flow, Kind};
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
-    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings};
+    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
     /// Tunnels at once at one a second, which is too slow for a test to see the budget fill.
     const BURST: usize = 4;
@@ -75,8 +75,9 @@ mod tests {
             // As `rate_limits.enabled: false` leaves it.
             requests: None,
         };
-        let buckets = RateBuckets::new(&prometheus::Registry::new()).unwrap();
-        RateLimit::new(settings, buckets)
+        let registry = prometheus::Registry::new();
+        let buckets = RateBuckets::new(&registry).unwrap();
+        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
     }
 
     fn tunnel(container: &Arc<Container>) -> Flow {

@@ -16,7 +16,7 @@ use addons::credentials::TokenSources;
 use addons::git::{GitMetrics, PushWatch};
 use addons::github::{Forge, Node, Requester};
 use addons::observe::{Audit, AuditSink, Destination, Metrics, Traces};
-use addons::rate_limit::RateBuckets;
+use addons::rate_limit::{RateBuckets, Rejections};
 use addons::{Ports, Settings, standard_chain};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -104,6 +104,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
         git_metrics: Arc::new(GitMetrics::new(&registry).unwrap()),
         containers,
         buckets: RateBuckets::new(&registry).unwrap(),
+        rejections: Rejections::new(&registry).unwrap(),
         breakers: Breakers::new(&registry).unwrap(),
         own: Arc::new(Nowhere),
         forge: Arc::new(NoForge),
