@@ -35,7 +35,7 @@ use contract::{
     Allowlist, Chain, Container, Containers, Host, Link, OrderError, OwnAddresses, SecretFiles,
 };
 use credentials::{CredentialSettings, Credentials, TokenSources};
-use git::{Git, GitMetrics, GitSettings, PushWatch};
+use git::{Git, GitMetrics, GitSettings};
 use github::{Forge, Github, GithubSettings};
 use identity::Identity;
 use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
@@ -113,8 +113,6 @@ pub struct Ports {
     pub own: Arc<dyn OwnAddresses>,
     /// Resolves numbers and node ids of GitHub.
     pub forge: Arc<dyn Forge>,
-    /// Told of large pushes.
-    pub push_watch: Arc<dyn PushWatch>,
     /// Keeps logins and tokens across reloads.
     pub token_sources: Arc<TokenSources>,
     /// How long a phase may take from the moment when an addon waits.
@@ -164,7 +162,6 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),
-            ports.push_watch,
             ports.git_metrics,
         ))),
         // Last: a secret is added only after every other addon passed. Responses run backwards,

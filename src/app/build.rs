@@ -17,7 +17,6 @@ use super::failure::Failure;
 use crate::config::Config;
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
-use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
@@ -130,7 +129,6 @@ impl Builder {
             breakers: self.long_lived.breakers.clone(),
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
             forge: Arc::clone(&self.long_lived.forge),
-            push_watch: Arc::new(PushLog),
             token_sources: Arc::clone(&self.long_lived.token_sources),
             deadline: PHASE_DEADLINE,
         };
