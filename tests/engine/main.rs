@@ -12,6 +12,7 @@ mod loopback;
 
 mod admin;
 mod config;
+mod dependencies;
 mod dial;
 mod dns;
 mod dns_bounds;
