@@ -8,7 +8,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod dns;
-pub mod exit_code;
+mod exit_code;
 pub mod http;
 pub mod ingress;
 pub mod registry;

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use addons::shards;
 use unified_proxy::app;
-use unified_proxy::cli::{self, AuditCommand, CaCommand, Command, ConfigDir, Failure, code, load};
-use unified_proxy::tls::CaFiles;
+use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 
 fn main() -> ExitCode {
     // Those that serve DNS come first; what starts later only waits for disks and look-ups.
@@ -18,7 +17,7 @@ fn main() -> ExitCode {
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            return Failure::new(code::SOFTWARE, format_args!("cannot start: {error}")).report();
+            return Failure::internal(format_args!("cannot start: {error}")).report();
         }
     };
     let ended = match cli::parse() {
@@ -31,8 +30,8 @@ fn main() -> ExitCode {
                 .block_on(app::run(config, Some(options)))
                 .map_err(stopped)
         }
-        Command::Check(dir) => check(&dir),
-        Command::Ca(command) => ca(&command),
+        Command::Check(dir) => cli::check(&dir),
+        Command::Ca(command) => command.run(),
         Command::Audit(AuditCommand::Verify(dir)) => cli::verify_audit(&dir),
         Command::Client(command) => return runtime.block_on(cli::run(command)),
     };
@@ -44,34 +43,4 @@ fn main() -> ExitCode {
 
 fn stopped(failure: app::Failure) -> Failure {
     Failure::new(failure.code(), failure)
-}
-
-fn check(dir: &ConfigDir) -> Result<(), Failure> {
-    let (dir, config) = load(dir)?;
-    for warning in &config.warnings {
-        eprintln!("warning: {warning}");
-    }
-    println!("{}: no errors", dir.display());
-    Ok(())
-}
-
-fn ca(command: &CaCommand) -> Result<(), Failure> {
-    let (CaCommand::Path(dir) | CaCommand::Show(dir) | CaCommand::Rotate(dir)) = command;
-    let proxy = load(dir)?.1.proxy;
-    let files = CaFiles::new(&proxy.data_dir, &proxy.certs_dir);
-    let failed = |error: &dyn std::fmt::Display| Failure::new(code::CONFIG, error);
-    match command {
-        CaCommand::Path(_) => println!("{}", files.public_path().display()),
-        CaCommand::Show(_) => print!("{}", files.describe().map_err(|error| failed(&error))?),
-        CaCommand::Rotate(_) => {
-            let from = files
-                .rotate(time::OffsetDateTime::now_utc())
-                .map_err(|error| failed(&error))?;
-            println!(
-                "the new CA is published in {}; it signs from {from} on",
-                files.public_path().display()
-            );
-        }
-    }
-    Ok(())
 }

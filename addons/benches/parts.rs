@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind, Credentials};
-use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
+use addons::git::{Git, GitMetrics, GitSettings};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fixtures::{container, entry, flow_of, request, send_body};
@@ -46,12 +46,6 @@ fn matcher(criterion: &mut Criterion) {
     group.finish();
 }
 
-struct Silent;
-
-impl PushWatch for Silent {
-    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
-}
-
 fn git() -> Git {
     let settings = GitSettings {
         hosts: Host::parse("github.com").into_iter().collect(),
@@ -64,7 +58,7 @@ fn git() -> Git {
     };
     let metrics = GitMetrics::new(&prometheus::Registry::new()).unwrap();
     let reachable = Arc::new(|_: &Container, _: &Host, _| true);
-    Git::new(settings, reachable, Arc::new(Silent), Arc::new(metrics))
+    Git::new(settings, reachable, Arc::new(metrics))
 }
 
 /// Commands of a push as pkt-lines, and the beginning of a pack.

@@ -8,7 +8,7 @@ use crate::contract::{
     Code, Container, Containers, Denial, Flow, Identified, Identify, Order, Principal, Request,
     Verdict, names,
 };
-use crate::fold::{folds_to, remove_fields};
+use crate::header_names::{folds_to, remove_fields};
 
 const CONTAINER_ID: &str = "x-container-id";
 

@@ -14,6 +14,7 @@ pub mod decode;
 pub mod forges;
 pub mod git;
 pub mod github;
+mod header_names;
 pub mod identity;
 pub mod observe;
 pub mod policy;
@@ -24,7 +25,6 @@ pub mod strict_json;
 #[cfg(test)]
 #[path = "../tests/fixtures/mod.rs"]
 mod fixtures;
-mod fold;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,12 +35,12 @@ use contract::{
     Allowlist, Chain, Container, Containers, Host, Link, OrderError, OwnAddresses, SecretFiles,
 };
 use credentials::{CredentialSettings, Credentials, TokenSources};
-use git::{Git, GitMetrics, GitSettings, PushWatch};
+use git::{Git, GitMetrics, GitSettings};
 use github::{Forge, Github, GithubSettings};
 use identity::Identity;
 use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
-use rate_limit::{RateBuckets, RateLimit, RateLimitSettings};
+use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
 /// What the files say to the addons.
 #[derive(Clone, Debug)]
@@ -105,14 +105,14 @@ pub struct Ports {
     pub containers: Arc<dyn Containers>,
     /// Knows every bucket of the rate limits across reloads.
     pub buckets: RateBuckets,
+    /// Counts the flows over a limit across reloads.
+    pub rejections: Rejections,
     /// Remembers the circuits across reloads.
     pub breakers: Breakers,
     /// Tells our own listeners, which are never dialled.
     pub own: Arc<dyn OwnAddresses>,
     /// Resolves numbers and node ids of GitHub.
     pub forge: Arc<dyn Forge>,
-    /// Told of large pushes.
-    pub push_watch: Arc<dyn PushWatch>,
     /// Keeps logins and tokens across reloads.
     pub token_sources: Arc<TokenSources>,
     /// How long a phase may take from the moment when an addon waits.
@@ -142,7 +142,11 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::Identity(Arc::new(Identity::new(ports.containers))),
         // Before anything that costs more than counting, so that a flood is cheap to turn away;
         // behind identity, because the budget belongs to the lease.
-        Link::from(Arc::new(RateLimit::new(settings.rate_limit, ports.buckets))),
+        Link::from(Arc::new(RateLimit::new(
+            settings.rate_limit,
+            ports.buckets,
+            ports.rejections,
+        ))),
         // Before a person is asked or anything is looked up in vain.
         Link::from(Arc::new(CircuitBreaker::new(
             settings.circuit_breaker,
@@ -158,7 +162,6 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),
-            ports.push_watch,
             ports.git_metrics,
         ))),
         // Last: a secret is added only after every other addon passed. Responses run backwards,

@@ -8,7 +8,7 @@ use addons::contract::{
     Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
     Kind, LeaseId, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
 };
-use addons::git::{Git, GitMetrics, GitSettings, PushWatch};
+use addons::git::{Git, GitMetrics, GitSettings};
 use fixtures::send_body;
 use http::{HeaderMap, Method};
 use libfuzzer_sys::fuzz_target;
@@ -17,16 +17,10 @@ use time::{Duration, OffsetDateTime};
 #[path = "../../addons/tests/fixtures/mod.rs"]
 mod fixtures;
 
-struct Silent;
-
-impl PushWatch for Silent {
-    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
-}
-
 /// What would be sent of a batch, or the code of its denial.
 fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
     let host = Host::parse("github.com").unwrap();
-    let git = Git::new(GitSettings {
+    let settings = GitSettings {
         hosts: HostSet::from_iter([host.clone()]),
         bot_branch_prefixes: vec!["refs/heads/sandbox/".to_owned()],
         allow_branch_deletion: false,
@@ -34,11 +28,10 @@ fn asked(batch: &[u8]) -> Result<Vec<u8>, Code> {
         report_push_denials: true,
         warning_bytes: 512,
         hard_limit_bytes: 1024,
-
-        reachable: Arc::new(|_, host, _| host.name() != Some("evil.example.com")),
-        watch: Arc::new(Silent),
-        metrics: Arc::new(GitMetrics::new(&prometheus::Registry::new()).unwrap()),
-    });
+    };
+    let reachable = |_: &Container, host: &Host, _| host.name() != Some("evil.example.com");
+    let metrics = GitMetrics::new(&prometheus::Registry::new()).unwrap();
+    let git = Git::new(settings, Arc::new(reachable), Arc::new(metrics));
     let now = OffsetDateTime::now_utc();
     let container = Container::new(Registration {
         id: ContainerId::parse("fuzz").unwrap(),

@@ -18,7 +18,7 @@ use super::error::{ApiError, ErrorBody};
 use super::registration::parse_registration;
 use super::schema::{ContainerEntry, RegistrationBody};
 use super::socket::Peer;
-use crate::registry::OwnListener;
+use crate::registry::LeaseListener;
 
 /// How long a listener may take to open; it takes a moment.
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
@@ -105,7 +105,7 @@ pub(super) async fn register(
 }
 
 /// The path of a listener that can be connected to.
-async fn announced(listener: &OwnListener) -> Result<String, ApiError> {
+async fn announced(listener: &LeaseListener) -> Result<String, ApiError> {
     match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
         Ok(true) => Ok(listener.socket.display().to_string()),
         // Why is in the log.

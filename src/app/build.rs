@@ -9,7 +9,7 @@ use addons::credentials::TokenSources;
 use addons::git::GitMetrics;
 use addons::github::Forge;
 use addons::observe::{Audit, Metrics, Traces};
-use addons::rate_limit::RateBuckets;
+use addons::rate_limit::{RateBuckets, Rejections};
 use addons::{Ports, standard_chain};
 use rustls::crypto::CryptoProvider;
 
@@ -17,7 +17,6 @@ use super::failure::Failure;
 use crate::config::Config;
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
-use crate::telemetry::PushLog;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
@@ -30,6 +29,7 @@ pub struct LongLived {
     pub git_metrics: Arc<GitMetrics>,
     pub audit: Arc<Audit>,
     pub buckets: RateBuckets,
+    pub rejections: Rejections,
     pub breakers: Breakers,
     pub token_sources: Arc<TokenSources>,
     pub forge: Arc<dyn Forge>,
@@ -125,10 +125,10 @@ impl Builder {
             git_metrics: Arc::clone(&self.long_lived.git_metrics),
             containers: Arc::clone(&self.registry) as _,
             buckets: self.long_lived.buckets.clone(),
+            rejections: self.long_lived.rejections.clone(),
             breakers: self.long_lived.breakers.clone(),
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
             forge: Arc::clone(&self.long_lived.forge),
-            push_watch: Arc::new(PushLog),
             token_sources: Arc::clone(&self.long_lived.token_sources),
             deadline: PHASE_DEADLINE,
         };

@@ -21,7 +21,7 @@ use addons::credentials::TokenSources;
 use addons::git::GitMetrics;
 use addons::github::ForgeClient;
 use addons::observe::{Audit, Metrics, Traces};
-use addons::rate_limit::RateBuckets;
+use addons::rate_limit::{RateBuckets, Rejections};
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -165,6 +165,7 @@ impl App {
             git_metrics: Arc::new(GitMetrics::new(&metrics).map_err(ours)?),
             audit: Arc::clone(&audit),
             buckets: RateBuckets::new(&metrics).map_err(ours)?,
+            rejections: Rejections::new(&metrics).map_err(ours)?,
             breakers: breakers.clone(),
             token_sources,
             forge: Arc::new(ForgeClient::new(Arc::clone(&client) as _)),
@@ -211,16 +212,16 @@ impl App {
     fn start(self, listeners: Listeners) -> Running {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let lit = [self.checks.proxy.on(), self.checks.dns.on()];
-        let [proxy_lit, dns_lit] = lit.map(Arc::new);
+        let guards = [self.checks.proxy.on(), self.checks.dns.on()];
+        let [proxy_guard, dns_guard] = guards.map(Arc::new);
         for listener in listeners.proxy {
-            let (engine, lit) = (Arc::clone(&self.engine), Arc::clone(&proxy_lit));
+            let (engine, guard) = (Arc::clone(&self.engine), Arc::clone(&proxy_guard));
             tasks.spawn(async move {
                 ingress::serve_tcp(engine, listener).await;
-                drop(lit);
+                drop(guard);
             });
         }
-        drop(proxy_lit);
+        drop(proxy_guard);
         let snapshots = Arc::clone(&self.snapshots);
         let dns = listeners
             .dns
@@ -232,7 +233,7 @@ impl App {
             );
         tasks.spawn(async move {
             dns.await;
-            drop(dns_lit);
+            drop(dns_guard);
         });
         tasks.spawn(Arc::clone(&self.registry).run(shutdown.clone()));
         tasks.spawn(listeners::follow_own_listeners(

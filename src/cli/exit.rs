@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-pub use crate::exit_code as code;
+pub(super) use crate::exit_code as code;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
@@ -20,6 +20,11 @@ impl Failure {
             code,
             message: message.to_string(),
         }
+    }
+
+    /// A failure that is the fault of this program or its machine.
+    pub fn internal(message: impl Display) -> Self {
+        Self::new(code::SOFTWARE, message)
     }
 
     /// Nothing more to say: the output said it.

@@ -1,6 +1,8 @@
 //! The commands, and those of them that talk to a running server or to the registry's file.
 
 mod audit;
+mod ca;
+mod check;
 mod client;
 mod containers;
 mod dev;
@@ -21,9 +23,11 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{self, Config, Profile};
 
 pub use audit::verify as verify_audit;
-pub use exit::{Failure, code};
+pub use check::check;
+pub use exit::Failure;
 
 use client::Client;
+use exit::code;
 
 /// Where the appliance has its configuration.
 const CONFIG_DIR: &str = "/etc/unified-proxy";
@@ -52,23 +56,12 @@ pub enum Command {
     Check(ConfigDir),
     /// The interception CA
     #[command(subcommand)]
-    Ca(CaCommand),
+    Ca(ca::CaCommand),
     /// The audit log
     #[command(subcommand)]
     Audit(AuditCommand),
     #[command(flatten)]
     Client(ClientCommand),
-}
-
-/// What to do with the interception CA.
-#[derive(Debug, Subcommand)]
-pub enum CaCommand {
-    /// Print where its certificate is
-    Path(ConfigDir),
-    /// Show its certificate
-    Show(ConfigDir),
-    /// Replace it by a new one
-    Rotate(ConfigDir),
 }
 
 /// What to do with the audit log.
@@ -107,7 +100,7 @@ impl ConfigDir {
 }
 
 /// The configuration of whatever runs here, or what is wrong with it.
-pub fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
+fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
     let (dir, profile) = dir.here();
     let config =
         config::load(&dir, profile).map_err(|errors| Failure::new(code::CONFIG, errors))?;

@@ -15,7 +15,10 @@ use addons::Settings;
 pub use addons::contract::settings::{ConfigError, ConfigErrors};
 use addons::contract::settings::{Document, Env, Files, Report};
 
-pub use types::*;
+pub use types::{
+    AuditConfig, Config, DnsConfig, Limits, Listen, Logging, ProxyConfig, StaticAddress, TlsConfig,
+    UpstreamConfig,
+};
 
 use crate::secret_files::FilesOnDisk;
 

@@ -113,7 +113,7 @@ impl Question {
     async fn resolve(&self, permit: &ResolvePermit, record_type: u16) -> Result<Answer, Denial> {
         let (resolver, record_type) = (&self.snapshot.network.resolver, record_type.into());
         // What is known takes nobody's place: a nameserver that hangs fills those.
-        if let Some(answer) = resolver.at_hand(permit, record_type)? {
+        if let Some(answer) = resolver.cached(permit, record_type)? {
             return Ok(answer);
         }
         let _ours = self.share.waiting.try_acquire().map_err(|_full| {

@@ -37,7 +37,7 @@ const REASONS: [&str; 4] = ["memory", "timeout", "bytes", "values"];
 pub struct Inspection {
     /// Bytes that are reserved, by all containers together.
     reserved: Mutex<usize>,
-    /// SocketBudget for computations: no more than half of the cores, so that connections go on.
+    /// Permits for computations: no more than half of the cores, so that connections go on.
     threads: Arc<Semaphore>,
     memory: IntGauge,
     rejected: IntCounterVec,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Registry;
 use super::store::StoreError;
-use super::stored::Stored;
+use super::tracked_store::TrackedStore;
 
 /// How often the store is probed and leases are ended.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,12 +29,12 @@ const CLOCK_JUMP: Duration = Duration::from_secs(10);
 impl Registry {
     /// Reads the store for the first time; says what was found.
     pub(super) fn start(&self) {
-        let mut stored = self.stored.lock();
-        if let Err(error) = stored.store.open() {
-            return self.fail(&stored, &error);
+        let mut tracked = self.tracked.lock();
+        if let Err(error) = tracked.store.open() {
+            return self.fail(&tracked, &error);
         }
-        let pruned = stored.store.prune(OffsetDateTime::now_utc());
-        if self.look(&mut stored, true).is_err() {
+        let pruned = tracked.store.prune(OffsetDateTime::now_utc());
+        if self.look(&mut tracked, true).is_err() {
             return;
         }
         match pruned {
@@ -74,14 +74,14 @@ impl Registry {
     }
 
     fn round(&self, whole: bool, prune: bool) {
-        let mut stored = self.stored.lock();
+        let mut tracked = self.tracked.lock();
         let now = OffsetDateTime::now_utc();
-        self.view.keep_time(now);
+        self.view.end_expired(now);
         let whole = whole || !self.available();
-        if self.look(&mut stored, whole).is_err() {
+        if self.look(&mut tracked, whole).is_err() {
             return;
         }
-        let failed = self.tidy(&mut stored, now, prune).err();
+        let failed = self.tidy(&mut tracked, now, prune).err();
         self.note_writing(failed.map(|error| error.to_string()));
     }
 
@@ -98,30 +98,33 @@ impl Registry {
     /// were reached.
     fn tidy(
         &self,
-        stored: &mut Stored,
+        tracked: &mut TrackedStore,
         now: OffsetDateTime,
         prune: bool,
     ) -> Result<(), StoreError> {
         let over = std::mem::take(&mut *self.over.lock());
         if !over.is_empty()
-            && let Err(error) = stored.store.end(&over)
+            && let Err(error) = tracked.store.end(&over)
         {
             self.over.lock().extend(over);
             return Err(error);
         }
         let again = self.view.ended_too_early(now);
         if !again.is_empty() {
-            stored.store.begin(&again)?;
+            tracked.store.begin(&again)?;
             for lease in again {
                 self.view.insert(lease);
             }
         }
-        for container in self.view.all_that(|container| !stored.has_level(container)) {
-            stored.set_level(container.lease, container.level())?;
+        for container in self
+            .view
+            .all_that(|container| !tracked.has_level(container))
+        {
+            tracked.set_level(container.lease, container.level())?;
         }
         if prune {
             let before = now - KEPT_AFTER_EXPIRY;
-            let pruned = stored.store.prune(before)?;
+            let pruned = tracked.store.prune(before)?;
             for container in self.view.all_that(|container| container.expired(before)) {
                 self.view.remove(&container);
             }
@@ -133,11 +136,11 @@ impl Registry {
     }
 
     /// Looks at the store: makes the view follow it, or the registry unavailable.
-    pub(super) fn look(&self, stored: &mut Stored, whole: bool) -> Result<(), Unavailable> {
+    pub(super) fn look(&self, tracked: &mut TrackedStore, whole: bool) -> Result<(), Unavailable> {
         let mut draft = self.view.draft();
-        match stored.sync(whole, |lease| draft.add(lease)) {
+        match tracked.sync(whole, |lease| draft.add(lease)) {
             Ok(was_read) => {
-                self.held.over();
+                self.busy_since.over();
                 if was_read {
                     draft.follow();
                 }
@@ -147,16 +150,16 @@ impl Registry {
                 Ok(())
             }
             // The view goes on for a while: a restore on a slow disk takes seconds.
-            Err(StoreError::Busy(_)) if self.held.for_less_than(HELD_FOR) => Err(Unavailable),
+            Err(StoreError::Busy(_)) if self.busy_since.for_less_than(HELD_FOR) => Err(Unavailable),
             Err(error) => {
-                self.fail(stored, &error);
+                self.fail(tracked, &error);
                 Err(Unavailable)
             }
         }
     }
 
-    fn fail(&self, stored: &Stored, error: &StoreError) {
-        self.set_problem(&format!("{}: {error}", stored.store));
+    fn fail(&self, tracked: &TrackedStore, error: &StoreError) {
+        self.set_problem(&format!("{}: {error}", tracked.store));
     }
 
     /// Logged when it changes, not every second.
@@ -173,9 +176,9 @@ impl Registry {
 
 /// Since when another process has held the store, as far as was noticed.
 #[derive(Default)]
-pub(super) struct Held(Mutex<Option<Instant>>);
+pub(super) struct BusySince(Mutex<Option<Instant>>);
 
-impl Held {
+impl BusySince {
     fn for_less_than(&self, most: Duration) -> bool {
         self.0.lock().get_or_insert_with(Instant::now).elapsed() < most
     }

@@ -6,7 +6,7 @@ mod problem;
 mod repo_entry;
 pub mod sqlite;
 mod store;
-mod stored;
+mod tracked_store;
 mod view;
 
 use std::path::Path;
@@ -24,11 +24,11 @@ use tokio::sync::watch;
 
 pub use repo_entry::RepoEntry;
 pub use store::{LeaseStore, StoreError};
-pub use view::{OwnListener, OwnListeners};
+pub use view::{LeaseListener, LeaseListeners};
 
-use maintenance::Held;
+use maintenance::BusySince;
 use problem::Problem;
-use stored::Stored;
+use tracked_store::TrackedStore;
 use view::View;
 
 /// What a container is registered with.
@@ -68,7 +68,7 @@ pub struct Registered {
     /// Whether the body was the same, so that the lease only got a later end.
     pub extended: bool,
     /// What is opened for it, if it asked for a listener of its own.
-    pub listener: Option<OwnListener>,
+    pub listener: Option<LeaseListener>,
     /// Whose leases ended because this one has their id or their source.
     pub replaced: Vec<ContainerId>,
 }
@@ -94,11 +94,11 @@ pub struct Registry {
     view: View,
     /// Used on blocking threads, one operation at a time; the view changes under the same lock, so
     /// that it never differs from the store by more than what others do to it.
-    stored: Mutex<Stored>,
+    tracked: Mutex<TrackedStore>,
     problem: Problem,
     /// What kept the last round from writing what can wait.
     unwritten: Mutex<Option<String>>,
-    held: Held,
+    busy_since: BusySince,
     /// Leases that a flow found to be over, to be deleted from the store.
     over: Mutex<Vec<LeaseId>>,
 }
@@ -111,10 +111,10 @@ impl Registry {
     pub fn open(store: impl LeaseStore + 'static, socket_dir: &Path) -> Arc<Self> {
         let registry = Arc::new(Self {
             view: View::new(socket_dir),
-            stored: Mutex::new(Stored::new(Box::new(store))),
+            tracked: Mutex::new(TrackedStore::new(Box::new(store))),
             problem: Problem::new("not read yet"),
             unwritten: Mutex::default(),
-            held: Held::default(),
+            busy_since: BusySince::default(),
             over: Mutex::default(),
         });
         registry.start();
@@ -131,7 +131,7 @@ impl Registry {
         self: &Arc<Self>,
         new: NewRegistration,
     ) -> Result<Registered, ChangeError> {
-        self.change(move |registry, stored| {
+        self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
             let present = registry.view.get(&new.id);
             let same = present.filter(|old| old.is_live(now) && view::is_same_body(old, &new));
@@ -139,14 +139,14 @@ impl Registry {
             let mut replaced = Vec::new();
             let container = match same {
                 Some(container) => {
-                    stored.store.extend(container.lease, new.expires_at)?;
+                    tracked.store.extend(container.lease, new.expires_at)?;
                     container.extend(new.expires_at);
                     container
                 }
                 None => {
                     replaced = registry.view.holders(&new, now);
                     let begun = new.begin(now);
-                    stored.store.begin(slice::from_ref(&begun))?;
+                    tracked.store.begin(slice::from_ref(&begun))?;
                     registry.view.insert(begun)
                 }
             };
@@ -163,11 +163,11 @@ impl Registry {
 
     /// Ends a container's lease and forgets it. False: there was none.
     pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
-        self.change(move |registry, stored| {
+        self.change(move |registry, tracked| {
             let Some(container) = registry.view.get(&id) else {
                 return Ok(false);
             };
-            stored.store.end(&[container.lease])?;
+            tracked.store.end(&[container.lease])?;
             registry.view.remove(&container);
             Ok(true)
         })
@@ -176,12 +176,12 @@ impl Registry {
 
     /// Lowers a container's security level to `Public`. False: there is no such container.
     pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
-        self.change(move |registry, stored| {
+        self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
             let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
                 return Ok(false);
             };
-            stored.set_level(container.lease, Level::Public)?;
+            tracked.set_level(container.lease, Level::Public)?;
             container.reset_level();
             Ok(true)
         })
@@ -211,7 +211,7 @@ impl Registry {
     }
 
     /// The Unix listeners that should be open now, and every change to them.
-    pub fn subscribe_listeners(&self) -> watch::Receiver<OwnListeners> {
+    pub fn subscribe_listeners(&self) -> watch::Receiver<LeaseListeners> {
         self.view.listeners()
     }
 
@@ -226,14 +226,14 @@ impl Registry {
     /// one is never written to, and one that others changed is read.
     async fn change<T: Send + 'static>(
         self: &Arc<Self>,
-        change: impl FnOnce(&Self, &mut Stored) -> Result<T, StoreError> + Send + 'static,
+        change: impl FnOnce(&Self, &mut TrackedStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, ChangeError> {
         self.readable()?;
         let registry = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
-            let mut stored = registry.stored.lock();
-            registry.look(&mut stored, false)?;
-            change(&registry, &mut stored).map_err(|error| {
+            let mut tracked = registry.tracked.lock();
+            registry.look(&mut tracked, false)?;
+            change(&registry, &mut tracked).map_err(|error| {
                 tracing::error!(%error, "the registry could not be written");
                 ChangeError::Unwritten(error.to_string())
             })

@@ -13,7 +13,7 @@ use super::index::Index;
 
 /// A Unix listener that one container has for its own.
 #[derive(Clone, Debug)]
-pub struct OwnListener {
+pub struct LeaseListener {
     /// Whose it is; close the socket when its lease ends.
     pub container: Arc<Container>,
     /// Where it listens.
@@ -23,13 +23,13 @@ pub struct OwnListener {
 }
 
 /// The listeners that should be open, by lease.
-pub type OwnListeners = BTreeMap<LeaseId, OwnListener>;
+pub type LeaseListeners = BTreeMap<LeaseId, LeaseListener>;
 
 /// Every change costs the same, however many containers there are.
 pub(super) struct View {
     by_source: Index<Source>,
     by_id: Index<ContainerId>,
-    listeners: watch::Sender<OwnListeners>,
+    listeners: watch::Sender<LeaseListeners>,
     socket_dir: PathBuf,
 }
 
@@ -68,12 +68,12 @@ impl View {
         count
     }
 
-    pub(super) fn listeners(&self) -> watch::Receiver<OwnListeners> {
+    pub(super) fn listeners(&self) -> watch::Receiver<LeaseListeners> {
         self.listeners.subscribe()
     }
 
     /// The listener that a lease has for its own.
-    pub(super) fn listener(&self, container: &Container) -> Option<OwnListener> {
+    pub(super) fn listener(&self, container: &Container) -> Option<LeaseListener> {
         self.listeners.borrow().get(&container.lease).cloned()
     }
 
@@ -111,7 +111,7 @@ impl View {
             self.remove(&old);
         }
         if let Some(socket) = self.socket(container) {
-            let listener = OwnListener {
+            let listener = LeaseListener {
                 container: Arc::clone(container),
                 socket,
                 opened: Arc::default(),
@@ -149,7 +149,7 @@ impl View {
     }
 
     /// Ends the leases whose time is over.
-    pub(super) fn keep_time(&self, now: OffsetDateTime) {
+    pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
                 container.end();

@@ -17,8 +17,8 @@ pub struct WakeGated<'a, T> {
     call: Arc<Call>,
     /// What the future calls with.
     caller: Waker,
-    /// Whom a call wakes, as `call` has it.
-    hears: Option<Waker>,
+    /// The waker that was last stored in `call`.
+    registered: Option<Waker>,
 }
 
 /// Whether the future asked, and whose task is to hear of it.
@@ -39,7 +39,7 @@ impl<'a, T> WakeGated<'a, T> {
             future: Box::pin(future),
             caller: Waker::from(Arc::clone(&call)),
             call,
-            hears: None,
+            registered: None,
         }
     }
 }
@@ -51,12 +51,12 @@ impl<T> Future for WakeGated<'_, T> {
         let this = &mut *self;
         let waker = context.waker();
         if !this
-            .hears
+            .registered
             .as_ref()
-            .is_some_and(|hears| hears.will_wake(waker))
+            .is_some_and(|registered| registered.will_wake(waker))
         {
             *this.call.task.lock() = Some(waker.clone());
-            this.hears = Some(waker.clone());
+            this.registered = Some(waker.clone());
         }
         // After that, so that a call between the two is heard. Most looks end with the first.
         if !this.call.called.load(Ordering::Acquire)
@@ -96,7 +96,7 @@ mod tests {
     async fn it_is_polled_when_it_asks_and_not_when_others_do() {
         let (word, polled) = (Notify::new(), AtomicUsize::new(0));
         let mut inner = Box::pin(word.notified());
-        let seldom = WakeGated::new(std::future::poll_fn(|context| {
+        let gated = WakeGated::new(std::future::poll_fn(|context| {
             polled.fetch_add(1, Ordering::Relaxed);
             inner.as_mut().poll(context)
         }));
@@ -112,7 +112,7 @@ mod tests {
             tokio::select! {
                 biased;
                 () = others => {}
-                () = seldom => {}
+                () = gated => {}
             }
         };
         tokio::time::timeout(Duration::from_secs(10), ended)
@@ -124,10 +124,10 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_comes_between_two_polls_is_heard_by_the_task_that_polled_last() {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let mut seldom = WakeGated::new(receiver);
-        let once = futures_util::poll!(&mut seldom);
+        let mut gated = WakeGated::new(receiver);
+        let once = futures_util::poll!(&mut gated);
         assert!(once.is_pending());
-        let elsewhere = tokio::spawn(seldom);
+        let elsewhere = tokio::spawn(gated);
         tokio::task::yield_now().await;
         sender.send(7).unwrap();
         let heard = tokio::time::timeout(Duration::from_secs(10), elsewhere).await;
@@ -139,10 +139,10 @@ mod tests {
         let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
-        let mut seldom = WakeGated::new(std::future::pending::<()>());
-        let call = Arc::clone(&seldom.call);
+        let mut gated = WakeGated::new(std::future::pending::<()>());
+        let call = Arc::clone(&gated.call);
         for round in 0..3 {
-            assert!(Pin::new(&mut seldom).poll(&mut context).is_pending());
+            assert!(Pin::new(&mut gated).poll(&mut context).is_pending());
             // The second is late: it was made before the look, and wakes after it.
             call.wake_by_ref();
             call.wake_by_ref();

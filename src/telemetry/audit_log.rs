@@ -43,7 +43,7 @@ impl AuditLog {
             config,
             flag,
             file: None,
-            lit: None,
+            guard: None,
             has_failed: false,
             flow_log: Arc::clone(&flow_log),
         };
@@ -75,7 +75,7 @@ struct Writer {
     flag: HealthFlag,
     file: Option<AuditFile>,
     /// While the disk takes what it is given.
-    lit: Option<HealthGuard>,
+    guard: Option<HealthGuard>,
     has_failed: bool,
     flow_log: Arc<FlowLog>,
 }
@@ -134,7 +134,7 @@ impl Writer {
         let recovered = self.open().and_then(|()| self.record_loss());
         match recovered {
             Ok(()) => {
-                self.lit.get_or_insert_with(|| self.flag.on());
+                self.guard.get_or_insert_with(|| self.flag.on());
                 self.has_failed = false;
             }
             Err(error) => self.fail(&error),
@@ -181,7 +181,7 @@ impl Writer {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
         }
         self.has_failed = true;
-        self.lit = None;
+        self.guard = None;
         if let Some(mut file) = self.file.take() {
             self.flow_log.count_dropped(file.discard());
         }

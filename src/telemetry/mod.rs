@@ -14,7 +14,6 @@ mod logging;
 mod lost;
 mod newest_flows;
 mod newest_lines;
-mod push_log;
 mod thread_buffer;
 
 pub use audit_file::AuditFile;
@@ -24,4 +23,3 @@ pub use flow_log::FlowLog;
 pub use health_flag::{HealthFlag, HealthGuard};
 pub use logging::init as init_logging;
 pub use lost::{KIND as LOST, Lost};
-pub use push_log::PushLog;

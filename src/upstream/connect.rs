@@ -31,13 +31,13 @@ const PING_ANSWER: Duration = Duration::from_secs(20);
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// Why no connection came to be.
-pub enum Dialled {
+pub enum DialError {
     /// The upstream has no HTTP/1.1.
     OnlyHttp2,
     Denied(Denial),
 }
 
-impl Dialled {
+impl DialError {
     pub fn into_denial(self) -> Denial {
         match self {
             Self::OnlyHttp2 => {
@@ -48,7 +48,7 @@ impl Dialled {
     }
 }
 
-impl From<Denial> for Dialled {
+impl From<Denial> for DialError {
     fn from(denial: Denial) -> Self {
         Self::Denied(denial)
     }
@@ -63,19 +63,18 @@ pub async fn open_raw(
 ) -> Result<(UpstreamSocket, SocketAddr), Denial> {
     let addresses = network.resolver.lookup(permit).await?;
     let permit = live.chain.dial(&mut live.flow, addresses).await?;
-    let (socket, address) =
-        super::connect(&permit, network.connect_timeout, &network.sockets).await?;
+    let (socket, address) = super::dial(&permit, network.connect_timeout, &network.sockets).await?;
     live.record().upstream = Some(address);
     Ok((socket, address))
 }
 
 /// Opens an HTTP connection for a flow.
-pub async fn dial(
+pub async fn open_http(
     live: &mut LiveFlow,
     network: &Network,
     permit: &ResolvePermit,
     config: Arc<ClientConfig>,
-) -> Result<Upstream, Dialled> {
+) -> Result<Upstream, DialError> {
     let endpoint = live.endpoint().ok_or_else(Denial::internal)?.clone();
     let ended = live.container()?.ended().clone();
     let (socket, address) = open_raw(live, network, permit).await?;
@@ -100,7 +99,7 @@ pub async fn handshake(
     host: &Host,
     socket: UpstreamSocket,
     config: Arc<ClientConfig>,
-) -> Result<TlsStream<UpstreamSocket>, Dialled> {
+) -> Result<TlsStream<UpstreamSocket>, DialError> {
     let connecting = TlsConnector::from(config).connect(server_name(host)?, socket);
     match timeout(network.connect_timeout, connecting).await {
         Ok(Ok(stream)) => Ok(stream),
@@ -124,13 +123,13 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
 
 /// The step and the name go to the client; of rustls' words only those that say what is wrong
 /// with the certificate.
-fn tls_failure(host: &Host, error: &std::io::Error) -> Dialled {
+fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
     let cause = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let why = match cause {
         Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol)) => {
-            return Dialled::OnlyHttp2;
+            return DialError::OnlyHttp2;
         }
         Some(cause @ rustls::Error::InvalidCertificate(_)) => cause.to_string(),
         Some(_) => "the handshake failed".to_owned(),

@@ -18,7 +18,7 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 /// How long an answer may take here; a nameserver that has it at hand needs a fraction.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How many questions in a row must stay without an answer until the nameserver is left alone: one
 /// name may be slow by itself, and whoever asks for it must not slow the others.
@@ -81,7 +81,7 @@ impl Datagrams {
         rand::fill(&mut random).ok()?;
         let question = question(name, record_type, &random)?;
         let [_, _, choice, ..] = random;
-        match timeout(PATIENCE, self.exchange(&question, choice)).await {
+        match timeout(ANSWER_TIMEOUT, self.exchange(&question, choice)).await {
             Ok(Ok(answer)) => {
                 self.silences.store(0, Ordering::Relaxed);
                 answer.filter(is_plain)
@@ -298,7 +298,7 @@ mod tests {
         }
         let begun = Instant::now();
         assert!(datagrams.ask(NAME, RecordType::A).await.is_none());
-        assert!(begun.elapsed() < PATIENCE / 2);
+        assert!(begun.elapsed() < ANSWER_TIMEOUT / 2);
     }
 
     #[tokio::test]

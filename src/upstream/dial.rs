@@ -21,7 +21,7 @@ const MAX_ATTEMPTS: usize = 16;
 /// Connects to the first of the permitted addresses that answers, within `limit`. They are tried
 /// in their order; a slow one does not hold up the next. Each attempt takes a socket permit of the
 /// principal.
-pub async fn connect(
+pub async fn dial(
     permit: &Permit,
     limit: Duration,
     sockets: &SocketBudget,

@@ -1,14 +1,14 @@
 //! Connections to the world: dialled with a permit, owned by a lease.
 
 mod answer;
-mod answers;
+mod answer_cache;
 mod body;
 mod connect;
 mod datagram;
 mod dial;
 mod driver;
 mod outbound;
-mod own;
+mod own_listeners;
 mod pool;
 mod resolve;
 mod socket;
@@ -30,11 +30,11 @@ use crate::tls::UpstreamTls;
 
 pub use answer::Answer;
 pub use body::{BodyError, RequestBody};
-pub use connect::{Dialled, handshake, open_raw};
-pub use dial::connect;
+pub use connect::{DialError, handshake, open_raw};
+pub use dial::dial;
 pub use driver::Driver;
 pub use outbound::OutboundClient;
-pub use own::OwnListeners;
+pub use own_listeners::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
 pub use resolve::{Resolver, ResolverError};
 pub use socket::{SocketBudget, UpstreamSocket};
@@ -71,7 +71,7 @@ pub struct Http1 {
     pub timer: Option<Timer>,
 }
 
-/// Goes off some time after a request; see [`crate::http::outgoing::within`].
+/// Times the wait for a response head; kept for the connection's next request.
 pub type Timer = Pin<Box<Sleep>>;
 
 /// A share of an HTTP/2 connection.

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::{Dialled, Network, handshake, open_raw};
+use super::{DialError, Network, handshake, open_raw};
 
 /// From the look-up to the answer's last byte: what waits for a token is a request that waits.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -126,7 +126,7 @@ async fn exchange(
     let (config, _) = network.tls.for_lease();
     let tls = handshake(network, live.host(), socket, config)
         .await
-        .map_err(Dialled::into_denial)?;
+        .map_err(DialError::into_denial)?;
     converse(live, tls, request).await
 }
 

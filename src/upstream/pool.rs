@@ -13,7 +13,7 @@ use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::connect::{Dialled, dial};
+use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
 
 /// Idle connections kept for one endpoint; what is over is closed.
@@ -122,13 +122,13 @@ impl LeasePool {
                 }
             }
         }
-        match dial(live, network, permit, Arc::clone(&self.http1)).await {
-            Err(Dialled::OnlyHttp2) if want == Want::Http1 => {
-                dial(live, network, permit, Arc::clone(&self.http2))
+        match open_http(live, network, permit, Arc::clone(&self.http1)).await {
+            Err(DialError::OnlyHttp2) if want == Want::Http1 => {
+                open_http(live, network, permit, Arc::clone(&self.http2))
                     .await
-                    .map_err(Dialled::into_denial)
+                    .map_err(DialError::into_denial)
             }
-            other => other.map_err(Dialled::into_denial),
+            other => other.map_err(DialError::into_denial),
         }
     }
 
@@ -171,9 +171,9 @@ impl LeasePool {
             live.flow.put_slot(SharedFault);
             return Err(denial.clone());
         }
-        let dialled = dial(live, network, permit, Arc::clone(&self.http2)).await;
-        let upstream = dialled
-            .map_err(Dialled::into_denial)
+        let opened = open_http(live, network, permit, Arc::clone(&self.http2)).await;
+        let upstream = opened
+            .map_err(DialError::into_denial)
             .inspect_err(|denial| {
                 state.failed = Some((Instant::now(), denial.clone()));
             })?;

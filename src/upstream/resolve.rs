@@ -22,8 +22,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::answer::Answer;
-use super::answers::{Answers, Key, Turn, UnderWay};
-use super::datagram::{Datagrams, PATIENCE};
+use super::answer_cache::{AnswerCache, Key, Turn, UnderWay};
+use super::datagram::{ANSWER_TIMEOUT, Datagrams};
 use super::watch::NameserverWatch;
 use crate::config::{StaticAddress, UpstreamConfig};
 
@@ -78,7 +78,7 @@ pub enum ResolverError {
 /// does not: all nameservers, with retries, over TCP what was truncated, and along CNAMEs.
 pub struct Resolver {
     hosts: Arc<HashMap<Host, StaticAddress>>,
-    answers: Answers,
+    answers: AnswerCache,
     under_way: UnderWay,
     first: Option<Datagrams>,
     upstream: TokioResolver,
@@ -108,7 +108,7 @@ impl Resolver {
         .map_err(ResolverError::Build)?;
         Ok(Self {
             hosts: Arc::clone(&config.hosts),
-            answers: Answers::default(),
+            answers: AnswerCache::default(),
             under_way: UnderWay::default(),
             first,
             upstream,
@@ -175,15 +175,15 @@ impl Resolver {
         record_type: RecordType,
     ) -> Result<Answer, Denial> {
         let host = permit.host();
-        match (self.at_hand(permit, record_type)?, host) {
+        match (self.cached(permit, record_type)?, host) {
             (Some(answer), _) => Ok(answer),
             (None, Host::Name(name)) => self.ask(host, name, record_type).await,
             (None, Host::Address(_)) => Ok(no_records(ResponseCode::NXDomain)),
         }
     }
 
-    /// The same, as far as nobody has to be asked for it.
-    pub fn at_hand(
+    /// The answer from the static hosts or the cache, without a question to a nameserver.
+    pub fn cached(
         &self,
         permit: &ResolvePermit,
         record_type: RecordType,
@@ -286,7 +286,7 @@ impl Resolver {
     async fn ask_all(&self, key: &Key, name: &Name) -> Result<Answer, Denial> {
         let (host, record_type) = key;
         let lookup = self.upstream.lookup(name.clone(), *record_type);
-        match timeout(LOOKUP_LIMIT - PATIENCE, lookup).await {
+        match timeout(LOOKUP_LIMIT - ANSWER_TIMEOUT, lookup).await {
             Ok(Ok(lookup)) => {
                 let records = chain(name, *record_type, lookup.answers());
                 let is_whole = records

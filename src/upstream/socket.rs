@@ -35,7 +35,7 @@ pub(super) struct SocketPermit {
 }
 
 impl SocketBudget {
-    /// SocketBudget for so many.
+    /// Allows `all` sockets in total.
     pub fn new(all: usize) -> Self {
         let all = all.min(Semaphore::MAX_PERMITS);
         let part = all.div_ceil(PART);

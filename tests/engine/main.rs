@@ -12,8 +12,10 @@ mod loopback;
 
 mod admin;
 mod config;
+mod dependencies;
+mod dial;
 mod dns;
 mod dns_bounds;
-mod net;
 mod registry;
+mod resolve;
 mod waiting;

@@ -1,59 +1,11 @@
 //! What the documents promise of the code and of themselves.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use saphyr_parser::Event;
 use serde_json::Value;
 
 use crate::support::{Origin, Proxy};
-
-#[test]
-fn addons_open_no_socket_no_tls_session_and_no_database() {
-    let manifest = root().join("Cargo.toml");
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--format-version=1",
-            "--no-deps",
-            "--manifest-path",
-        ])
-        .arg(manifest)
-        .output()
-        .unwrap();
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
-    let addons = packages
-        .iter()
-        .find(|package| package["name"] == "addons")
-        .unwrap();
-    for dependency in addons["dependencies"].as_array().unwrap() {
-        if dependency["kind"] == "dev" {
-            continue;
-        }
-        let name = dependency["name"].as_str().unwrap();
-        let opens = [
-            "hyper",
-            "rustls",
-            "hickory",
-            "rusqlite",
-            "socket2",
-            "axum",
-            "unified-proxy",
-        ];
-        assert!(
-            !opens.iter().any(|prefix| name.starts_with(prefix)),
-            "addons name {name}"
-        );
-        if name == "tokio" {
-            let features = dependency["features"].as_array().unwrap();
-            assert!(
-                !features.iter().any(|f| f == "net" || f == "full"),
-                "{features:?}"
-            );
-        }
-    }
-}
 
 #[test]
 fn every_metric_is_documented() {

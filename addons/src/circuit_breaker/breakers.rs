@@ -27,7 +27,7 @@ pub struct Breakers {
     failures: IntCounterVec,
 }
 
-/// What holds for one container alone: whether a host answers it. TypeMap by its lease.
+/// What holds for one container alone: whether a host answers it. Owned by its lease.
 pub(super) struct LeaseCircuits {
     pub(super) circuits: Arc<Circuits>,
     ended: CancellationToken,

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use super::Credential;
 use crate::contract::Request;
-use crate::fold::{folds_to, remove_fields};
+use crate::header_names::{folds_to, remove_fields};
 
 /// The fields in which services take keys, whatever an entry says.
 const USUAL: [&str; 16] = [

@@ -15,7 +15,7 @@ use super::{Credential, CredentialKind, Guarded, placeholder};
 use crate::contract::{
     Anonymous, Code, Container, Denial, Flow, Host, Path, Request, Scheme, Step, Verdict,
 };
-use crate::fold::{folds_to, remove_fields};
+use crate::header_names::{folds_to, remove_fields};
 use crate::shards::Shards;
 
 /// What a request may wait for a token: longer than the engine's own limit for getting one, so

@@ -23,7 +23,7 @@ use crate::contract::{
     Addon, Anonymous, ApiCall, AuthMode, Code, Container, Denial, Flow, Order, Outcome, Request,
     Response, Slot, Step, Verdict, names,
 };
-use crate::fold::{folds_to, remove_fields};
+use crate::header_names::{folds_to, remove_fields};
 pub use discovery::as_git_shows;
 use lfs::BatchRules;
 pub use lfs::Reachable;
@@ -33,18 +33,11 @@ use paths::{Call, Named};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 pub use settings::GitSettings;
 
-/// Told of pushes that deserve a word.
-pub trait PushWatch: Send + Sync {
-    /// A push passed that was larger than `git.push_limits.warning_bytes`.
-    fn large(&self, container: &Container, repo: &str, bytes: u64);
-}
-
 /// The rules of the git hosts.
 pub struct Git {
     settings: GitSettings,
     prefixes: Arc<[String]>,
     reachable: Arc<Reachable>,
-    watch: Arc<dyn PushWatch>,
     metrics: Arc<GitMetrics>,
 }
 
@@ -64,7 +57,6 @@ impl Git {
     pub fn new(
         mut settings: GitSettings,
         reachable: Arc<Reachable>,
-        watch: Arc<dyn PushWatch>,
         metrics: Arc<GitMetrics>,
     ) -> Self {
         let prefixes = std::mem::take(&mut settings.bot_branch_prefixes).into();
@@ -72,7 +64,6 @@ impl Git {
             settings,
             prefixes,
             reachable,
-            watch,
             metrics,
         }
     }
@@ -175,6 +166,15 @@ impl Git {
         Ok(())
     }
 
+    /// The repository and the size of a push that passed and was larger than
+    /// `git.push_limits.warning_bytes`.
+    fn large_push<'f>(&self, flow: &'f Flow, outcome: &Outcome) -> Option<(&'f str, u64)> {
+        let Pushing(repo) = flow.find_slot()?;
+        let bytes = flow.counters.bytes_in.load(Ordering::Relaxed);
+        let passed = outcome.denial.is_none();
+        (passed && bytes > self.settings.warning_bytes).then_some((repo, bytes))
+    }
+
     fn limit(&self, container: &Container, repo: &str) -> Limit {
         let registered = container.repos.iter().find(|own| own.is(repo));
         match registered.and_then(|own| own.max_receive_pack_bytes) {
@@ -257,14 +257,10 @@ impl Addon for Git {
         if let Some(operation) = flow.find_slot::<Operation>() {
             flow.effect(|| self.metrics.count(*operation, outcome));
         }
-        let (Some(Pushing(repo)), None) = (flow.find_slot(), &outcome.denial) else {
-            return;
-        };
-        let bytes = flow.counters.bytes_in.load(Ordering::Relaxed);
         if let Some(container) = flow.known_container()
-            && bytes > self.settings.warning_bytes
+            && let Some((repo, bytes)) = self.large_push(flow, outcome)
         {
-            self.watch.large(container, repo, bytes);
+            tracing::warn!(container = %container.id, repo, bytes, "a large push passed");
         }
     }
 }

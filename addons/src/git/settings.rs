@@ -27,7 +27,7 @@ pub struct GitSettings {
     pub public_reads: bool,
     /// Whether git is told of a denial in its own protocol rather than by a status.
     pub report_push_denials: bool,
-    /// Larger pushes are reported to `PushWatch`.
+    /// Larger pushes are logged.
     pub warning_bytes: u64,
     /// Larger pushes are denied; a repository may have a limit of its own.
     pub hard_limit_bytes: u64,

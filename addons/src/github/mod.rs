@@ -26,7 +26,7 @@ use crate::contract::{
     Addon, Anonymous, ApiCall, BodyJudge, BoxFuture, Buffered, Denial, Flow, Host, HostMap, Lookup,
     Order, Request, Slot, Step, Verdict, names,
 };
-use crate::fold::{folds_to, remove_fields};
+use crate::header_names::{folds_to, remove_fields};
 use denials::Denials;
 pub use forge::{Forge, ForgeClient, Node, Requester};
 pub use graphql::Mutations;

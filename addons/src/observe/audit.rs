@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, Registry};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Budget, Terms};
 use super::line::AuditLine;
+use super::line_budget::{Budget, Terms};
 use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, Principal, names};
@@ -16,7 +16,7 @@ use crate::contract::{Addon, Flow, Order, Outcome, Principal, names};
 /// Writes the audit log. Made once: a reload keeps it.
 pub struct Audit {
     terms: Arc<Terms>,
-    strangers: Budget,
+    unknown_sources: Budget,
     /// Of the appliance itself: what it does may follow from what clients do.
     own: Budget,
     leases: Mutex<Vec<Weak<Budget>>>,
@@ -40,7 +40,7 @@ impl Audit {
             folded,
         });
         Ok(Self {
-            strangers: Budget::new(Arc::clone(&terms), CancellationToken::new()),
+            unknown_sources: Budget::new(Arc::clone(&terms), CancellationToken::new()),
             own: Budget::new(Arc::clone(&terms), CancellationToken::new()),
             terms,
             leases: Mutex::default(),
@@ -59,7 +59,7 @@ impl Audit {
     }
 
     fn each_budget(&self, act: impl Fn(&Budget)) {
-        act(&self.strangers);
+        act(&self.unknown_sources);
         act(&self.own);
         let mut budgets = Vec::new();
         self.leases.lock().retain(|lease| {
@@ -82,7 +82,7 @@ impl Audit {
                 &owned.0
             }
             Some(Principal::System(_)) => &self.own,
-            None => &self.strangers,
+            None => &self.unknown_sources,
         }
     }
 }

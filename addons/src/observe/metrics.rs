@@ -5,7 +5,6 @@ use prometheus::core::{Atomic, Collector, GenericCounterVec};
 use prometheus::{IntCounterVec, Opts, Registry};
 
 use super::hot_counters::EntryCounters;
-use super::rejected::Rejected;
 use super::sharded::{DurationsBuilder, DurationsVec, ShardedCounterVec};
 use crate::contract::{Addon, Code, Flow, Kind, Order, Outcome, names};
 
@@ -24,7 +23,6 @@ pub struct Metrics {
     dns_queries: IntCounterVec,
     denials: IntCounterVec,
     injected: ShardedCounterVec,
-    rejected: Rejected,
     no_entry: EntryCounters,
 }
 
@@ -84,7 +82,6 @@ impl Metrics {
                 "Requests that a credential was added to",
                 &["credential"],
             )?,
-            rejected: registered(registry, Rejected::new()?)?,
             no_entry: EntryCounters::default(),
         })
     }
@@ -135,11 +132,6 @@ impl Addon for Metrics {
         }
         if let Some(denial) = &outcome.denial {
             increment(&self.denials, &[denial.code().as_str()]);
-            if denial.code() == Code::RateLimited
-                && let Some(container) = flow.known_container()
-            {
-                self.rejected.count(container, flow.upstream());
-            }
         }
     }
 }
@@ -214,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::contract::Denial;
-    use crate::fixtures::{container, entry, flow, flow_of};
+    use crate::fixtures::{entry, flow};
 
     fn metrics() -> (Metrics, Registry) {
         let registry = Registry::new();
@@ -362,15 +354,5 @@ mod tests {
         assert_eq!(made_up.count(), 0, "{text}");
         let other = r#"proxy_dns_queries_total{outcome="ok",type="other"} 50"#;
         assert!(text.contains(other), "{text}");
-    }
-
-    #[test]
-    fn what_a_container_was_turned_away_for_is_counted_by_its_name() {
-        let (metrics, registry) = metrics();
-        let (limited, web) = (outcome(429, Some(Code::RateLimited)), container("web"));
-        metrics.finished(&flow_of(&web, Kind::Dns, "api.example.com"), &limited);
-        let series =
-            r#"proxy_rate_limit_rejected_total{container="web",upstream="api.example.com"} 1"#;
-        assert!(text(&registry).contains(series));
     }
 }

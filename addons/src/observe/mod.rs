@@ -2,13 +2,12 @@
 //! trace context that its client sent.
 
 mod audit;
-mod budget;
 mod encoded_line;
 mod hot_counters;
 mod json;
 mod line;
+mod line_budget;
 mod metrics;
-mod rejected;
 mod settings;
 mod sharded;
 mod sink;

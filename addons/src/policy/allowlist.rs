@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use super::addresses::Guard;
+use super::address_guard::AddressGuard;
 use crate::contract::settings::METHODS;
 use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
 
 /// Whether this container may speak of the host at all.
-pub(super) fn permit(flow: &mut Flow, guard: &Guard) -> Verdict {
+pub(super) fn permit(flow: &mut Flow, guard: &AddressGuard) -> Verdict {
     let entry = listed(flow).map_err(|denial| match guards(guard, flow) {
         true => denial,
         false => denial.hint(entry_for(flow.host())),
@@ -93,7 +93,7 @@ fn not_listed(host: &Host) -> Denial {
 }
 
 /// Whether the guard denies the host whatever the allowlist says, so that no entry is advised.
-fn guards(guard: &Guard, flow: &Flow) -> bool {
+fn guards(guard: &AddressGuard, flow: &Flow) -> bool {
     match flow.host() {
         Host::Name(_) => false,
         Host::Address(ip) => !guard.may_dial(SocketAddr::new(*ip, flow.port())),

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 
-use crate::fold::{folds_to, remove_fields, starts_like};
+use crate::header_names::{folds_to, remove_fields, starts_like};
 
 /// They would tell the upstream of the sandbox, make it believe a client's word on where a
 /// request came from, or turn the method that was judged into another one.

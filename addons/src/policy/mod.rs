@@ -1,7 +1,7 @@
 //! Where a container may go: the allowlist, the operator's rules, then the addresses behind the
 //! names.
 
-mod addresses;
+mod address_guard;
 mod allowlist;
 mod hygiene;
 mod rules;
@@ -17,7 +17,7 @@ use crate::contract::{
     Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind, Order,
     OwnAddresses, Principal, Request, Response, Scheme, Step, Verdict, names,
 };
-use addresses::Guard;
+use address_guard::AddressGuard;
 use rules::Rules;
 
 pub use rules::{Effect, Rule};
@@ -26,7 +26,7 @@ pub use settings::allowlist::read_allowlist;
 
 /// The allowlist, the rules and the address guard.
 pub struct Policy {
-    guard: Guard,
+    guard: AddressGuard,
     guarded_hosts: HostSet,
     rules: Rules,
 }
@@ -37,7 +37,7 @@ impl Policy {
     #[must_use]
     pub fn new(settings: PolicySettings, own: Arc<dyn OwnAddresses>) -> Self {
         Self {
-            guard: Guard::new(settings.allow_private, own),
+            guard: AddressGuard::new(settings.allow_private, own),
             guarded_hosts: settings.guarded_hosts,
             rules: Rules::new(settings.rules),
         }

@@ -101,7 +101,7 @@ impl Collector for RateBuckets {
     }
 }
 
-/// The buckets of one lease, by their names. TypeMap by it, so that they are gone with it.
+/// The buckets of one lease, by their names. Owned by it, so that they are gone with it.
 struct Buckets {
     container: ContainerId,
     ended: CancellationToken,

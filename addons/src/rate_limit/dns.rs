@@ -62,7 +62,7 @@ impl DnsBudget {
     }
 }
 
-/// What a lease has used. TypeMap by the lease, so that it is gone with it.
+/// What a lease has used. Owned by the lease, so that it is gone with it.
 struct Spent(Mutex<Inner>);
 
 struct Inner {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, verdict};
-    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, TunnelBudget};
+    use crate::rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections, TunnelBudget};
 
     fn budget(queries: u32, names: u32) -> DnsBudget {
         DnsBudget {
@@ -150,8 +150,9 @@ mod tests {
             dns: budget(queries, names),
             requests: None,
         };
-        let buckets = RateBuckets::new(&prometheus::Registry::new()).unwrap();
-        RateLimit::new(settings, buckets)
+        let registry = prometheus::Registry::new();
+        let buckets = RateBuckets::new(&registry).unwrap();
+        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
     }
 
     fn ask(limit: &RateLimit, container: &Arc<Container>, name: &str) -> Option<Code> {

@@ -3,6 +3,7 @@
 
 mod buckets;
 mod dns;
+mod rejections;
 mod requests;
 mod settings;
 mod tunnels;
@@ -10,11 +11,12 @@ mod tunnels;
 use std::time::Duration;
 
 use crate::contract::{
-    Addon, Code, Denial, DnsQuery, Flow, Host, Kind, Order, Request, Step, Verdict, names,
+    Addon, Code, Denial, DnsQuery, Flow, Host, Kind, Order, Outcome, Request, Step, Verdict, names,
 };
 
 pub use buckets::RateBuckets;
 pub use dns::DnsBudget;
+pub use rejections::Rejections;
 pub use requests::{Rate, RequestLimits};
 pub use settings::RateLimitSettings;
 pub use tunnels::TunnelBudget;
@@ -23,13 +25,18 @@ pub use tunnels::TunnelBudget;
 pub struct RateLimit {
     settings: RateLimitSettings,
     buckets: RateBuckets,
+    rejections: Rejections,
 }
 
 impl RateLimit {
     /// Gives every lease the same budgets. `buckets` knows every bucket across reloads.
     #[must_use]
-    pub fn new(settings: RateLimitSettings, buckets: RateBuckets) -> Self {
-        Self { settings, buckets }
+    pub fn new(settings: RateLimitSettings, buckets: RateBuckets, rejections: Rejections) -> Self {
+        Self {
+            settings,
+            buckets,
+            rejections,
+        }
     }
 
     fn count_tunnel(&self, flow: &mut Flow) -> Verdict {
@@ -100,6 +107,16 @@ impl Addon for RateLimit {
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a DnsQuery) -> Step<'a> {
         self.count_name(flow, &query.name, true).into()
+    }
+
+    /// Counts every flow that was over a limit, also one that the chain or the DNS server denied.
+    fn finished(&self, flow: &Flow, outcome: &Outcome) {
+        let denial = outcome.denial.as_ref();
+        if denial.is_some_and(|denial| denial.code() == Code::RateLimited)
+            && let Some(container) = flow.known_container()
+        {
+            self.rejections.count(container, flow.upstream());
+        }
     }
 }
 

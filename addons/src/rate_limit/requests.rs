@@ -91,15 +91,17 @@ fn is_narrower(one: &HostPattern, other: &HostPattern) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use prometheus::{Registry, TextEncoder};
     use testkit::each_row;
 
     use super::*;
-    use crate::contract::{Addon, Code, Container, Denial, Kind, Request};
+    use crate::contract::{Addon, Code, Container, Denial, Kind, Outcome, Request};
     use crate::fixtures::{code, container, entry, flow_of, request, verdict};
-    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, TunnelBudget};
+    use crate::rate_limit::{
+        DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections, TunnelBudget,
+    };
 
     fn rate(per_second: u32, burst: u32) -> Rate {
         let [per_second, burst] = [per_second, burst].map(|n| NonZeroU32::new(n).unwrap());
@@ -138,7 +140,8 @@ mod tests {
             },
             requests: Some(RequestLimits::new(defaults, per_upstream)),
         };
-        RateLimit::new(settings, buckets.clone())
+        let rejections = Rejections::new(&Registry::new()).unwrap();
+        RateLimit::new(settings, buckets.clone(), rejections)
     }
 
     impl Limits {
@@ -272,6 +275,31 @@ mod tests {
     }
 
     #[test]
+    fn rejections_are_counted_by_container_whichever_component_denied() {
+        let registry = Registry::new();
+        let rejections = Rejections::new(&registry).unwrap();
+        let limits = limits(rate(1, 1), &[]);
+        let settings = limits.addon.settings;
+        let addon = RateLimit::new(settings, limits.buckets, rejections);
+        for (code, counted) in [(Code::MalformedRequest, 0), (Code::RateLimited, 1)] {
+            let outcome = Outcome {
+                status: 429,
+                denial: Some(Denial::new(code, "no")),
+                aborted: false,
+                duration: Duration::from_millis(30),
+            };
+            let flow = flow_of(&container("web"), Kind::Dns, "api.example.com");
+            addon.finished(&flow, &outcome);
+            let text = TextEncoder::new()
+                .encode_to_string(&registry.gather())
+                .unwrap();
+            let series =
+                r#"proxy_rate_limit_rejected_total{container="web",upstream="api.example.com"} 1"#;
+            assert_eq!(text.matches(series).count(), counted, "{text}");
+        }
+    }
+
+    #[test]
     fn a_reload_changes_the_rate_of_a_lease_that_has_begun() {
         let limits = limits(rate(SLOW, 1), &[]);
         let (web, host) = (container("web"), "api.example.com");
@@ -283,7 +311,7 @@ mod tests {
             requests: None,
             ..reloaded.settings
         };
-        let off = RateLimit::new(settings, reloaded.buckets);
+        let off = RateLimit::new(settings, reloaded.buckets, reloaded.rejections);
         assert!((0..10).all(|_| ask(&off, &web, host, host).is_ok()));
     }
 

@@ -46,7 +46,7 @@ impl TunnelBudget {
     }
 }
 
-/// The tunnels that a lease opened, and the budget that they are held to. TypeMap by the lease, so
+/// The tunnels that a lease opened, and the budget that they are held to. Owned by the lease, so
 /// that it is gone with it.
 struct Opened(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
 
@@ -58,7 +58,7 @@ mod tests {
     use crate::contract::OwnedFlow;
     use crate::contract::{Addon, Code, Kind};
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
-    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings};
+    use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
     /// Tunnels at once at one a second, which is too slow for a test to see the budget fill.
     const BURST: usize = 4;
@@ -76,8 +76,9 @@ mod tests {
             // As `rate_limits.enabled: false` leaves it.
             requests: None,
         };
-        let buckets = RateBuckets::new(&prometheus::Registry::new()).unwrap();
-        RateLimit::new(settings, buckets)
+        let registry = prometheus::Registry::new();
+        let buckets = RateBuckets::new(&registry).unwrap();
+        RateLimit::new(settings, buckets, Rejections::new(&registry).unwrap())
     }
 
     fn tunnel(container: &Arc<Container>) -> OwnedFlow {

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use addons::circuit_breaker::Breakers;
 use addons::contract::*;
 use addons::credentials::TokenSources;
-use addons::git::{GitMetrics, PushWatch};
+use addons::git::GitMetrics;
 use addons::github::{Forge, Node, Requester};
 use addons::observe::{Audit, AuditSink, Destination, Metrics, Traces};
-use addons::rate_limit::RateBuckets;
+use addons::rate_limit::{RateBuckets, Rejections};
 use addons::{Ports, Settings, standard_chain};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -64,12 +64,6 @@ impl Forge for NoForge {
     }
 }
 
-struct Silent;
-
-impl PushWatch for Silent {
-    fn large(&self, _container: &Container, _repo: &str, _bytes: u64) {}
-}
-
 #[derive(Default)]
 pub struct Lines(pub Mutex<Vec<String>>);
 
@@ -104,10 +98,10 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
         git_metrics: Arc::new(GitMetrics::new(&registry).unwrap()),
         containers,
         buckets: RateBuckets::new(&registry).unwrap(),
+        rejections: Rejections::new(&registry).unwrap(),
         breakers: Breakers::new(&registry).unwrap(),
         own: Arc::new(Nowhere),
         forge: Arc::new(NoForge),
-        push_watch: Arc::new(Silent),
         token_sources: Arc::new(TokenSources::new(outside, &registry).unwrap()),
         deadline: Duration::from_secs(10),
     };

@@ -3,7 +3,6 @@ mod rules;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use prometheus::Registry;
 
 use super::*;
@@ -11,16 +10,6 @@ use crate::contract::Host;
 
 const ID: &str = "0123456789abcdef0123456789abcdef01234567";
 const ZERO: &str = "0000000000000000000000000000000000000000";
-
-/// Remembers what it was told.
-#[derive(Default)]
-struct Watched(Mutex<Vec<(String, u64)>>);
-
-impl PushWatch for Watched {
-    fn large(&self, _container: &Container, repo: &str, bytes: u64) {
-        self.0.lock().push((repo.to_owned(), bytes));
-    }
-}
 
 pub(super) fn settings() -> GitSettings {
     GitSettings {
@@ -36,13 +25,9 @@ pub(super) fn settings() -> GitSettings {
 
 /// The rules of some settings, on hosts that all but one may be reached.
 pub(super) fn git(settings: GitSettings) -> Git {
-    watched_by(Arc::new(Watched::default()), settings)
-}
-
-fn watched_by(watch: Arc<Watched>, settings: GitSettings) -> Git {
     let reachable = |_: &Container, host: &Host, _| host.name() != Some("evil.example.com");
     let metrics = GitMetrics::new(&Registry::new()).unwrap();
-    Git::new(settings, Arc::new(reachable), watch, Arc::new(metrics))
+    Git::new(settings, Arc::new(reachable), Arc::new(metrics))
 }
 
 /// The beginning of a push: the first command offers a report.

@@ -191,17 +191,21 @@ fn large_files_are_held_to_the_limit_of_a_push() {
 }
 
 #[test]
-fn pushes_above_the_warning_are_told_of_once_they_passed() {
-    let watched = Arc::new(Watched::default());
-    let git = watched_by(Arc::clone(&watched), settings());
+fn pushes_above_the_warning_are_logged_once_they_passed() {
+    let git = git(settings());
     each_row(
         [
-            ("/acme/web/git-receive-pack", 500, None),
-            ("/acme/web/git-receive-pack", 501, None),
-            ("/acme/web/git-receive-pack", 502, Some(Denial::internal())),
-            ("/acme/web/git-upload-pack", 503, None),
+            ("/acme/web/git-receive-pack", 500, None, None),
+            ("/acme/web/git-receive-pack", 501, None, Some("acme/web")),
+            (
+                "/acme/web/git-receive-pack",
+                502,
+                Some(Denial::internal()),
+                None,
+            ),
+            ("/acme/web/git-upload-pack", 503, None, None),
         ],
-        |(path, bytes, denial)| {
+        |(path, bytes, denial, logged)| {
             let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
             let mut request = request(path, &[]);
             request.method = Method::POST;
@@ -213,10 +217,10 @@ fn pushes_above_the_warning_are_told_of_once_they_passed() {
                 aborted: false,
                 duration: Duration::from_secs(1),
             };
-            git.finished(&flow, &outcome);
+            let logged = logged.map(|repo| (repo, bytes));
+            assert_eq!(git.large_push(&flow, &outcome), logged);
         },
     );
-    assert_eq!(*watched.0.lock(), [("acme/web".to_owned(), 501)]);
 }
 
 #[test]

@@ -9,22 +9,20 @@ use std::process::Command;
 
 use testkit::each_row;
 
-/// Crates that open sockets, speak protocols or keep databases.
-const ENGINE: [&str; 14] = [
+/// Beginnings of the names of crates that open sockets, speak protocols or keep databases.
+const ENGINE: [&str; 12] = [
     "hyper",
-    "hyper-util",
     "rustls",
     "tokio-rustls",
-    "hickory-proto",
-    "hickory-resolver",
-    "hickory-server",
+    "hickory",
     "rusqlite",
-    "libsqlite3-sys",
+    "libsqlite3",
     "socket2",
     "mio",
     "reqwest",
     "axum",
     "rcgen",
+    "unified-proxy",
 ];
 
 /// The crates that are compiled into `addons`, with the features that each is compiled with when
@@ -62,9 +60,9 @@ fn addons_depend_on_nothing_that_reaches_the_world() {
     each_row(["addons", "tokio", "http"], |expected| {
         assert!(crates.contains_key(expected), "no {expected} in {crates:?}");
     });
-    let found: Vec<_> = ENGINE
-        .iter()
-        .filter(|name| crates.contains_key(**name))
+    let found: Vec<_> = crates
+        .keys()
+        .filter(|name| ENGINE.iter().any(|prefix| name.starts_with(prefix)))
         .collect();
     assert!(found.is_empty(), "addons must not depend on {found:?}");
 

@@ -1,4 +1,4 @@
-//! The store, and the levels that it holds.
+//! The store with the levels written to it.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use addons::contract::{Container, LeaseId, Level, Registration};
 use super::store::{LeaseStore, StoreError};
 
 /// A store with the security levels in it, so that only levels that changed are written.
-pub(super) struct Stored {
+pub(super) struct TrackedStore {
     pub(super) store: Box<dyn LeaseStore>,
     /// Levels in the store that are not `Public`.
     levels: HashMap<LeaseId, Level>,
 }
 
-impl Stored {
+impl TrackedStore {
     pub(super) fn new(store: Box<dyn LeaseStore>) -> Self {
         Self {
             store,

@@ -44,7 +44,7 @@ impl Terms {
     }
 }
 
-/// The budget of one lease, or of all strangers together. What it still holds is written when
+/// The budget of one lease, or of all unknown sources together. What it still holds is written when
 /// it is dropped: a lease owns its budget.
 pub(super) struct Budget {
     state: Mutex<State>,

@@ -1,4 +1,4 @@
-//! Counting what the rate limits turned away.
+//! Counts the flows that were over a limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -6,14 +6,16 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, Opts};
+use prometheus::{IntCounterVec, Opts, Registry};
 
 use crate::contract::{Container, ContainerId};
 
-/// What the rate limits turned away. Its series bear a container's name, and go with the last of
-/// its leases that was turned away.
+/// Counts the flows that were over a limit, by container and allowlist entry. A container's series
+/// are removed when the last of its leases with a rejected flow has ended.
+///
+/// Made once: a reload keeps it.
 #[derive(Clone)]
-pub(super) struct Rejected {
+pub struct Rejections {
     counters: IntCounterVec,
     leases: Arc<Mutex<HashMap<Labels, Vec<Weak<Container>>>>>,
 }
@@ -21,16 +23,19 @@ pub(super) struct Rejected {
 /// A container and an upstream. One lease that follows another counts in the same series.
 type Labels = (ContainerId, Box<str>);
 
-impl Rejected {
-    pub(super) fn new() -> prometheus::Result<Self> {
+impl Rejections {
+    /// Registers `proxy_rate_limit_rejected_total`.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_rate_limit_rejected_total",
             "Flows that were over a limit, by container and allowlist entry",
         );
-        Ok(Self {
+        let rejections = Self {
             counters: IntCounterVec::new(opts, &["container", "upstream"])?,
             leases: Arc::default(),
-        })
+        };
+        registry.register(Box::new(rejections.clone()))?;
+        Ok(rejections)
     }
 
     pub(super) fn count(&self, container: &Arc<Container>, upstream: &str) {
@@ -64,7 +69,7 @@ fn holds(lease: &Weak<Container>) -> bool {
     lease.upgrade().is_some_and(|lease| !lease.has_ended())
 }
 
-impl Collector for Rejected {
+impl Collector for Rejections {
     fn desc(&self) -> Vec<&Desc> {
         self.counters.desc()
     }
@@ -81,8 +86,8 @@ mod tests {
     use crate::fixtures::container;
 
     /// What is collected, by container.
-    fn collected(rejected: &Rejected) -> Vec<(String, u64)> {
-        let families = rejected.collect();
+    fn collected(rejections: &Rejections) -> Vec<(String, u64)> {
+        let families = rejections.collect();
         let series = families.iter().flat_map(MetricFamily::get_metric);
         let mut series: Vec<_> = series
             .map(|one| {
@@ -96,32 +101,32 @@ mod tests {
 
     #[test]
     fn a_containers_series_go_when_its_lease_ends() {
-        let rejected = Rejected::new().unwrap();
+        let rejections = Rejections::new(&Registry::new()).unwrap();
         let (ended, dropped, holding) = (container("web"), container("db"), container("job"));
         for container in [&ended, &dropped, &holding] {
-            rejected.count(container, "api.example.com");
+            rejections.count(container, "api.example.com");
         }
-        assert_eq!(collected(&rejected).len(), 3);
+        assert_eq!(collected(&rejections).len(), 3);
         ended.end();
         drop(dropped);
-        assert_eq!(collected(&rejected), [("job".to_owned(), 1)]);
+        assert_eq!(collected(&rejections), [("job".to_owned(), 1)]);
     }
 
     #[test]
     fn a_series_stays_while_any_lease_of_its_container_holds() {
-        let rejected = Rejected::new().unwrap();
+        let rejections = Rejections::new(&Registry::new()).unwrap();
         let (before, after) = (container("web"), container("web"));
-        rejected.count(&before, "api.example.com");
+        rejections.count(&before, "api.example.com");
         before.end();
-        rejected.count(&after, "api.example.com");
+        rejections.count(&after, "api.example.com");
         // A flow of the lease that was replaced ends late.
-        rejected.count(&before, "api.example.com");
-        assert_eq!(collected(&rejected), [("web".to_owned(), 3)]);
+        rejections.count(&before, "api.example.com");
+        assert_eq!(collected(&rejections), [("web".to_owned(), 3)]);
         drop(before);
-        rejected.count(&after, "api.example.com");
-        assert_eq!(collected(&rejected), [("web".to_owned(), 4)]);
+        rejections.count(&after, "api.example.com");
+        assert_eq!(collected(&rejections), [("web".to_owned(), 4)]);
         after.end();
-        assert_eq!(collected(&rejected), []);
-        assert!(rejected.leases.lock().is_empty());
+        assert_eq!(collected(&rejections), []);
+        assert!(rejections.leases.lock().is_empty());
     }
 }

@@ -19,7 +19,7 @@ pub(super) type Key = (Host, RecordType);
 /// Answers in two generations: when the younger is full, the elder is forgotten. What is asked
 /// for is young again, so a flood of names that are asked for once displaces nothing in use.
 #[derive(Default)]
-pub(super) struct Answers(Mutex<Generations>);
+pub(super) struct AnswerCache(Mutex<Generations>);
 
 #[derive(Default)]
 struct Generations {
@@ -35,7 +35,7 @@ struct Kept {
     lifetime: Duration,
 }
 
-impl Answers {
+impl AnswerCache {
     /// The answer, its records with what is left of their time to live.
     pub fn find(&self, key: &Key) -> Option<Answer> {
         let (kept, forgotten) = self.0.lock().find(key)?;
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_kept_for_its_lifetime() {
-        let answers = Answers::default();
+        let answers = AnswerCache::default();
         answers.keep(&key(1), &answer(), MINUTE);
         answers.keep(&key(2), &answer(), Duration::ZERO);
         assert_eq!(answers.find(&key(1)), Some(answer()));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_names_stays_in_bounds_and_displaces_nothing_in_use() {
-        let answers = Answers::default();
+        let answers = AnswerCache::default();
         answers.keep(&key(0), &answer(), MINUTE);
         for number in 1..5 * GENERATION {
             answers.keep(&key(number), &answer(), MINUTE);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_again_and_again_stays_in_bounds_too() {
-        let answers = Answers::default();
+        let answers = AnswerCache::default();
         for number in 0..5 * GENERATION {
             answers.keep(&key(number), &answer(), MINUTE);
             // As the elder one fills, all of it is asked for once more.

@@ -37,7 +37,7 @@ const SPECIAL: [IpNet; 25] = [
 ];
 
 /// Where an operator's own services are.
-const IN_HOUSE: [IpNet; 7] = [
+const PRIVATE: [IpNet; 7] = [
     v4([10, 0, 0, 0], 8),
     v4([100, 64, 0, 0], 10),
     v4([127, 0, 0, 0], 8),
@@ -66,12 +66,12 @@ const fn v6(words: [u32; 4], prefix: u8) -> IpNet {
 }
 
 /// Tells what may be dialled from what may not.
-pub(super) struct Guard {
+pub(super) struct AddressGuard {
     allow_private: Vec<IpNet>,
     own: Arc<dyn OwnAddresses>,
 }
 
-impl Guard {
+impl AddressGuard {
     pub(super) fn new(allow_private: Vec<IpNet>, own: Arc<dyn OwnAddresses>) -> Self {
         Self { allow_private, own }
     }
@@ -87,7 +87,7 @@ impl Guard {
     pub(super) fn is_trusted_private(&self, address: SocketAddr) -> bool {
         let ip = fold_address(address.ip());
         let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
-        within(&IN_HOUSE)
+        within(&PRIVATE)
             && !within(&METADATA)
             && !self.own.is_ours(SocketAddr::new(ip, address.port()))
     }
@@ -166,15 +166,15 @@ mod tests {
         }
     }
 
-    fn guard(allow_private: &[&str]) -> Guard {
+    fn guard(allow_private: &[&str]) -> AddressGuard {
         let nets = allow_private.iter().map(|net| net.parse().unwrap());
-        Guard::new(
+        AddressGuard::new(
             nets.collect(),
             Arc::new(Ours("10.9.9.9:8080".parse().unwrap())),
         )
     }
 
-    fn may_dial(guard: &Guard, address: &str) -> bool {
+    fn may_dial(guard: &AddressGuard, address: &str) -> bool {
         guard.may_dial(SocketAddr::new(address.parse().unwrap(), 443))
     }
 

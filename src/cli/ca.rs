@@ -1,0 +1,40 @@
+//! `ca`: the interception CA on disk.
+
+use clap::Subcommand;
+use time::OffsetDateTime;
+
+use super::exit::{Failure, code, print};
+use super::{ConfigDir, load};
+use crate::tls::{CaError, CaFiles};
+
+/// What to do with the interception CA.
+#[derive(Debug, Subcommand)]
+pub enum CaCommand {
+    /// Print where its certificate is
+    Path(ConfigDir),
+    /// Show its certificate
+    Show(ConfigDir),
+    /// Replace it by a new one
+    Rotate(ConfigDir),
+}
+
+impl CaCommand {
+    /// Runs the command on the files of whatever runs here.
+    pub fn run(&self) -> Result<(), Failure> {
+        let (Self::Path(dir) | Self::Show(dir) | Self::Rotate(dir)) = self;
+        let proxy = load(dir)?.1.proxy;
+        let files = CaFiles::new(&proxy.data_dir, &proxy.certs_dir);
+        let failed = |error: CaError| Failure::new(code::CONFIG, error);
+        match self {
+            Self::Path(_) => print(files.public_path().display()),
+            Self::Show(_) => print(files.describe().map_err(failed)?.trim_end()),
+            Self::Rotate(_) => {
+                let from = files.rotate(OffsetDateTime::now_utc()).map_err(failed)?;
+                print(format_args!(
+                    "the new CA is published in {}; it signs from {from} on",
+                    files.public_path().display()
+                ))
+            }
+        }
+    }
+}
