@@ -244,7 +244,7 @@ fn a_circle_and_an_import_through_a_folder_are_found() {
     let sources = |last: &str| {
         Sources(BTreeMap::from([
             (Vec::new(), String::new()),
-            source("a", "mod x; pub use x::{X, Y};"),
+            source("a", "mod x;\npub use x::{X, Y};"),
             source("a::x", "use crate::{b::B, c::{self, C}};"),
             source("b", "use crate::c::C;"),
             source("c", last),
