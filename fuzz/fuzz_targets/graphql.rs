@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use addons::contract::*;
+use addons::forges::ForgeHosts;
 use addons::github::{
-    Forge, ForgeHosts, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
+    Forge, Github, GithubSettings, Mentions, Mutations, Node, Patterns, Requester,
 };
 use bytes::Bytes;
 use http::{HeaderMap, Method};
@@ -43,12 +44,28 @@ impl Forge for Silent {
     }
 }
 
+/// Leaves the principal that a flow begins with.
+struct Known;
+
+impl Identify for Known {
+    fn name(&self) -> &'static str {
+        "identity"
+    }
+
+    fn identify(&self, _flow: &Flow, _request: Option<&mut Request>) -> Identified {
+        Identified {
+            principal: None,
+            verdict: Ok(()),
+        }
+    }
+}
+
 fn host(name: &str) -> Host {
     Host::parse(name).unwrap()
 }
 
 fn chain() -> Chain {
-    let github = Github::new(GithubSettings {
+    let settings = GithubSettings {
         hosts: vec![ForgeHosts {
             host: host("github.com"),
             api: Some(host("api.github.com")),
@@ -62,14 +79,13 @@ fn chain() -> Chain {
         public_reads: false,
         mutations: Mutations::new(&[], &[], true),
         mentions: Mentions::new(&["@copilot".to_owned()]),
-        forge: Arc::new(Silent),
-    });
-    let addons: Vec<Arc<dyn Addon>> = vec![
-        Arc::new(Named("identity")),
-        Arc::new(Named("policy")),
-        Arc::new(github),
+    };
+    let links = vec![
+        Link::Identity(Arc::new(Known)),
+        Arc::new(Named("policy")).into(),
+        Arc::new(Github::new(settings, Arc::new(Silent))).into(),
     ];
-    Chain::new(addons, std::time::Duration::from_secs(10)).unwrap()
+    Chain::new(links, std::time::Duration::from_secs(10)).unwrap()
 }
 
 fn container() -> Container {

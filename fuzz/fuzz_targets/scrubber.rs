@@ -84,8 +84,7 @@ fn flow(host: Host) -> Option<OwnedFlow> {
     });
     let mut start = FlowStart::new(Kind::Http, client, subject, None);
     start.principal = Some(Arc::new(container).into());
-    let mut flow = start.begin();
-    Some(flow)
+    Some(start.begin())
 }
 
 fuzz_target!(|input: (u8, &[u8], &[u8])| {

@@ -70,7 +70,8 @@ impl Sources {
             .into_iter()
             .filter_map(|path| self.resolve(module, path))
             .collect();
-        imports.remove(module);
+        // A file may use what the `mod.rs` of its own folder defines.
+        imports.retain(|import| !module.starts_with(import));
         imports
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::addon::{Addon, Step, StepKind};
+use super::body::BoxFuture;
 use super::denial::{Denial, Verdict};
 use super::dns::{DnsAnswer, DnsQuery};
 use super::endpoint::Endpoint;
@@ -24,7 +25,7 @@ use super::order::{Link, OrderError, check_order};
 use super::outcome::Outcome;
 use super::permit::{Addresses, Permit, ResolvePermit};
 use super::principal::Client;
-use super::waits::{Full, MAX_WAITS, Waits};
+use super::waits::{MAX_WAITS, Waits};
 
 /// The links in their order, checked, with the allowlist that flows begin under. Immutable: a
 /// reload builds another one, and a flow keeps the one it began with.
@@ -126,7 +127,7 @@ impl Chain {
     ) -> Result<Bytes, Denial> {
         let waits = Waits::of(flow, &self.waits);
         let judging = judges.judge(flow, head, body, self.deadline);
-        let judged = waits.hold(Box::pin(judging)).await;
+        let judged = Box::pin(waits.hold(judging)).await;
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
@@ -209,46 +210,38 @@ impl Chain {
         let mut waits = Waits::of(flow, &self.waits);
         for link in links {
             flow.enter(link.name());
-            let verdict = match link {
+            let settled = match link {
                 Link::Identity(identity) => {
                     let found = set_principal(&**identity, &identify, flow, subject);
                     waits = Waits::of(flow, &self.waits);
-                    found.unwrap_or_else(|_panic| Err(panicked()))
+                    Ok(found.unwrap_or_else(|_panic| Err(panicked())))
                 }
-                Link::Addon(addon) => {
-                    let called = call(&hook, &**addon, flow, subject);
-                    let settled = self.settle(called, &waits, &mut deadline).await;
-                    settled.unwrap_or_else(|full| Err(full.denial(flow)))
-                }
+                Link::Addon(addon) => match call(&hook, &**addon, flow, subject) {
+                    Ok(Step(StepKind::Ready(verdict))) => Ok(verdict),
+                    Ok(Step(StepKind::Wait { future, limit })) => {
+                        let until = match limit {
+                            Some(limit) => Instant::now() + limit,
+                            None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
+                        };
+                        // Few steps wait, and every request would carry the room for it.
+                        Box::pin(waits.hold(settle(future, until))).await
+                    }
+                    Err(_panic) => Ok(Err(panicked())),
+                },
             };
+            let verdict = settled.unwrap_or_else(|full| Err(full.denial(flow)));
             verdict.map_err(|denial| denial.by(link.name()))?;
         }
         Ok(())
     }
+}
 
-    /// The verdict of a hook: at once, or when its future has it or its time is over.
-    async fn settle(
-        &self,
-        called: std::thread::Result<Step<'_>>,
-        waits: &Waits<'_>,
-        deadline: &mut Option<Instant>,
-    ) -> Result<Verdict, Full> {
-        let (future, limit) = match called {
-            Ok(Step(StepKind::Ready(verdict))) => return Ok(verdict),
-            Ok(Step(StepKind::Wait { future, limit })) => (future, limit),
-            Err(_panic) => return Ok(Err(panicked())),
-        };
-        let until = match limit {
-            Some(limit) => Instant::now() + limit,
-            None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
-        };
-        let waiting = timeout_at(until, AssertUnwindSafe(future).catch_unwind());
-        // Few steps wait, and every request would carry the room for it.
-        Ok(match waits.hold(Box::pin(waiting)).await? {
-            Ok(Ok(verdict)) => verdict,
-            Ok(Err(_panic)) => Err(panicked()),
-            Err(_elapsed) => Err(Denial::internal().rule("deadline")),
-        })
+/// The verdict of a hook that waits: its future's, unless it panics or its time is over.
+async fn settle(future: BoxFuture<'_, Verdict>, until: Instant) -> Verdict {
+    match timeout_at(until, AssertUnwindSafe(future).catch_unwind()).await {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(_panic)) => Err(panicked()),
+        Err(_elapsed) => Err(Denial::internal().rule("deadline")),
     }
 }
 

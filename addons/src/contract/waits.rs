@@ -1,7 +1,7 @@
 //! How many flows may wait in the chain, of one lease and in all.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,10 +47,11 @@ impl<'c> Waits<'c> {
     }
 
     /// Awaits a future, which counts as a wait once it is not ready at once.
-    pub(super) async fn hold<F: Future + Unpin>(&self, mut future: F) -> Result<F::Output, Full> {
+    pub(super) async fn hold<F: Future>(&self, future: F) -> Result<F::Output, Full> {
+        let mut future = pin!(future);
         let mut held = None;
         poll_fn(|context| {
-            let polled = Pin::new(&mut future).poll(context);
+            let polled = future.as_mut().poll(context);
             if polled.is_pending() && held.is_none() {
                 match self.take() {
                     Ok(permits) => held = Some(permits),

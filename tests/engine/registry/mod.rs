@@ -457,7 +457,7 @@ async fn a_listener_of_its_own_is_announced_until_its_lease_ends() {
     let socket = fixture
         .directory
         .path()
-        .join(format!("sandbox-{lease}.sock"));
+        .join(format!("sandbox-{}.sock", lease.short()));
     assert_eq!(registered.listener.unwrap().socket, socket);
     let source = Source::Listener(id("c1"));
     assert!(fixture.registry.find(&source).unwrap().is_some());
