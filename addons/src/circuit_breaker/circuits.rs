@@ -42,9 +42,9 @@ pub enum State {
     Open,
 }
 
-/// The circuits of endpoints that had faults lately. Faults of one endpoint say nothing of another:
-/// who asks for a port where nobody listens, or for TLS where there is none, must not close the
-/// good one to others.
+/// The circuits of endpoints that had faults lately. Faults of one endpoint do not count for
+/// another: a client that asks for a closed port, or for TLS where there is none, must not close the
+/// good endpoint to others.
 ///
 /// One that is well is not kept at all, so while
 /// everything is well there is nothing to look up.

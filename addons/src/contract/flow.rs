@@ -187,7 +187,7 @@ impl FlowStart {
         }
     }
 
-    /// Begins a dry run: notes are kept, effects are left out, and no observer is told of its end.
+    /// Begins a dry run: it keeps notes, leaves effects out, and never calls `finished`.
     #[must_use]
     pub fn begin_dry(self) -> OwnedFlow {
         Flow {

@@ -1,4 +1,4 @@
-//! A flow under way, which ends exactly once whatever becomes of it.
+//! A flow under way, which ends exactly once on every path.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -97,7 +97,7 @@ pub struct Permit {
 
 impl Permit {
     /// Minted by the chain alone, after every addon has seen the addresses. `None` where none is
-    /// left, and for a flow of nobody.
+    /// left, and for a flow without a principal.
     pub(super) fn mint(flow: &Flow, addresses: Addresses) -> Option<Self> {
         let principal = flow.principal.clone()?;
         (!addresses.0.is_empty()).then(|| Self {

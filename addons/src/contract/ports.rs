@@ -93,7 +93,7 @@ pub trait SecretSource: Send + Sync {
 }
 
 /// Files that hold secrets. Every method may block for as long as the disk does; where a task
-/// must not block, call it through [`Tasks::run_blocking`].
+/// must not block, call it through `run_blocking` of [`Tasks`].
 pub trait SecretFiles: Send + Sync {
     /// The file's text as a secret, trimmed, read again within a second of a change.
     fn source(&self, path: &Path) -> Arc<dyn SecretSource>;
@@ -179,7 +179,7 @@ impl dyn Tasks {
     ) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
         self.spawn(Box::pin(async move {
-            // Fails where nobody waits for the result.
+            // Fails when the receiver was dropped.
             let _ = sender.send(task.await);
         }));
         receiver

@@ -13,7 +13,7 @@ impl AsRef<[u8]> for Wiped {
     }
 }
 
-/// Wipes a response that held tokens, where nobody else has it.
+/// Wipes a response that held tokens, unless another reference to its bytes exists.
 pub(super) fn wipe_bytes(body: Bytes) {
     if let Ok(mut body) = body.try_into_mut() {
         body.as_mut().zeroize();
