@@ -25,6 +25,17 @@ impl Snapshot {
         self.network.generation
     }
 
+    /// The same with handles of its own to what every flow holds: a count of references that
+    /// several threads change moves between their caches.
+    fn for_thread(&self) -> Self {
+        let mut network = Network::clone(&self.network);
+        network.chain = Arc::new(Chain::clone(&network.chain));
+        Self {
+            network: Arc::new(network),
+            ..self.clone()
+        }
+    }
+
     /// The chain that flows begin under.
     pub fn chain(&self) -> &Arc<Chain> {
         &self.network.chain
@@ -43,7 +54,7 @@ impl SnapshotStore {
     pub fn new(snapshot: Snapshot) -> Self {
         Self {
             generation: watch::Sender::new(snapshot.generation()),
-            current: Shards::each(|| ArcSwap::from_pointee(snapshot.clone())),
+            current: Shards::each(|| ArcSwap::from_pointee(snapshot.for_thread())),
         }
     }
 
@@ -56,7 +67,7 @@ impl SnapshotStore {
     pub fn replace(&self, snapshot: Snapshot) {
         let generation = snapshot.generation();
         for current in self.current.all() {
-            current.store(Arc::new(snapshot.clone()));
+            current.store(Arc::new(snapshot.for_thread()));
         }
         self.generation.send_replace(generation);
     }

@@ -41,6 +41,7 @@ pub use socket::{SocketBudget, UpstreamSocket};
 pub use watch::NameserverWatch;
 
 /// What connections to upstreams are made with, under one configuration.
+#[derive(Clone)]
 pub struct Network {
     /// Told apart from the configurations before it.
     pub generation: u64,

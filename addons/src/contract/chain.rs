@@ -29,8 +29,12 @@ use super::waits::{MAX_WAITS, Waits};
 
 /// The links in their order, checked, with the allowlist that flows begin under. Immutable: a
 /// reload builds another one, and a flow keeps the one it began with.
+///
+/// A clone is another handle to the same links, for threads that each count their flows' references
+/// apart.
+#[derive(Clone)]
 pub struct Chain {
-    links: Vec<Link>,
+    links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
     /// Waits of all flows under this chain.
@@ -44,7 +48,7 @@ impl Chain {
         let errors = check_order(&links);
         if errors.is_empty() {
             Ok(Self {
-                links,
+                links: links.into(),
                 allowlist: Arc::default(),
                 deadline,
                 waits: Arc::new(Semaphore::new(MAX_WAITS)),
@@ -191,7 +195,7 @@ impl Chain {
 
     /// Tells every addon that the flow ended. One that panics does not keep it from the others.
     pub(super) fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        for link in &self.links {
+        for link in self.links.iter() {
             if let Link::Addon(addon) = link {
                 let _ = catch_unwind(AssertUnwindSafe(|| addon.finished(flow, outcome)));
             }
