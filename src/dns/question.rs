@@ -31,7 +31,7 @@ pub(super) struct Question {
 
 impl Question {
     /// Judges the question and answers it, in the form of its protocol. `None` where `gone` ended
-    /// while the chain kept the question waiting: nobody would read the answer.
+    /// while the chain kept the question waiting: the client has closed the connection.
     pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
         let read = read_question(&self.packet, self.peer, self.protocol);
         let (request, query) = match read {

@@ -72,7 +72,7 @@ impl ResponseBody {
         self.filtering.as_ref().is_none_or(Filtering::keeps_length)
     }
 
-    /// Counts what goes to the client; `last`: nobody asks for more after it.
+    /// Counts bytes that go to the client; `last` marks the final piece of the body.
     fn count(&mut self, bytes: usize, last: bool) {
         if let Some(exchange) = &self.exchange {
             let bytes_out = &exchange.live.flow.counters.bytes_out;

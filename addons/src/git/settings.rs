@@ -25,7 +25,7 @@ pub struct GitSettings {
     pub allow_branch_deletion: bool,
     /// Whether other repositories may be read, without any credential.
     pub public_reads: bool,
-    /// Whether git is told of a denial in its own protocol rather than by a status.
+    /// Whether a denied push is answered in git's own report rather than by an HTTP status.
     pub report_push_denials: bool,
     /// Larger pushes are logged.
     pub warning_bytes: u64,
