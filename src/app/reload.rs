@@ -114,6 +114,8 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 self.snapshots.replace(snapshot);
+                // The old guard clears the flag, so it goes first.
+                *current = None;
                 *current = Some(self.flag.on());
                 tracing::info!("the configuration was reloaded");
                 Ok(())

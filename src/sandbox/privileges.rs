@@ -5,7 +5,8 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
@@ -13,6 +14,23 @@ use rustix::thread::{
 const MAX_PROCESSES: u64 = 8192;
 /// Files that one process of a sandbox may have open.
 const MAX_FILES: u64 = 65_536;
+
+/// What PID 1 needs until it gives everything up: to mount, and to empty the bounding set.
+const OF_PID1: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
+
+/// Lets the next program that this process starts keep what PID 1 needs, which a user other than
+/// root would lose. All of it is within the sandbox's own user namespace.
+pub fn pass_on_to_pid1() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    for capability in OF_PID1 {
+        sets.inheritable |= capability;
+    }
+    set_capabilities(None, sets)?;
+    for capability in OF_PID1 {
+        configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
+}
 
 /// Drops every capability, for this process and all it starts; no program can gain any.
 pub fn drop_capabilities() -> io::Result<()> {

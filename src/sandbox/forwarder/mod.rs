@@ -53,6 +53,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         let sockets = Sockets::open()
             .await
             .map_err(|error| diagnosis::refused("its listeners", &error))?;
+        privileges::pass_on_to_pid1().map_err(failed("starting its PID 1"))?;
         let mut pid1 = start_pid1().map_err(failed("starting its PID 1"))?;
         // Its ports are open and its child is started: nothing more needs a privilege.
         privileges::drop_capabilities().map_err(failed("giving up privileges"))?;
