@@ -41,6 +41,7 @@ mod identity;
 mod inspection;
 mod lfs;
 mod limits;
+mod listener;
 mod nameservers;
 mod oauth;
 mod oauth_claude;

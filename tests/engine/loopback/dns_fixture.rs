@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::dns::{DnsServer, Limits};
+use unified_proxy::dns::{self, DnsServer, Limits};
 use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
 use unified_proxy::upstream::{Network, Resolver, SocketBudget};
@@ -64,7 +64,8 @@ impl DnsFixture {
         let address = server.local_addresses().unwrap()[0];
         let shutdown = CancellationToken::new();
         let current = Arc::new(move || Arc::clone(&snapshot));
-        let served = tokio::spawn(server.serve(current, Limits::default(), shutdown.clone()));
+        let service = Arc::new(dns::Service::new(current, Limits::default()));
+        let served = tokio::spawn(server.serve(service, shutdown.clone()));
         Self {
             address,
             nameserver,
