@@ -30,6 +30,8 @@ pub struct DnsFixture {
     pub nameserver: Nameserver,
     pub containers: Arc<FakeContainers>,
     pub log: Log,
+    /// What the sockets ask, and DNS over HTTP.
+    pub service: Arc<dns::Service>,
     pub shutdown: CancellationToken,
     pub served: tokio::task::JoinHandle<()>,
 }
@@ -65,12 +67,13 @@ impl DnsFixture {
         let shutdown = CancellationToken::new();
         let current = Arc::new(move || Arc::clone(&snapshot));
         let service = Arc::new(dns::Service::new(current, Limits::default()));
-        let served = tokio::spawn(server.serve(service, shutdown.clone()));
+        let served = tokio::spawn(server.serve(Arc::clone(&service), shutdown.clone()));
         Self {
             address,
             nameserver,
             containers,
             log,
+            service,
             shutdown,
             served,
         }
