@@ -1,6 +1,7 @@
 //! A request in origin form to a listener of ours: it goes to the proxy itself, and no further.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use addons::contract::{Code, Denial, FlowStart, Kind, Path, names};
@@ -93,7 +94,12 @@ impl OriginRequest {
         let deadline = self.start.started + limits.inspect_timeout;
         let reading = Limited::new(body, most).collect();
         match timeout_at(deadline.into(), reading).await {
-            Ok(Ok(read)) => Ok(read.to_bytes()),
+            Ok(Ok(read)) => {
+                let bytes = read.to_bytes();
+                let bytes_in = &self.start.counters.bytes_in;
+                bytes_in.store(bytes.len() as u64, Ordering::Relaxed);
+                Ok(bytes)
+            }
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long(most)),
             Ok(Err(_)) => Err(Denial::malformed("the body broke off")),
             Err(_elapsed) => {
