@@ -1,6 +1,6 @@
 //! Listeners that containers have for their own, spoken to by hand.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,4 +77,13 @@ pub fn response_code(reply: &Reply) -> u8 {
     assert_eq!(reply.only("cache-control"), Some("no-store"));
     assert_eq!(reply.body[2] & 0x80, 0x80, "it is an answer");
     reply.body[3] & 15
+}
+
+/// Reads to the end of a connection, which must come.
+#[track_caller]
+pub fn assert_ends(stream: &mut UnixStream) {
+    let mut rest = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut rest) {
+        assert_ne!(error.kind(), ErrorKind::WouldBlock, "it still stands");
+    }
 }

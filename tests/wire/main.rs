@@ -27,6 +27,7 @@ mod dev;
 mod dialling;
 mod distrust;
 mod dns;
+mod dns_https;
 mod documents;
 mod environment;
 mod floods;
