@@ -126,7 +126,7 @@ struct App {
     log: AuditLog,
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
-    dns: dns::Limits,
+    questions: Arc<dns::Service>,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -198,8 +198,17 @@ impl App {
             let snapshots = current.upgrade()?;
             Some(Arc::clone(&snapshots.current().network))
         }));
-        let (authority, of_engine) = (Arc::new(authority), Arc::clone(&snapshots));
-        let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
+        let of_questions = Arc::clone(&snapshots);
+        let in_force = Arc::new(move || of_questions.current());
+        let questions = Arc::new(dns::Service::new(in_force, shares.dns));
+        let engine = Engine::new(
+            Arc::clone(&snapshots),
+            Arc::clone(&questions),
+            Arc::new(authority),
+            workers,
+            shares.clients,
+            &metrics,
+        );
         let engine = engine.map_err(ours)?;
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
@@ -214,7 +223,7 @@ impl App {
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
             snapshots,
-            dns: shares.dns,
+            questions,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -233,15 +242,10 @@ impl App {
             });
         }
         drop(proxy_guard);
-        let snapshots = Arc::clone(&self.snapshots);
-        let dns = listeners
-            .dns
-            // It drains beside the proxy, and within the same time.
-            .serve(
-                Arc::new(move || snapshots.current()),
-                self.dns,
-                self.engine.service.stopping.clone(),
-            );
+        let questions = Arc::clone(&self.questions);
+        // It drains beside the proxy, and within the same time.
+        let stopping = self.engine.service.stopping.clone();
+        let dns = listeners.dns.serve(questions, stopping);
         tasks.spawn(async move {
             dns.await;
             drop(dns_guard);
