@@ -1,0 +1,1 @@
+//! What must fail inside.
