@@ -88,14 +88,14 @@ fn a_stopped_command_goes_on_in_the_foreground() {
     let mut terminal = PseudoTerminal::start(&shell);
     terminal.wait_for("prompt> ");
     terminal.keys(&format!("{}\r", words.join(" ")));
-    terminal.wait_for("\nready\n");
+    terminal.wait_for("ready\n");
     eventually("keys are left to the terminal inside", SOON, || {
         terminal.is_raw()
     });
     terminal.keys("\x1a");
     terminal.wait_for("Stopped");
     terminal.keys("echo $((40 + 2)) between\r");
-    terminal.wait_for("\n42 between\n");
+    terminal.wait_for("42 between\n");
     terminal.keys("fg\r");
     eventually("keys are left to the terminal inside again", SOON, || {
         terminal.is_raw()
@@ -103,7 +103,7 @@ fn a_stopped_command_goes_on_in_the_foreground() {
     terminal.keys("hello\r");
     terminal.wait_for("got hello\n");
     terminal.keys("echo code $?; exit\r");
-    terminal.wait_for("\ncode 4\n");
+    terminal.wait_for("code 4\n");
     terminal.end();
 }
 
