@@ -222,4 +222,6 @@ async fn perform(command: ClientCommand) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
+mod manual;
+#[cfg(test)]
 mod tests;
