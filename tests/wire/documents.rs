@@ -2,10 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use saphyr_parser::Event;
-use serde_json::Value;
-
-use crate::support::{Origin, Proxy};
+use crate::support::{Origin, Proxy, yaml};
 
 #[test]
 fn every_metric_is_documented() {
@@ -94,32 +91,6 @@ fn every_link_between_documents_leads_somewhere() {
             assert!(there.exists(), "{} links to {target}", file.display());
         }
     }
-}
-
-/// The plain part of YAML, as JSON: mappings, sequences and texts.
-fn yaml(text: &str) -> Value {
-    fn value(events: &mut saphyr_parser::Parser<'_, saphyr_parser::StrInput<'_>>) -> Option<Value> {
-        loop {
-            return match events.next().unwrap().unwrap().0 {
-                Event::Scalar(text, ..) => Some(Value::from(text.as_ref())),
-                Event::SequenceStart(..) => Some(
-                    std::iter::from_fn(|| value(events))
-                        .collect::<Vec<_>>()
-                        .into(),
-                ),
-                Event::MappingStart(..) => {
-                    let pairs = std::iter::from_fn(|| {
-                        let key = value(events)?.as_str()?.to_owned();
-                        Some((key, value(events)?))
-                    });
-                    Some(Value::Object(pairs.collect()))
-                }
-                Event::SequenceEnd | Event::MappingEnd => None,
-                _ => continue,
-            };
-        }
-    }
-    value(&mut saphyr_parser::Parser::new_from_str(text)).unwrap()
 }
 
 /// All code but that of the wire tests.
