@@ -16,7 +16,8 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     UNIFIED_PROXY_COMMIT="$COMMIT" scripts/release binary \
-    && packaging/image/root /image target/dist/unified-proxy /etc/ssl/certs/ca-certificates.crt config
+    && packaging/image/root /image target/dist/unified-proxy /etc/ssl/certs/ca-certificates.crt config \
+        LICENSE target/dist/third-party-licences.txt
 
 # With interpreters for MCP servers that speak stdio. Such servers run in namespaces of their own,
 # which needs packaging/seccomp/user-namespaces.json: docs/operations.md#containers.
@@ -28,6 +29,7 @@ RUN apt-get update \
     && useradd --uid 65532 --gid 65532 --home-dir /var/lib/unified-proxy --shell /usr/sbin/nologin unified-proxy
 COPY --from=build /image/usr/bin/unified-proxy /usr/bin/unified-proxy
 COPY --from=build /image/etc/unified-proxy /etc/unified-proxy
+COPY --from=build /image/usr/share/doc/unified-proxy /usr/share/doc/unified-proxy
 COPY --from=build --chown=65532:65532 /image/var/lib/unified-proxy /var/lib/unified-proxy
 COPY --from=build --chown=65532:65532 /image/var/run/proxy /var/run/proxy
 COPY --from=build --chown=65532:65532 /image/certs /certs

@@ -50,7 +50,9 @@ def require(holds, what):
 
 
 def lay_out(root, binary):
-    subprocess.run([HERE / "packaging/image/root", root, binary, CERTIFICATES, HERE / "config"], check=True)
+    licences = [HERE / "LICENSE", binary.with_name("third-party-licences.txt")]
+    licences = [file for file in licences if file.exists()]
+    subprocess.run([HERE / "packaging/image/root", root, binary, CERTIFICATES, HERE / "config", *licences], check=True)
     if os.geteuid() == 0:
         # The namespace will map the image's user to root.
         subprocess.run(["chown", "--recursive", "0:0", root], check=True)

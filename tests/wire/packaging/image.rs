@@ -100,6 +100,7 @@ fn the_build_context_holds_what_the_build_needs_and_no_secret() {
     assert_eq!(code, 0, "{output}");
     for needed in [
         "scripts/release",
+        "scripts/licences",
         "packaging/image/root",
         "config/proxy.yaml",
     ] {
