@@ -20,7 +20,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
         LICENSE target/dist/third-party-licences.txt
 
 # With interpreters for MCP servers that speak stdio. Such servers run in namespaces of their own,
-# which needs packaging/seccomp/user-namespaces.json: docs/operations.md#containers.
+# which needs packaging/seccomp/unified-proxy.json: docs/operations.md#containers.
 FROM node:22-bookworm-slim AS tools
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \

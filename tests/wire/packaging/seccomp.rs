@@ -5,7 +5,7 @@ use testkit::each_row;
 
 use super::{read, root, run, texts};
 
-const PROFILE: &str = "packaging/seccomp/user-namespaces.json";
+const PROFILE: &str = "packaging/seccomp/unified-proxy.json";
 const OURS: &str = "unified-proxy: ";
 /// The calls that the rules of ours allow; everything else is as in the engine's default.
 const ADDED: [&str; 10] = [
