@@ -4,7 +4,7 @@
 #   docker build --target tools --tag unified-proxy:tools .
 #
 # The image holds a static binary, the certificates of the system's roots and the shipped
-# configuration; no shell, no libc, no package manager. docs/adr/013-container-image.md says why,
+# configuration; no shell, no libc, no package manager. docs/adr/015-container-image.md says why,
 # and why the process is never root and has no capability: the engine lets every process of the
 # container's network namespace listen on port 53 (net.ipv4.ip_unprivileged_port_start).
 
@@ -19,7 +19,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && packaging/image/root /image target/dist/unified-proxy /etc/ssl/certs/ca-certificates.crt config \
         LICENSE target/dist/third-party-licences.txt
 
-# With interpreters for MCP servers that speak stdio. Such servers run in namespaces of their own,
+# With interpreters for MCP servers that speak stdio. Each server runs in its own namespaces,
 # which needs packaging/seccomp/unified-proxy.json: docs/operations.md#containers.
 FROM node:22-bookworm-slim AS tools
 RUN apt-get update \

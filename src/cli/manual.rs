@@ -2,7 +2,7 @@
 //! commands.
 //!
 //! They are committed, so that a package is made of files alone and a review shows what a change of
-//! the commands does to them. `RECORD_MANUAL=1 cargo nextest run manual::` writes them anew.
+//! the commands does to them. `RECORD_MANUAL=1 cargo nextest run manual::` records them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -38,7 +38,7 @@ const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// Where the appliance has its admin socket.
 const SOCKET: &str = "/var/run/proxy/api.sock";
 /// What `--version` prints. `scripts/release` names commit, target and profile in the variable; cargo
-/// builds this crate anew when it changes, so no build script is needed.
+/// recompiles this crate when it changes, so no build script is needed.
 const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
     Some(build) => build,
     None => env!("CARGO_PKG_VERSION"),

@@ -2,7 +2,7 @@
 
     python3 image.py BINARY
 
-Lays the image's root directory out with packaging/image/root, enters namespaces of its own, and starts
+Lays the image's root directory out with packaging/image/root, enters new namespaces, and starts
 `serve` there with that root. Then as the image's HEALTHCHECK: `health` every second for at most 15 s.
 Registers a container, asks DNS and the proxy something, and ends the server with SIGTERM. Prints a line
 for each step and exits 0, or says what failed. Works for every user who may make user namespaces.
@@ -165,7 +165,7 @@ def run_version(binary):
 
 
 def enter_owned(root):
-    """Serves in a process of its own, whose end takes the namespaces along."""
+    """Serves in a child process; its namespaces end with it."""
     child = os.fork()
     if child == 0:
         enter_namespaces(root)
