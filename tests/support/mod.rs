@@ -15,6 +15,7 @@ mod origin;
 mod proxy;
 mod routes;
 mod tunnel;
+mod yaml;
 
 pub use clients::{NODE_AGENT, Ran};
 pub use dev::Dev;
@@ -24,6 +25,7 @@ pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin, Seen};
 pub use proxy::{Proxy, SANDBOX, Setup, free_address};
 pub use tunnel::{Tls, assert_closes, handshake, tls_config_trusting};
+pub use yaml::{yaml, yaml_documents};
 
 use std::time::{Duration, Instant};
 

@@ -50,6 +50,7 @@ mod oauth_claude;
 mod oauth_files;
 mod oauth_github_app;
 mod observability;
+mod packaging;
 mod readme;
 mod rebinding;
 mod reload;
