@@ -9,6 +9,7 @@ mod exchange;
 pub mod frames;
 mod github;
 mod lfs;
+pub mod listener;
 mod nameserver;
 mod origin;
 mod proxy;
