@@ -72,9 +72,23 @@ impl Ears {
     }
 }
 
-/// Tries to reach an address in every way; returns what was answered. What was only sent is heard
-/// by the [`Ears`] of the receiver, or not.
-pub fn reach(target: IpAddr) -> Vec<String> {
+/// Tries to reach addresses from a machine in every way; returns what was answered. What was only
+/// sent is heard by the [`Ears`] of the receiver, or not.
+pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
+    // Side by side: most of it waits for an answer that must not come.
+    from.run(|| {
+        std::thread::scope(|scope| {
+            let tries = targets
+                .iter()
+                .map(|target| scope.spawn(|| try_all(*target)));
+            let tries: Vec<_> = tries.collect();
+            let answers = tries.into_iter().map(|attempt| attempt.join().unwrap());
+            answers.flatten().collect()
+        })
+    })
+}
+
+fn try_all(target: IpAddr) -> Vec<String> {
     let mut answered = Vec::new();
     for port in TCP {
         match TcpStream::connect_timeout(&SocketAddr::new(target, port), PATIENCE) {

@@ -19,6 +19,7 @@ mod summary;
 mod world;
 
 mod docker;
+mod files;
 mod isolation;
 mod life;
 mod proxy;

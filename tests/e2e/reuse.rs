@@ -37,7 +37,12 @@ fn an_address_that_is_used_again_gets_nothing_of_the_sandbox_before() {
     let statuses = |name: &str, count: usize| -> Vec<String> {
         let url = format!("https://api.example.com/echo?[1-{count}]");
         let script = format!("curl -s -o /dev/null -w '%{{http_code}}\\n' '{url}'");
-        world.exec(name, &script).ok().lines().map(str::to_owned).collect()
+        world
+            .exec(name, &script)
+            .ok()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     };
     let first = statuses("first", REQUESTS);
     assert_eq!(first.first().unwrap(), "200");

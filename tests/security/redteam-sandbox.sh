@@ -258,8 +258,13 @@ project() {
         skipped write-what-the-host-executes "only \`run\` shares a project's directory"
         return
     fi
-    for path in .git/hooks/pre-commit .git/config .git/info/attributes .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
-        .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky/pre-commit .pre-commit-config.yaml; do
+    for path in .git/hooks/pre-commit .git/config .envrc .vscode/tasks.json .vscode/settings.json .idea/workspace.xml .mcp.json \
+        .claude/settings.json .claude/settings.local.json .cursor/mcp.json .husky .githooks .pre-commit-config.yaml; do
+        # These are obeyed where somebody has set them up.
+        if [[ "$path" =~ ^(.husky|.githooks|.pre-commit-config.yaml)$ ]]; then
+            if [[ -e "$path" ]] && writable "$path"; then opened "write-$path" "it is writable"; else held "write-$path"; fi
+            continue
+        fi
         dir="$(dirname "$path")"
         local made=''
         [[ -e "$path" ]] || made=yes
