@@ -13,6 +13,7 @@ mod health;
 mod registry;
 mod sandbox_files;
 mod tail;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
