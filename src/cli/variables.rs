@@ -24,7 +24,7 @@ const PROXY: [&str; 8] = [
 ];
 
 /// Each names a file that replaces the roots of its tool: the system's roots and our CA.
-const BUNDLE: [&str; 14] = [
+const BUNDLE: [&str; 15] = [
     // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv, Composer.
     "SSL_CERT_FILE",
     // The curl command, R.
@@ -35,6 +35,9 @@ const BUNDLE: [&str; 14] = [
     "GIT_SSL_CAINFO",
     // pip, which brings its own roots.
     "PIP_CERT",
+    // npm, pnpm, Yarn 1, node-gyp: goes before `cafile` of an npmrc, with which they ignore
+    // NODE_EXTRA_CA_CERTS.
+    "npm_config_cafile",
     // Cargo.
     "CARGO_HTTP_CAINFO",
     // AWS CLI and SDKs.
@@ -109,6 +112,8 @@ fn java(host: &str, port: &str, trust_store: &str) -> String {
         ("https.proxyHost", host),
         ("https.proxyPort", port),
         ("http.nonProxyHosts", &direct.join("|")),
+        // Maven 3.9 obeys those above only with it.
+        ("aether.connector.http.useSystemProperties", "true"),
         ("javax.net.ssl.trustStore", trust_store),
         ("javax.net.ssl.trustStoreType", "JKS"),
         (
