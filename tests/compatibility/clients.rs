@@ -186,7 +186,7 @@ macro_rules! git {
     };
 }
 
-pub const CLIENTS: [Client; 27] = [
+pub const CLIENTS: [Client; 29] = [
     fetch("curl", &[Tool::Program("curl")], "curl --silent --show-error https://$HOST/echo"),
     fetch(
         "wget",
@@ -219,6 +219,8 @@ pub const CLIENTS: [Client; 27] = [
     node("Node.js `fetch`", "node $TOOLS/node/fetch.mjs fetch https://$HOST/echo").with(NODE),
     node("axios", "node $TOOLS/node/fetch.mjs axios https://$HOST/echo").with(NODE),
     node("undici", "node $TOOLS/node/fetch.mjs undici https://$HOST/echo").with(NODE),
+    node("Bun", "bun $TOOLS/node/fetch.mjs fetch https://$HOST/echo"),
+    node("Deno", "deno run --quiet --allow-all $TOOLS/node/fetch.mjs fetch https://$HOST/echo"),
     fetch("Go `net/http`", &[Tool::Go], "$TOOLS/fetch-go https://$HOST/echo"),
     fetch(
         "Java `HttpClient`",

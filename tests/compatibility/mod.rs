@@ -49,6 +49,22 @@ fn every_client_works_with_the_environment_alone_and_shows_what_the_document_say
         environment: environment(&proxy),
         start: &shell,
     };
+    let rows = try_all(&place, &tools, &|| denials(&proxy));
+    let seen = format!("{:?}", origin.seen());
+    assert!(
+        !seen.contains(stand_ins::PLACEHOLDER),
+        "a placeholder reached an API"
+    );
+    table::compare(&rows);
+}
+
+/// Runs every client that this machine has in a place; `denials` counts what was audited of
+/// [`clients::DENIED_HOST`]. Returns the names of those that ran, and their lines of the table.
+fn try_all(
+    place: &Place<'_>,
+    tools: &Tools,
+    denials: &dyn Fn() -> usize,
+) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     each_row(CLIENTS, |client| {
         let missing = client.needs.iter().find_map(|tool| tools.missing(*tool));
@@ -56,19 +72,12 @@ fn every_client_works_with_the_environment_alone_and_shows_what_the_document_say
         if missing.is_some() {
             return;
         }
-        let denials = denials(&proxy);
-        let shown = client.try_in(&place, &tools);
-        eventually("the denial is audited", SOON, || {
-            self::denials(&proxy) > denials
-        });
+        let before = denials();
+        let shown = client.try_in(place, tools);
+        eventually("the denial is audited", SOON, || denials() > before);
         rows.push((client.name, client.line(shown)));
     });
-    let seen = format!("{:?}", origin.seen());
-    assert!(
-        !seen.contains(stand_ins::PLACEHOLDER),
-        "a placeholder reached an API"
-    );
-    table::compare(&rows);
+    rows
 }
 
 /// How often the host that no client may reach was denied.
