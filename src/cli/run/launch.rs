@@ -26,9 +26,9 @@ use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::visible::{self, CERTIFICATES};
 use super::watched::WatchedFlows;
 use crate::admin::SandboxSettings;
-use crate::cli::env::variables;
 use crate::cli::exit::{Failure, code};
 use crate::cli::sandbox_files;
+use crate::cli::variables::variables;
 use crate::sandbox::{self, Command, Entry, Event, PROXY_PORT, Refused, Sandbox, Signalled, Spec};
 
 /// The host name inside.
