@@ -126,7 +126,9 @@ pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure
     })
 }
 
-fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
+/// The variables for clients that reach the proxy at a URL and have its certificates in a
+/// directory.
+pub(super) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
     let file = |name| certs.join(name).display().to_string();
     let (bundle, ca) = (file("ca-bundle.pem"), file("ca.pem"));
     let mut variables: Vec<(&str, String)> = Vec::new();

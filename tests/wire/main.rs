@@ -43,6 +43,7 @@ mod inspection;
 mod lfs;
 mod limits;
 mod listener;
+mod migration;
 mod nameservers;
 mod oauth;
 mod oauth_claude;
