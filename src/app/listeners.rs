@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,13 +88,14 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the listeners of containers that a server left which was killed: their leases may be
-/// over. Those of another server that lives stay.
+/// Removes the listeners that a killed server left: their leases may be over. Those of a server that
+/// still runs stay.
 fn remove_dead_listeners(directory: &Path) {
-    // A directory that cannot be read keeps nobody from serving.
+    // What cannot be read or removed does no harm: nobody answers there.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let is_listener = entry.file_name().to_str().is_some_and(is_listener_name);
-        if is_listener
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_socket
+            && entry.file_name().to_str().is_some_and(is_listener_name)
             && let Err(error) = probe(&entry.path())
             && error.kind() == ErrorKind::ConnectionRefused
         {
