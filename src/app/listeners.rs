@@ -1,9 +1,10 @@
 //! The sockets that sandboxes reach, all opened before the first of them is served.
 
 use std::collections::HashSet;
+use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +84,13 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(failed)?;
+        // Sockets of containers lie there too, open to all who reach them.
+        let closed = mode & 0o077 == 0;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(if closed { 0o700 } else { 0o711 })
+            .create(directory)
+            .map_err(failed)?;
     }
     crate::admin::bind(path, mode).map_err(failed)
 }
