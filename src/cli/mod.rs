@@ -15,6 +15,7 @@ mod registry;
 mod run;
 mod sandbox_files;
 mod tail;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,9 +42,15 @@ const DEV_STATE: &str = "./.unified-proxy";
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// Where the appliance has its admin socket.
 const SOCKET: &str = "/var/run/proxy/api.sock";
+/// What `--version` prints. `scripts/release` names commit, target and profile in the variable; cargo
+/// recompiles this crate when it changes, so no build script is needed.
+const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
+    Some(build) => build,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 #[derive(Debug, Parser)]
-#[command(name = "unified-proxy", version, about)]
+#[command(name = "unified-proxy", version = VERSION, about)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -230,5 +237,7 @@ async fn perform(command: ClientCommand) -> Result<(), Failure> {
     }
 }
 
+#[cfg(test)]
+mod manual;
 #[cfg(test)]
 mod tests;

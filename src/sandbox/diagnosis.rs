@@ -20,7 +20,7 @@ pub fn refused(step: &str, error: &io::Error) -> Refused {
 }
 
 /// What the kernel says about user namespaces.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Machine {
     apparmor: Option<String>,
     debian: Option<String>,

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Map, json};
 
 /// The entries of the shipped `credentials.yaml`, which take keys from the environment.
 const SHIPPED: &str = include_str!("../../../config/credentials.yaml");
@@ -18,8 +18,8 @@ struct Login {
     host: &'static str,
     /// Headers in which a client could bring a key of its own.
     remove: &'static [&'static str],
-    /// The key of the login in a file that holds several.
-    entry: Option<&'static str>,
+    /// What its provider needs besides.
+    more: &'static [(&'static str, &'static str)],
 }
 
 const LOGINS: [Login; 4] = [
@@ -29,7 +29,7 @@ const LOGINS: [Login; 4] = [
         file: ".claude/.credentials.json",
         host: "api.anthropic.com",
         remove: &["x-api-key"],
-        entry: None,
+        more: &[],
     },
     Login {
         name: "codex-login",
@@ -37,7 +37,7 @@ const LOGINS: [Login; 4] = [
         file: ".codex/auth.json",
         host: "chatgpt.com",
         remove: &[],
-        entry: None,
+        more: &[],
     },
     Login {
         name: "gemini-login",
@@ -45,7 +45,7 @@ const LOGINS: [Login; 4] = [
         file: ".gemini/oauth_creds.json",
         host: "cloudcode-pa.googleapis.com",
         remove: &[],
-        entry: None,
+        more: &[("client_secret", "${GEMINI_CLIENT_SECRET:-}")],
     },
     Login {
         name: "opencode-login",
@@ -53,7 +53,7 @@ const LOGINS: [Login; 4] = [
         file: ".local/share/opencode/auth.json",
         host: "chatgpt.com",
         remove: &[],
-        entry: Some("openai"),
+        more: &[("entry", "openai")],
     },
 ];
 
@@ -122,13 +122,11 @@ impl Logins {
     pub fn credentials(&self) -> String {
         let mut text = SHIPPED.to_owned();
         for (login, path) in &self.files {
-            let mut oauth = json!({ "provider": login.provider, "token_file": path });
-            if let Some(entry) = login.entry {
-                oauth["entry"] = entry.into();
-            }
-            if login.provider == "gemini" {
-                oauth["client_secret"] = "${GEMINI_CLIENT_SECRET:-}".into();
-            }
+            let mut oauth = Map::new();
+            oauth.insert("provider".into(), login.provider.into());
+            oauth.insert("token_file".into(), path.to_string_lossy().into());
+            let more = login.more.iter();
+            oauth.extend(more.map(|(key, value)| ((*key).to_owned(), (*value).into())));
             let entry = json!({
                 "name": login.name,
                 "hosts": [login.host],

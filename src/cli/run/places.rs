@@ -30,7 +30,7 @@ impl Places {
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
         let real_home = real_home.filter(|home| home.is_absolute() && home != Path::new("/"));
-        let home = real_home.as_deref().map(|home| canonical_or_same(home));
+        let home = real_home.as_deref().map(canonical_or_same);
         let directory = env::current_dir().map_err(|error| {
             let message = format_args!("the working directory cannot be used: {error}");
             Failure::new(code::USAGE, message)

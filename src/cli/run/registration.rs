@@ -24,7 +24,8 @@ const FOR_GOOD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 pub struct Registration {
     client: Client,
     id: String,
-    body: Value,
+    repos: Vec<String>,
+    mode: String,
     lifetime: Duration,
     /// The Unix socket that leads out.
     pub listener: PathBuf,
@@ -37,12 +38,8 @@ impl Registration {
         let id = format!("run-{}-{begun:x}", std::process::id());
         let mut registration = Self {
             client: Client::new(socket),
-            body: json!({
-                "container_id": id,
-                "listener": "unix",
-                "repos": run.repos,
-                "auth_mode": run.mode,
-            }),
+            repos: run.repos.clone(),
+            mode: run.mode.clone(),
             id,
             lifetime: match run.server {
                 Some(_) => LEASE,
@@ -59,8 +56,13 @@ impl Registration {
     pub async fn renew(&mut self) -> Result<bool, Failure> {
         let end = OffsetDateTime::now_utc() + self.lifetime;
         let end = end.format(&Rfc3339).map_err(Failure::internal)?;
-        let mut body = self.body.clone();
-        body["expires_at"] = end.into();
+        let body = json!({
+            "container_id": self.id,
+            "listener": "unix",
+            "repos": self.repos,
+            "auth_mode": self.mode,
+            "expires_at": end,
+        });
         let path = "/internal/containers";
         let answer = self.client.call(Method::POST, path, Some(&body)).await?;
         let listener = answer.get("socket").and_then(Value::as_str);
