@@ -12,6 +12,8 @@ mod writes;
 use crate::fixture::{Person, User};
 use crate::support::Origin;
 
+pub use secrets::{MARK, SEARCH, mark};
+
 /// The unprivileged person and root, as far as this machine has them.
 fn people() -> Vec<Person> {
     let users = [User::Unprivileged, User::Root];

@@ -30,7 +30,8 @@ def search(path):
         pass
 
 skipped = {os.path.join("/proc", name) for name in ("kcore", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "sys", "irq")}
-skipped |= {"/usr/share", "/usr/lib", "/usr/local/lib", "/usr/libexec", "/usr/include", "/usr/src", "/sys"}
+# Programs of the system: nothing of a person is there.
+skipped |= {"/usr", "/opt"}
 for directory, names, files in os.walk("/", followlinks=False):
     names[:] = [n for n in names if os.path.join(directory, n) not in skipped and n not in ("task", "map_files")]
     for name in files:

@@ -22,7 +22,7 @@ for path in ("/etc/passwd", "/etc/hosts", "/etc/resolv.conf", "/etc/ssl/certs/ca
              "/run/unified-proxy/certs/ca.pem", "/proc/sysrq-trigger", "/proc/sys/kernel/hostname",
              "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sys/net/ipv4/ip_forward",
              "/proc/sys/user/max_user_namespaces", "/proc/sys/fs/binfmt_misc/register", "/proc/irq/default_smp_affinity",
-             "/proc/1/oom_score_adj", "/proc/1/mem", "/dev/kmsg", "/dev/mem", "/dev/vda", "/dev/sda"):
+             "/proc/1/mem", "/dev/kmsg", "/dev/mem", "/dev/vda", "/dev/sda"):
     fails(f"the file {path}", lambda: write(path))
     fails(f"removing {path}", lambda: os.unlink(path))
 fails("removing a directory of the system", lambda: os.rename("/usr/bin", "/usr/nib"))

@@ -1,1 +1,5 @@
-//! x
+//! How a sandbox lives and ends.
+
+mod kills;
+mod leftovers;
+mod signals;
