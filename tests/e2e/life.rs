@@ -8,6 +8,9 @@ use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 use crate::world::{Sandbox, World, runs};
 
+/// Ends a sandbox, by its name and what is known of it.
+type End<'a> = &'a dyn Fn(&str, &Sandbox);
+
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
@@ -50,7 +53,7 @@ fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
         return;
     }
     let world = World::start();
-    let ends: [(&str, &dyn Fn(&str, &Sandbox)); 4] = [
+    let ends: [(&str, End<'_>); 4] = [
         ("down", &|name, _| {
             world.sandbox(&["down", name]).ok();
         }),
