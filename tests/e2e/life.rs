@@ -71,7 +71,9 @@ fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
             "pgrep --ns {} --nslist pid --count sleep || true",
             sandbox.init
         );
-        assert_eq!(world.host.sh(&sleeping).trim(), "2", "{name}");
+        eventually("its processes sleep", SOON, || {
+            world.host.sh(&sleeping).trim() == "2"
+        });
         end(name, &sandbox);
         assert_gone(&world, name, &sandbox);
     }
