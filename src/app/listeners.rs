@@ -1,9 +1,10 @@
 //! The sockets that sandboxes reach, all opened before the first of them is served.
 
 use std::collections::HashSet;
+use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,18 +84,25 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(failed)?;
+        // Sockets of containers lie there too, open to all who reach them.
+        let closed = mode & 0o077 == 0;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(if closed { 0o700 } else { 0o711 })
+            .create(directory)
+            .map_err(failed)?;
     }
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the listeners of containers that a server left which was killed: their leases may be
-/// over. Those of another server that lives stay.
+/// Removes the listeners that a killed server left: their leases may be over. Those of a server that
+/// still runs stay.
 fn remove_dead_listeners(directory: &Path) {
-    // A directory that cannot be read keeps nobody from serving.
+    // What cannot be read or removed does no harm: nobody answers there.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let is_listener = entry.file_name().to_str().is_some_and(is_listener_name);
-        if is_listener
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_socket
+            && entry.file_name().to_str().is_some_and(is_listener_name)
             && let Err(error) = probe(&entry.path())
             && error.kind() == ErrorKind::ConnectionRefused
         {

@@ -15,6 +15,7 @@ mod registry;
 mod run;
 mod sandbox_files;
 mod tail;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -15,7 +15,7 @@ use super::question::Question;
 use super::{Asker, CurrentSnapshot, Snapshot};
 
 /// Decides about packets and connections, and answers questions. Shared by everything that takes
-/// questions, so that a lease has one budget however it asks.
+/// questions, so that a lease has one budget for all transports.
 pub struct Service {
     snapshot: CurrentSnapshot,
     bounds: Arc<Bounds>,

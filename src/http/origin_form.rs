@@ -1,4 +1,4 @@
-//! A request in origin form to a listener of ours: it goes to the proxy itself, and no further.
+//! A request in origin form: it is for the proxy itself, and nothing is sent upstream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,28 +23,27 @@ use super::session::Session;
 use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
-/// A request under way that is not sent anywhere. It becomes a flow of its own only where it is
-/// denied: what it carries may be one.
+/// A request under way that the proxy answers. It is recorded as a flow only where it is denied:
+/// otherwise its body holds the flow, as a DNS question does.
 pub struct OriginRequest {
     pub head: Parts,
     session: Arc<Session>,
     snapshot: Arc<Snapshot>,
-    /// Of its flow, if it is denied.
+    /// Begins the flow of its denial.
     start: FlowStart,
     body: Option<Incoming>,
     /// Memory of the body that was read.
     reservation: Option<Arc<Reservation>>,
-    /// There is one answer on this connection.
+    /// The connection closes after the answer.
     closes: bool,
     _under_way: UnderWay,
 }
 
 impl OriginRequest {
-    /// Takes a request up.
+    /// Counts a request as under way.
     pub fn begin(session: Arc<Session>, request: Request<Incoming>) -> Self {
         let snapshot = session.service.snapshot();
-        // It says of itself where it goes, as one in absolute form does; so it takes the place of
-        // the request before it.
+        // A reload that forbids the request before this one must not end this one.
         *session.in_hand.lock() = None;
         let (client, endpoint) = (session.client.clone(), Ingress::Plain.destination());
         let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
@@ -111,7 +110,7 @@ impl OriginRequest {
         }
     }
 
-    /// Answers it. No answer may be used twice: each is judged.
+    /// Answers it. Caches may not keep the answer, since each request is judged.
     pub fn answer(self, content_type: &'static str, body: Vec<u8>) -> Response<Reply> {
         let mut response = Response::new(Reply::Ours(Some(body.into())));
         let headers = response.headers_mut();
@@ -154,7 +153,7 @@ fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
     }
 }
 
-/// What its connection counts as under way.
+/// Counts a request as under way on its connection until it is dropped.
 struct UnderWay(Arc<Session>);
 
 impl UnderWay {

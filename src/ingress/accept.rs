@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use super::Engine;
 use super::connection::Connection;
 use super::io::{ClientIo, Socket};
-use super::serve::{Answer, exchange, serve_http1};
+use super::serve::{Handler, exchange, serve_http1};
 use super::{origin_form, tunnel};
 use crate::http::{Ingress, Reply};
 use crate::runtime::AcceptBackoff;
@@ -71,7 +71,7 @@ fn spawn<S: Socket>(
     socket: S,
     client: Client,
     lease: Option<LeaseId>,
-    answer: Answer,
+    handler: Handler,
 ) {
     let snapshot = engine.service.snapshot();
     let Some((connection, runtime)) = Connection::admit(Arc::clone(engine), &snapshot, client)
@@ -92,7 +92,7 @@ fn spawn<S: Socket>(
             Err(error) => return lost(&error),
         };
         let io = ClientIo::new(socket, Arc::clone(&connection.idle));
-        serve_http1(connection, Ingress::Plain, None, io, answer).await;
+        serve_http1(connection, Ingress::Plain, None, io, handler).await;
     };
     engine.service.tasks.spawn_on(serving, &runtime);
 }

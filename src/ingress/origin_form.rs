@@ -1,5 +1,5 @@
-//! What the listener that one container has for its own answers itself, in origin form: DNS over
-//! HTTPS (RFC 8484), which here comes in clear text, since nobody can listen on a Unix socket.
+//! Requests in origin form on the listener that one container has for its own: DNS over HTTPS
+//! (RFC 8484), in clear text, since a Unix socket crosses no network.
 
 use std::sync::Arc;
 
@@ -33,12 +33,9 @@ pub fn answer(
     };
     let mut request = OriginRequest::begin(Arc::clone(&connection.session), request);
     Box::pin(async move {
-        let answered = match route(&request) {
-            // While it waits, the connection's task looks whether the client is still there.
-            Ok(Route::DnsQuery) => idle.held(dns_query(&questions, &mut request, asker)).await,
-            Err(denial) => Err(denial),
-        };
-        match answered {
+        // While it waits, the connection's task looks whether the client is still there.
+        let answered = idle.held(route(&questions, &mut request, asker));
+        match answered.await {
             Ok(message) => request.answer(DNS_MESSAGE, message),
             Err(denial) => {
                 let mut response = request.deny(denial.clone());
@@ -52,15 +49,15 @@ pub fn answer(
     })
 }
 
-/// What is served here.
-enum Route {
-    DnsQuery,
-}
-
-fn route(request: &OriginRequest) -> Result<Route, Denial> {
+/// The body of the answer, by path.
+async fn route(
+    questions: &dns::Service,
+    request: &mut OriginRequest,
+    asker: Asker,
+) -> Result<Vec<u8>, Denial> {
     request.check()?;
     match request.head.uri.path() {
-        "/dns-query" => Ok(Route::DnsQuery),
+        "/dns-query" => dns_query(questions, request, asker).await,
         path if path == "/mcp" || path.starts_with("/mcp/") => Err(Denial::new(
             Code::MalformedRequest,
             "The MCP gateway is not available on this listener",

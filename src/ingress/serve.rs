@@ -29,9 +29,9 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Answers a request of a connection, each kind of listener in its way. Boxed: hyper keeps room for
+/// Answers a request of a connection; each kind of listener has one. Boxed: hyper keeps room for
 /// this future as long as the connection lives, and an idle one needs but a pointer.
-pub type Answer =
+pub type Handler =
     fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
 
 /// Answers a request by an exchange with an upstream; a CONNECT is a request like others.
@@ -51,14 +51,14 @@ pub fn serve_http1<I>(
     ingress: Ingress,
     permitted: Option<Permission>,
     io: I,
-    answer: Answer,
+    handler: Handler,
 ) -> impl Future<Output = End> + Send + use<I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, by) = (connection.clone(), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        answer(&shared, &by, request).map(Ok::<_, Infallible>)
+        handler(&shared, &by, request).map(Ok::<_, Infallible>)
     });
     let serving = http1::Builder::new()
         // The connection's own watchdog tells an idle connection from a slow head.

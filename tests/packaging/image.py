@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2]
@@ -148,44 +149,40 @@ def serve(root):
     require(server.wait(timeout=15) == 0, "SIGTERM ends it with exit code 0")
 
 
+def forked(work):
+    """Runs work in a child process; ends with its failure."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except SystemExit as failure:
+            print(failure.code, flush=True)
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        sys.exit("failed: see above")
+
+
+def serve_isolated(root):
+    enter_namespaces(root)
+    # The first child after it is PID 1 of the new PID namespace: with it ends what it started.
+    forked(lambda: serve(root))
+
+
 def main():
     binary = Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "root"
         root.mkdir(mode=0o755)
         lay_out(root, binary)
-        code, version = run_version(binary)
-        require(code == 0, version)
-        enter_owned(root)
-
-
-def run_version(binary):
-    ran = subprocess.run([binary, "--version"], capture_output=True, text=True)
-    return ran.returncode, ran.stdout.strip()
-
-
-def enter_owned(root):
-    """Serves in a child process; its namespaces end with it."""
-    child = os.fork()
-    if child == 0:
-        enter_namespaces(root)
-        first = os.fork()
-        if first == 0:
-            try:
-                serve(root)
-            except BaseException as error:
-                if not isinstance(error, SystemExit):
-                    print(f"failed: {error!r}", flush=True)
-                    os._exit(1)
-                if error.code:
-                    print(error.code, flush=True)
-                    os._exit(1)
-            os._exit(0)
-        _, status = os.waitpid(first, 0)
-        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    _, status = os.waitpid(child, 0)
-    if status:
-        sys.exit(1)
+        version = subprocess.run([binary, "--version"], capture_output=True, text=True)
+        require(version.returncode == 0, version.stdout.strip())
+        forked(lambda: serve_isolated(root))
 
 
 main()

@@ -69,7 +69,8 @@ impl Seen {
 }
 
 /// What a test's own script answers to a request and its body: a status and JSON. A
-/// text is sent as a stream of events.
+/// text is sent as a stream of events, a list of texts as one that sends them one by one,
+/// [`super::PACE`] apart.
 pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
 
 pub(super) struct Shared {
@@ -78,6 +79,7 @@ pub(super) struct Shared {
     pub connections: AtomicUsize,
     pub open: AtomicUsize,
     pub repositories: TempDir,
+    pub files: TempDir,
     pub large_files: Store,
 }
 
@@ -126,6 +128,7 @@ impl Origin {
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             repositories: TempDir::new().unwrap(),
+            files: TempDir::new().unwrap(),
             large_files: Store::default(),
         });
         let certificates = Certificates::new();
@@ -208,6 +211,11 @@ impl Origin {
             assert!(status.unwrap().success());
         }
         bare
+    }
+
+    /// Where files lie that it serves by their path, a directory by its `index.html`.
+    pub fn files(&self) -> &Path {
+        self.shared.files.path()
     }
 
     /// Where bare repositories lie that it serves as `/OWNER/REPO.git`.

@@ -110,6 +110,13 @@ fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
     // Another server's, in the same directory.
     let others = lasting.with_file_name("sandbox-0123456789ab.sock");
     let _living = UnixListener::bind(&others).unwrap();
+    // What is no listener of a container stays, too.
+    let (dead, file) = (
+        proxy.path("other.sock"),
+        proxy.path("sandbox-ba9876543210.sock"),
+    );
+    drop(UnixListener::bind(&dead).unwrap());
+    std::fs::write(&file, "no socket").unwrap();
     proxy.restart();
     eventually("the lasting one answers", SOON, || {
         UnixStream::connect(&lasting).is_ok()
@@ -117,7 +124,7 @@ fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
     let ask = dns_query(&question("plain.example.com"));
     assert_eq!(response_code(&send(&mut connect(&lasting), &ask)), NOERROR);
     eventually("the other one is gone", SOON, || !brief.exists());
-    assert!(others.exists());
+    assert!(others.exists() && dead.exists() && file.exists());
 }
 
 /// The admin socket's own mode and `admin_uids` say who may register; the directory's mode says who

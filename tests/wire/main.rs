@@ -12,6 +12,8 @@ mod agents;
 #[path = "../../addons/tests/decode/bodies.rs"]
 #[allow(dead_code, reason = "the tests of the decoders use the rest")]
 mod bodies;
+#[path = "../compatibility/mod.rs"]
+mod compatibility;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -10,6 +10,8 @@ mod places;
 mod protected;
 mod registration;
 mod report;
+mod signals;
+mod specification;
 mod terminal;
 mod visible;
 mod watched;
