@@ -129,13 +129,18 @@ fn a_sandbox_that_cannot_be_made_leaves_nothing() {
         (&["up", "b", "--mode", "root"], 64, "--mode is user or bot"),
         (&["up", "b", "--user", "0:0"], 64, "not root"),
         (&["up", "b", "--backend", "docker"], 64, "needs --image"),
-        (&["up", "b", "--repo", "no repository"], 1, ""),
+        (
+            &["up", "b", "--repo", "no repository"],
+            70,
+            "the registration failed",
+        ),
+        (&["up", "b", "--image", "i"], 64, "--image is for"),
         (&["exec", "b", "--", "true"], 1, "no sandbox b is up"),
         (&["down", "b"], 1, "no sandbox b is up"),
     ] {
         let ran = world.sandbox(arguments);
-        assert_ne!(ran.code, Some(0), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains(why), "{arguments:?} {code}: {ran:?}");
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(why), "{arguments:?}: {ran:?}");
     }
     let listed = world
         .proxy
