@@ -161,7 +161,8 @@ fn assert_streamed(printed: &Printed) {
     );
 }
 
-/// Each git of the machine clones with one version of the protocol.
+/// Each git of the machine clones with one version of the protocol. Another proxy in its
+/// configuration does not go before ours.
 macro_rules! git {
     ($name:literal, $version:literal) => {
         Client {
@@ -171,7 +172,8 @@ macro_rules! git {
                 $name,
                 &[Tool::Program("git")],
                 concat!(
-                    "IFS=:; for dir in $PATH; do
+                    "git config --global http.proxy http://127.0.0.1:9
+                    IFS=:; for dir in $PATH; do
                         [ -x \"$dir/git\" ] && [ ! -L \"$dir\" ] || continue
                         rm -rf copy
                         \"$dir/git\" -c protocol.version=",
@@ -249,7 +251,9 @@ pub const CLIENTS: [Client; 29] = [
     packages(
         "npm",
         &[Tool::Program("npm")],
-        "npm install --silent --loglevel=error --fetch-retries=0 --registry=https://$HOST/npm demo \
+        // Other roots in its configuration do not go before ours.
+        "echo cafile=/etc/ssl/certs/ca-certificates.crt >.npmrc
+        npm install --silent --loglevel=error --fetch-retries=0 --registry=https://$HOST/npm demo \
             && [ -e node_modules/demo/package.json ] && echo demo is installed",
     ),
     packages(
