@@ -13,10 +13,11 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use crate::admin::probe;
 use crate::config::Listen;
 use crate::dns::DnsServer;
 use crate::ingress::{Engine, serve_unix};
-use crate::registry::Registry;
+use crate::registry::{Registry, is_listener_name};
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -47,6 +48,9 @@ impl Listeners {
         };
         let dns = dns.map_err(|source| Failure::Dns { source })?;
         let admin = bind_admin(&listen.admin, admin_mode)?;
+        if let Some(directory) = listen.admin.parent() {
+            remove_dead_listeners(directory);
+        }
         Ok(Self { proxy, dns, admin })
     }
 
@@ -82,6 +86,21 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         std::fs::create_dir_all(directory).map_err(failed)?;
     }
     crate::admin::bind(path, mode).map_err(failed)
+}
+
+/// Removes the listeners of containers that a server left which was killed: their leases may be
+/// over. Those of another server that lives stay.
+fn remove_dead_listeners(directory: &Path) {
+    // A directory that cannot be read keeps nobody from serving.
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_listener = entry.file_name().to_str().is_some_and(is_listener_name);
+        if is_listener
+            && let Err(error) = probe(&entry.path())
+            && error.kind() == ErrorKind::ConnectionRefused
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Opens a listener for each container that has one of its own, and closes it with the lease.

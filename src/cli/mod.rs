@@ -7,10 +7,12 @@ mod client;
 mod containers;
 mod dev;
 mod env;
+mod events;
 mod exit;
 mod explain;
 mod health;
 mod registry;
+mod run;
 mod sandbox_files;
 mod tail;
 mod variables;
@@ -22,10 +24,12 @@ use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Profile};
+use crate::sandbox;
 
 pub use audit::verify as verify_audit;
 pub use check::check;
 pub use exit::Failure;
+pub use run::run_appliance;
 
 use client::Client;
 use exit::code;
@@ -38,9 +42,15 @@ const DEV_STATE: &str = "./.unified-proxy";
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
 /// Where the appliance has its admin socket.
 const SOCKET: &str = "/var/run/proxy/api.sock";
+/// What `--version` prints. `scripts/release` names commit, target and profile in the variable; cargo
+/// recompiles this crate when it changes, so no build script is needed.
+const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
+    Some(build) => build,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 #[derive(Debug, Parser)]
-#[command(name = "unified-proxy", version, about)]
+#[command(name = "unified-proxy", version = VERSION, about)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -55,6 +65,17 @@ pub enum Command {
     Dev(dev::Dev),
     /// Validate every configuration file
     Check(ConfigDir),
+    /// Run one command in a sandbox of its own
+    Run(Box<run::Run>),
+    /// The appliance of one `run`
+    #[command(name = run::APPLIANCE, hide = true)]
+    RunAppliance,
+    /// The process between a sandbox and its way out
+    #[command(name = sandbox::FORWARDER, hide = true)]
+    SandboxForwarder,
+    /// PID 1 of a sandbox
+    #[command(name = sandbox::PID1, hide = true)]
+    SandboxPid1,
     /// The interception CA
     #[command(subcommand)]
     Ca(ca::CaCommand),
@@ -216,5 +237,7 @@ async fn perform(command: ClientCommand) -> Result<(), Failure> {
     }
 }
 
+#[cfg(test)]
+mod manual;
 #[cfg(test)]
 mod tests;

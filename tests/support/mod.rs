@@ -10,11 +10,13 @@ pub mod frames;
 mod github;
 pub mod installed;
 mod lfs;
+pub mod listener;
 mod nameserver;
 mod origin;
 mod proxy;
 mod routes;
 mod tunnel;
+mod yaml;
 
 pub use clients::{NODE_AGENT, Ran};
 pub use dev::Dev;
@@ -25,6 +27,7 @@ pub use origin::{Origin, RawOrigin, Seen};
 pub use proxy::{Proxy, SANDBOX, Setup, free_address};
 pub use routes::PACE;
 pub use tunnel::{Tls, assert_closes, handshake, tls_config_trusting};
+pub use yaml::{yaml, yaml_documents};
 
 use std::time::{Duration, Instant};
 

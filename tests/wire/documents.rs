@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use saphyr_parser::Event;
-use serde_json::Value;
+use testkit::each_row;
 
-use crate::support::{Origin, Proxy};
+use crate::support::{Origin, Proxy, yaml};
 
 #[test]
 fn every_metric_is_documented() {
@@ -96,30 +95,23 @@ fn every_link_between_documents_leads_somewhere() {
     }
 }
 
-/// The plain part of YAML, as JSON: mappings, sequences and texts.
-fn yaml(text: &str) -> Value {
-    fn value(events: &mut saphyr_parser::Parser<'_, saphyr_parser::StrInput<'_>>) -> Option<Value> {
-        loop {
-            return match events.next().unwrap().unwrap().0 {
-                Event::Scalar(text, ..) => Some(Value::from(text.as_ref())),
-                Event::SequenceStart(..) => Some(
-                    std::iter::from_fn(|| value(events))
-                        .collect::<Vec<_>>()
-                        .into(),
-                ),
-                Event::MappingStart(..) => {
-                    let pairs = std::iter::from_fn(|| {
-                        let key = value(events)?.as_str()?.to_owned();
-                        Some((key, value(events)?))
-                    });
-                    Some(Value::Object(pairs.collect()))
-                }
-                Event::SequenceEnd | Event::MappingEnd => None,
-                _ => continue,
-            };
-        }
-    }
-    value(&mut saphyr_parser::Parser::new_from_str(text)).unwrap()
+#[test]
+fn the_rows_that_the_performance_matrix_names_are_measured() {
+    let matrix = read("tests/README.md");
+    let (_, matrix) = matrix.split_once("## Performance").unwrap();
+    let (matrix, _) = matrix.split_once("**Not measured**").unwrap();
+    let quoted = matrix.split('`').skip(1).step_by(2);
+    let rows: Vec<&str> = quoted.filter(|text| text.contains(' ')).collect();
+    assert!(rows.len() > 5, "{rows:?}");
+    let (bar, figures) = (
+        read("tests/performance/bench/bar.py"),
+        read("docs/performance.md"),
+    );
+    each_row(rows, |row| {
+        assert!(bar.contains(&format!("\"{row}\"")), "bar.py lacks {row}");
+        let figure = format!("| {row} |");
+        assert!(figures.contains(&figure), "performance.md lacks {row}");
+    });
 }
 
 /// All code but that of the wire tests.

@@ -1,0 +1,54 @@
+# syntax=docker/dockerfile:1
+#
+#   docker build --build-arg COMMIT="$(git rev-parse --short=12 HEAD)" --tag unified-proxy .
+#   docker build --target tools --tag unified-proxy:tools .
+#
+# The image holds a static binary, the certificates of the system's roots and the shipped
+# configuration; no shell, no libc, no package manager. docs/adr/015-container-image.md says why,
+# and why the process is never root and has no capability: the engine lets every process of the
+# container's network namespace listen on port 53 (net.ipv4.ip_unprivileged_port_start).
+
+FROM rust:1-bookworm AS build
+ARG COMMIT=unknown
+WORKDIR /src
+COPY . .
+# Registry and objects stay in caches of the builder, so that an edit compiles what it changed.
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    UNIFIED_PROXY_COMMIT="$COMMIT" scripts/release binary \
+    && packaging/image/root /image target/dist/unified-proxy /etc/ssl/certs/ca-certificates.crt config \
+        LICENSE target/dist/third-party-licences.txt
+
+# With interpreters for MCP servers that speak stdio. Each server runs in its own namespaces,
+# which needs packaging/seccomp/unified-proxy.json: docs/operations.md#containers.
+FROM node:22-bookworm-slim AS tools
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 65532 unified-proxy \
+    && useradd --uid 65532 --gid 65532 --home-dir /var/lib/unified-proxy --shell /usr/sbin/nologin unified-proxy
+COPY --from=build /image/usr/bin/unified-proxy /usr/bin/unified-proxy
+COPY --from=build /image/etc/unified-proxy /etc/unified-proxy
+COPY --from=build /image/usr/share/doc/unified-proxy /usr/share/doc/unified-proxy
+COPY --from=build --chown=65532:65532 /image/var/lib/unified-proxy /var/lib/unified-proxy
+COPY --from=build --chown=65532:65532 /image/var/run/proxy /var/run/proxy
+COPY --from=build --chown=65532:65532 /image/certs /certs
+USER 65532:65532
+VOLUME ["/var/lib/unified-proxy", "/certs"]
+EXPOSE 8080/tcp 53/udp 53/tcp
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=3s --retries=3 --start-period=15s CMD ["/usr/bin/unified-proxy", "health"]
+ENTRYPOINT ["/usr/bin/unified-proxy"]
+CMD ["serve"]
+
+# The last stage is what `docker build` makes by default.
+FROM scratch AS appliance
+# Owners are those that packaging/image/root gave: COPY keeps them from another stage.
+COPY --from=build /image /
+USER 65532:65532
+VOLUME ["/var/lib/unified-proxy", "/certs"]
+EXPOSE 8080/tcp 53/udp 53/tcp
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=3s --retries=3 --start-period=15s CMD ["/usr/bin/unified-proxy", "health"]
+ENTRYPOINT ["/usr/bin/unified-proxy"]
+CMD ["serve"]

@@ -1,0 +1,126 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_unified_proxy_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_unified_proxy_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_unified_proxy_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_unified_proxy_using_subcommand
+    set -l cmd (__fish_unified_proxy_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -s V -l version -d 'Print version'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "serve" -d 'Run the appliance'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "dev" -d 'Run on this machine, with local defaults'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "check" -d 'Validate every configuration file'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "explain" -d 'Say what would happen to a request, and why'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "tail" -d 'Show flows as they end'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "container" -d 'Register, remove and show containers'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "health" -d 'Say whether listeners, registry and chain work'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "env" -d 'Print the environment that points clients at the proxy'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-files" -d 'Write the placeholder credential files that a sandbox mounts'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "registry" -d 'Check, copy and restore the registry\'s file'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand serve" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l config -d 'The directory of the configuration files' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l repo -d 'A repository that `local` may use, also as its URL at github.com; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l proxy-port -d 'The port of the proxy [default: 8080, or what proxy.yaml says]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l dns-port -d 'The port of DNS, for UDP and TCP [default: 5353, or what proxy.yaml says, or a free one where that is taken]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l mcp-port -d 'The port of the MCP gateway [default: 8090, or what proxy.yaml says]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print where its certificate is'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show its certificate'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "rotate" -d 'Replace it by a new one'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from path" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and __fish_seen_subcommand_from rotate" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and not __fish_seen_subcommand_from verify" -f -a "verify" -d 'Find out whether a line was changed or cut, and how many were folded or lost'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand audit; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand explain" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l container -d 'Only this container\'s' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l denied -d 'Only what was denied'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "add" -d 'Register a container, replacing whoever had its id or address'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "rm" -d 'Unregister a container; its connections end'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "list" -d 'List the registered containers'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "show" -d 'Show one container'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l ip -d 'The address that its flows come from' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l listener -d 'Open a socket of its own for it, instead of an address' -r -f -a "unix\t''"
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l repo -d 'A repository that it may use; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l auth-mode -d 'Who pushes: user or bot' -r -f -a "user\t''
+bot\t''"
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l expires -d 'When it ends: RFC 3339, or from now on, as in 90m, 8h, 7d [default: in 24 hours]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l allow-domain -d 'A host pattern that narrows the allowlist to it; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from list" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l shell -d 'What will read it' -r -f -a "sh\t''
+fish\t''
+json\t''"
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l proxy -d 'The proxy as clients reach it, http://HOST:PORT [default: the running server\'s first listener]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l certs -d 'Where clients have the server\'s certs_dir [default: its own path]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -l config -d 'The server\'s configuration directory, whose proxy.yaml names the admin socket; --socket goes before it' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand env" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l proxy -d 'The proxy as clients reach it, http://HOST:PORT [default: the running server\'s first listener]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l certs -d 'Where clients have the server\'s certs_dir [default: its own path]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l config -d 'The server\'s configuration directory, whose proxy.yaml names the admin socket; --socket goes before it' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -l force -d 'Replace files that this command did not write'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-files" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "check" -d 'Read the whole file, and say whether it is in order'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "backup" -d 'Copy it to a file of its own, also while a server runs'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and not __fish_seen_subcommand_from check backup restore" -f -a "restore" -d 'Put a backup in place, also while a server runs'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -l config -d 'The directory of the configuration files that name the data directory' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l config -d 'The directory of the configuration files that name the data directory' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -l force -d 'Replace a file that is there'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from backup" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -l data-dir -d 'The server\'s data directory [default: ./.unified-proxy if it is there, else /var/lib/unified-proxy]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -l config -d 'The directory of the configuration files that name the data directory' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand registry; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'

@@ -1,0 +1,191 @@
+"""Runs a binary as the container image would: user 65532, no capability, and no file but the image's.
+
+    python3 image.py BINARY
+
+Lays the image's root directory out with packaging/image/root, enters new namespaces, and starts
+`serve` there with that root. Then as the image's HEALTHCHECK: `health` every second for at most 15 s.
+Registers a container, asks DNS and the proxy something, and ends the server with SIGTERM. Prints a line
+for each step and exits 0, or says what failed. Works for every user who may make user namespaces.
+
+A binary that is linked dynamically gets its libraries into the root, and the output says so.
+"""
+
+import ctypes
+import fcntl
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[2]
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+UID = 65532
+DEVICES = ["null", "random", "urandom"]
+LIMIT_BYTES = 40 * 1024 * 1024
+START_SECONDS = 15
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, LAST_CAPABILITY = 24, 38, 40
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+REFUSED, NXDOMAIN = 5, 3
+
+
+def checked(result, what):
+    if result != 0:
+        sys.exit(f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def require(holds, what):
+    if not holds:
+        sys.exit(f"failed: {what}")
+    print(f"ok: {what}", flush=True)
+
+
+def lay_out(root, binary):
+    licences = [HERE / "LICENSE", binary.with_name("third-party-licences.txt")]
+    licences = [file for file in licences if file.exists()]
+    subprocess.run([HERE / "packaging/image/root", root, binary, CERTIFICATES, HERE / "config", *licences], check=True)
+    if os.geteuid() == 0:
+        # The namespace will map the image's user to root.
+        subprocess.run(["chown", "--recursive", "0:0", root], check=True)
+    held = sum(file.lstat().st_size for file in root.rglob("*") if file.is_file())
+    # What an engine mounts into every container, as far as the binary looks at it.
+    (root / "etc/resolv.conf").write_text("nameserver 127.0.0.11\n")
+    (root / "dev").mkdir()
+    for device in DEVICES:
+        (root / "dev" / device).touch()
+    linked = subprocess.run(["ldd", binary], capture_output=True, text=True)
+    libraries = re.findall(r"(/\S+) \(0x", linked.stdout)
+    for library in libraries:
+        copy = root / library.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(Path(library).read_bytes())
+        copy.chmod(0o755)
+    if libraries:
+        print(f"not as in the image: linked dynamically, {len(libraries)} libraries were copied", flush=True)
+    else:
+        require(held <= LIMIT_BYTES, f"the image holds {held / 1e6:.1f} MB, at most {LIMIT_BYTES / 1e6:.1f}")
+
+
+def enter_namespaces(root):
+    """A user namespace in which the caller is the image's user, and what an engine sets up in it."""
+    outside = os.geteuid(), os.getegid()
+    checked(LIBC.unshare(NEWUSER | NEWNS | NEWNET | NEWPID | NEWIPC), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{UID} {outside[0]} 1")
+    Path("/proc/self/gid_map").write_text(f"{UID} {outside[1]} 1")
+    checked(LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "make / private")
+    for device in DEVICES:
+        there = bytes(root / "dev" / device)
+        checked(LIBC.mount(f"/dev/{device}".encode(), there, None, MS_BIND, None), f"bind {device}")
+    Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("53")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | IFF_UP))
+
+
+def start(root, *arguments, **streams):
+    def confine():
+        os.chroot(root)
+        os.chdir("/")
+        for capability in range(LAST_CAPABILITY + 1):
+            LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+    command = ["/usr/bin/unified-proxy", *arguments]
+    return subprocess.Popen(command, preexec_fn=confine, env={}, text=True, **streams)
+
+
+def run(root, *arguments):
+    process = start(root, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    output, _ = process.communicate(timeout=10)
+    return process.returncode, output.strip()
+
+
+def ask_dns(name):
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    question = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!2H", 1, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dns:
+        dns.settimeout(5)
+        dns.sendto(question, ("127.0.0.1", 53))
+        return dns.recv(512)[3] & 15
+
+
+def ask_proxy(url):
+    with socket.create_connection(("127.0.0.1", 8080), timeout=5) as proxy:
+        proxy.sendall(f"GET {url} HTTP/1.1\r\nHost: {url.split('/')[2]}\r\nConnection: close\r\n\r\n".encode())
+        return proxy.makefile("rb").read().decode()
+
+
+def serve(root):
+    server = start(root, "serve", stderr=open(root / "log", "w"))
+    began = time.monotonic()
+    while (ended := run(root, "health"))[0] != 0:
+        if server.poll() is not None or time.monotonic() - began > START_SECONDS:
+            sys.exit(f"failed: not healthy: {ended[1]}\n{(root / 'log').read_text()}")
+        time.sleep(0.1)
+    require(True, f"healthy after {time.monotonic() - began:.1f} s")
+
+    require(ask_dns("api.github.com") == REFUSED, "DNS on port 53 refuses who is not registered")
+    require("unknown_source" in ask_proxy("http://example.com/"), "the proxy denies who is not registered")
+    code, output = run(root, "container", "add", "sandbox", "--ip", "127.0.0.1")
+    require(code == 0, f"a container is registered: {output}")
+    require(ask_dns("example.com") == NXDOMAIN, "DNS denies a name that is not listed")
+    require("domain_not_allowed" in ask_proxy("http://example.com/"), "the proxy denies a host that is not listed")
+    public = (root / "certs/ca-bundle.pem").read_text().count("BEGIN CERTIFICATE")
+    require(public > 100, f"{public} roots and our CA are in certs_dir")
+
+    server.send_signal(signal.SIGTERM)
+    require(server.wait(timeout=15) == 0, "SIGTERM ends it with exit code 0")
+
+
+def main():
+    binary = Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory) / "root"
+        root.mkdir(mode=0o755)
+        lay_out(root, binary)
+        code, version = run_version(binary)
+        require(code == 0, version)
+        enter_owned(root)
+
+
+def run_version(binary):
+    ran = subprocess.run([binary, "--version"], capture_output=True, text=True)
+    return ran.returncode, ran.stdout.strip()
+
+
+def enter_owned(root):
+    """Serves in a child process; its namespaces end with it."""
+    child = os.fork()
+    if child == 0:
+        enter_namespaces(root)
+        first = os.fork()
+        if first == 0:
+            try:
+                serve(root)
+            except BaseException as error:
+                if not isinstance(error, SystemExit):
+                    print(f"failed: {error!r}", flush=True)
+                    os._exit(1)
+                if error.code:
+                    print(error.code, flush=True)
+                    os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(first, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    _, status = os.waitpid(child, 0)
+    if status:
+        sys.exit(1)
+
+
+main()

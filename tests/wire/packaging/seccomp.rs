@@ -1,0 +1,106 @@
+use std::process::Command;
+
+use serde_json::Value;
+use testkit::each_row;
+
+use super::{read, root, run, texts};
+
+const PROFILE: &str = "packaging/seccomp/unified-proxy.json";
+const OURS: &str = "unified-proxy: ";
+/// The calls that the rules of ours allow; everything else is as in the engine's default.
+const ADDED: [&str; 10] = [
+    "clone",
+    "mount",
+    "mount_setattr",
+    "move_mount",
+    "open_tree",
+    "pivot_root",
+    "sethostname",
+    "umount",
+    "umount2",
+    "unshare",
+];
+
+fn profile() -> Value {
+    serde_json::from_str(&read(PROFILE)).unwrap()
+}
+
+#[test]
+fn the_profile_adds_namespaces_and_mounts_to_the_default_and_nothing_else() {
+    let profile = profile();
+    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    let rules = profile["syscalls"].as_array().unwrap();
+    let is_ours = |rule: &&Value| {
+        rule["comment"]
+            .as_str()
+            .is_some_and(|text| text.starts_with(OURS))
+    };
+    let mut added: Vec<_> = rules
+        .iter()
+        .filter(is_ours)
+        .flat_map(|rule| texts(&rule["names"]))
+        .collect();
+    added.sort_unstable();
+    assert_eq!(added, ADDED);
+    for call in ["clone", "unshare"] {
+        let rule = rules
+            .iter()
+            .filter(is_ours)
+            .find(|rule| texts(&rule["names"]).contains(call));
+        let flags = rule.unwrap()["args"][0]["value"].as_u64().unwrap();
+        assert_ne!(
+            flags & 0x0200_0000,
+            0,
+            "{call}: cgroup namespaces stay forbidden"
+        );
+    }
+    let clone3 = rules.iter().find(|rule| {
+        rule["action"] == "SCMP_ACT_ERRNO" && texts(&rule["names"]).contains("clone3")
+    });
+    assert_eq!(
+        clone3.unwrap()["errnoRet"],
+        38,
+        "callers fall back to clone"
+    );
+}
+
+/// A Python that has libseccomp's module, which Debian packages for its own alone.
+fn python() -> Option<&'static str> {
+    let candidates = ["python3", "/usr/bin/python3"];
+    let has_module = |python: &&str| {
+        let import = Command::new(python).args(["-c", "import seccomp"]).output();
+        import.is_ok_and(|output| output.status.success())
+    };
+    let found = candidates.into_iter().find(has_module);
+    if found.is_none() {
+        eprintln!("not run: python3-seccomp is not installed");
+    }
+    found
+}
+
+#[test]
+fn a_process_under_the_profile_makes_a_sandbox_and_reaches_no_more_of_the_kernel() {
+    let Some(python) = python() else { return };
+    let sandbox = "unshare --user --map-root-user --net --mount --ipc --uts --pid --fork \
+                   sh -c 'mount -t tmpfs none /mnt && hostname sandbox && id -u'";
+    let (free, _) = run(Command::new("sh").args(["-c", sandbox]));
+    if free != 0 {
+        eprintln!("not run: user namespaces are forbidden here");
+        return;
+    }
+    each_row(
+        [
+            (sandbox, true),
+            ("unshare --user --cgroup true", false),
+            ("unshare --user --time true", false),
+        ],
+        |(command, allowed)| {
+            let mut confined = Command::new(python);
+            confined
+                .arg(root().join("tests/packaging/under_seccomp.py"))
+                .arg(root().join(PROFILE));
+            let (code, output) = run(confined.args(["sh", "-c", command]));
+            assert_eq!(code == 0, allowed, "{output}");
+        },
+    );
+}
