@@ -8,6 +8,9 @@ use crate::support::PACE;
 /// The host that no client may reach.
 pub const DENIED_HOST: &str = "denied.example.com";
 
+/// What `timeout` exits with.
+const TIMED_OUT: i32 = 124;
+
 /// What every script begins with: programs that were installed for the tests go before the
 /// machine's own, and Cargo is the toolchain's, since rustup looks for it in `HOME`.
 const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modules/.bin:$PATH\"
@@ -100,13 +103,14 @@ impl Client {
     /// Uses it on a host that it may reach and on one that it may not.
     pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
         let allowed = place.run(&self.script(self.host, tools));
-        assert!(allowed.succeeded, "{allowed:?}");
+        assert_eq!(allowed.code, Some(0), "{allowed:?}");
         match self.expects {
             Expects::Text(text) => assert!(allowed.stdout.contains(text), "{allowed:?}"),
             Expects::Stream => assert_streamed(&allowed),
         }
         let denied = place.run(&self.script(DENIED_HOST, tools));
-        assert!(!denied.succeeded, "{denied:?}");
+        assert_ne!(denied.code, Some(0), "{denied:?}");
+        assert_ne!(denied.code, Some(TIMED_OUT), "{denied:?}");
         let said = denied.stdout + &denied.stderr;
         println!("{}: {said}", self.name);
         if said.contains(&format!("Domain not allowed: {DENIED_HOST}")) {
