@@ -13,6 +13,7 @@ pub mod http;
 pub mod ingress;
 pub mod registry;
 mod runtime;
+pub mod sandbox;
 mod secret_files;
 pub mod snapshot;
 pub mod telemetry;

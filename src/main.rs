@@ -1,26 +1,27 @@
 //! Arguments, exit codes, and the runtime that everything runs on.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use addons::shards;
-use unified_proxy::app;
 use unified_proxy::cli::{self, AuditCommand, Command, Failure};
+use unified_proxy::{app, sandbox};
 
 fn main() -> ExitCode {
-    // Those that serve DNS come first; what starts later only waits for disks and look-ups.
-    let started = AtomicUsize::new(0);
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .on_thread_start(move || shards::claim(started.fetch_add(1, Ordering::Relaxed)))
-        .build()
-    {
+    // These four stay without threads, or begin without: a process with several cannot enter a
+    // user namespace.
+    let command = match cli::parse() {
+        Command::Run(run) => return run.run(),
+        Command::RunAppliance => return cli::run_appliance(),
+        Command::SandboxForwarder => return sandbox::run_forwarder(),
+        Command::SandboxPid1 => return sandbox::run_pid1(),
+        command => command,
+    };
+    let runtime = match app::runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             return Failure::internal(format_args!("cannot start: {error}")).report();
         }
     };
-    let ended = match cli::parse() {
+    let ended = match command {
         Command::Serve(dir) => runtime
             .block_on(app::run(dir.served(), None))
             .map_err(stopped),
@@ -34,6 +35,10 @@ fn main() -> ExitCode {
         Command::Ca(command) => command.run(),
         Command::Audit(AuditCommand::Verify(dir)) => cli::verify_audit(&dir),
         Command::Client(command) => return runtime.block_on(cli::run(command)),
+        Command::Run(_)
+        | Command::RunAppliance
+        | Command::SandboxForwarder
+        | Command::SandboxPid1 => return ExitCode::SUCCESS,
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

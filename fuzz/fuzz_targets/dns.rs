@@ -6,9 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use unified_proxy::dns::{Protocol, read_question};
 
 fuzz_target!(|packet: &[u8]| {
-    let peer = ([127, 0, 0, 1], 4711).into();
     for protocol in [Protocol::Udp, Protocol::Tcp] {
-        match read_question(packet, peer, protocol) {
+        match read_question(packet, protocol) {
             Ok((_, query)) => assert_eq!(Host::parse(&query.name.to_string()), Ok(query.name)),
             Err(refused) => {
                 let answer = refused.answer;

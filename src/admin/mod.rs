@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
-pub use socket::bind;
+pub use socket::{bind, probe};
 pub use status::{Check, ExplainRequest, ExplainStep, Explanation, Health, StepVerdict};
 
 use error::ApiError;

@@ -14,7 +14,7 @@ use super::Api;
 pub struct SandboxSettings {
     /// The addresses of the proxy's listeners, `address:port`.
     pub proxy: Vec<String>,
-    /// The absolute path of the directory of `ca.pem` and `ca-bundle.pem`.
+    /// The absolute path of the directory of `ca.pem`, `ca-bundle.pem` and `truststore.jks`.
     pub certs_dir: String,
     /// The active entries of `credentials.yaml`, in order.
     pub credentials: Vec<ActiveCredential>,

@@ -35,6 +35,15 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
+/// Connects to a socket without waiting. `ConnectionRefused` says that the server which opened it
+/// has died.
+pub fn probe(path: &Path) -> io::Result<()> {
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A living server whose queue is full would hold us up.
+    probe.set_nonblocking(true)?;
+    probe.connect(&SockAddr::unix(path)?)
+}
+
 fn refuse_living(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -45,10 +54,7 @@ fn refuse_living(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A living server whose queue is full would hold us up.
-    probe.set_nonblocking(true)?;
-    match probe.connect(&SockAddr::unix(path)?) {
+    match probe(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),

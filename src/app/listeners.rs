@@ -1,9 +1,10 @@
 //! The sockets that sandboxes reach, all opened before the first of them is served.
 
 use std::collections::HashSet;
+use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,11 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use crate::admin::probe;
 use crate::config::Listen;
 use crate::dns::DnsServer;
 use crate::ingress::{Engine, serve_unix};
-use crate::registry::Registry;
+use crate::registry::{Registry, is_listener_name};
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -47,6 +49,9 @@ impl Listeners {
         };
         let dns = dns.map_err(|source| Failure::Dns { source })?;
         let admin = bind_admin(&listen.admin, admin_mode)?;
+        if let Some(directory) = listen.admin.parent() {
+            remove_dead_listeners(directory);
+        }
         Ok(Self { proxy, dns, admin })
     }
 
@@ -79,9 +84,31 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(failed)?;
+        // Sockets of containers lie there too, open to all who reach them.
+        let closed = mode & 0o077 == 0;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(if closed { 0o700 } else { 0o711 })
+            .create(directory)
+            .map_err(failed)?;
     }
     crate::admin::bind(path, mode).map_err(failed)
+}
+
+/// Removes the listeners that a killed server left: their leases may be over. Those of a server that
+/// still runs stay.
+fn remove_dead_listeners(directory: &Path) {
+    // What cannot be read or removed does no harm: nobody answers there.
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_socket
+            && entry.file_name().to_str().is_some_and(is_listener_name)
+            && let Err(error) = probe(&entry.path())
+            && error.kind() == ErrorKind::ConnectionRefused
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Opens a listener for each container that has one of its own, and closes it with the lease.

@@ -8,11 +8,14 @@ mod explain;
 mod failure;
 mod health;
 mod listeners;
+mod private;
+mod private_options;
 mod reload;
 mod sandbox;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use addons::circuit_breaker::Breakers;
@@ -22,6 +25,7 @@ use addons::git::GitMetrics;
 use addons::github::ForgeClient;
 use addons::observe::{Audit, Metrics, Traces};
 use addons::rate_limit::{RateBuckets, Rejections};
+use addons::shards;
 use rustls::crypto::CryptoProvider;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -29,9 +33,11 @@ use tokio_util::task::TaskTracker;
 
 pub use dev::DevOptions;
 pub use failure::Failure;
+pub use private::{PrivateStart, run_private};
+pub use private_options::PrivateOptions;
 
 use crate::admin::{self, AdminState};
-use crate::config::{self, Config, Profile};
+use crate::config::{Config, Profile};
 use crate::dns;
 use crate::ingress::{self, Engine, Workers};
 use crate::registry::Registry;
@@ -59,6 +65,16 @@ const AUDIT_TICK: Duration = Duration::from_secs(1);
 /// How often what nobody uses any more is forgotten.
 const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
+/// The runtime that everything but connections runs on.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    // Those that serve DNS come first; what starts later only waits for disks and look-ups.
+    let started = AtomicUsize::new(0);
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_start(move || shards::claim(started.fetch_add(1, Ordering::Relaxed)))
+        .build()
+}
+
 /// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
     let profile = if dev.is_some() {
@@ -66,12 +82,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     } else {
         Profile::Serve
     };
-    let mut config = config::load(&config_dir, profile)?;
-    let source = Source {
-        dir: config_dir,
-        profile,
-        listen: config.proxy.listen.clone(),
-    };
+    let (source, mut config) = Source::load(config_dir, profile, None)?;
     init_logging(&config.proxy.logging).map_err(Failure::Setting)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -115,7 +126,7 @@ struct App {
     log: AuditLog,
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
-    dns: dns::Limits,
+    questions: Arc<dns::Service>,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -187,8 +198,17 @@ impl App {
             let snapshots = current.upgrade()?;
             Some(Arc::clone(&snapshots.current().network))
         }));
-        let (authority, of_engine) = (Arc::new(authority), Arc::clone(&snapshots));
-        let engine = Engine::new(of_engine, authority, workers, shares.clients, &metrics);
+        let of_questions = Arc::clone(&snapshots);
+        let in_force = Arc::new(move || of_questions.current());
+        let questions = Arc::new(dns::Service::new(in_force, shares.dns));
+        let engine = Engine::new(
+            Arc::clone(&snapshots),
+            Arc::clone(&questions),
+            Arc::new(authority),
+            workers,
+            shares.clients,
+            &metrics,
+        );
         let engine = engine.map_err(ours)?;
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
@@ -203,7 +223,7 @@ impl App {
             log,
             reloader: Arc::new(reloader.map_err(ours)?),
             snapshots,
-            dns: shares.dns,
+            questions,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -222,15 +242,10 @@ impl App {
             });
         }
         drop(proxy_guard);
-        let snapshots = Arc::clone(&self.snapshots);
-        let dns = listeners
-            .dns
-            // It drains beside the proxy, and within the same time.
-            .serve(
-                Arc::new(move || snapshots.current()),
-                self.dns,
-                self.engine.service.stopping.clone(),
-            );
+        let questions = Arc::clone(&self.questions);
+        // It drains beside the proxy, and within the same time.
+        let stopping = self.engine.service.stopping.clone();
+        let dns = listeners.dns.serve(questions, stopping);
         tasks.spawn(async move {
             dns.await;
             drop(dns_guard);

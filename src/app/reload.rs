@@ -11,7 +11,8 @@ use prometheus::{IntCounterVec, Opts};
 use tokio_util::sync::CancellationToken;
 
 use super::build::Builder;
-use crate::config::{self, Config, FILES, Listen, Profile};
+use super::private_options::PrivateOptions;
+use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
@@ -32,6 +33,35 @@ pub struct Source {
     pub profile: Profile,
     /// The listeners that the files named at the start; `dev` may listen elsewhere.
     pub listen: Listen,
+    /// What the command line says beside the files.
+    pub private: Option<PrivateOptions>,
+}
+
+impl Source {
+    /// Reads the configuration for the first time.
+    pub fn load(
+        dir: PathBuf,
+        profile: Profile,
+        private: Option<PrivateOptions>,
+    ) -> Result<(Self, Config), ConfigErrors> {
+        let mut source = Self {
+            dir,
+            profile,
+            listen: Listen::default(),
+            private,
+        };
+        let config = source.reload()?;
+        source.listen = config.proxy.listen.clone();
+        Ok((source, config))
+    }
+
+    fn reload(&self) -> Result<Config, ConfigErrors> {
+        let mut config = config::load(&self.dir, self.profile)?;
+        if let Some(private) = &self.private {
+            private.apply(&mut config)?;
+        }
+        Ok(config)
+    }
 }
 
 /// Builds a new snapshot from changed files and puts it in the place of the old one.
@@ -84,6 +114,8 @@ impl Reloader {
         match loaded {
             Ok(snapshot) => {
                 self.snapshots.replace(snapshot);
+                // The old guard clears the flag, so it goes first.
+                *current = None;
                 *current = Some(self.flag.on());
                 tracing::info!("the configuration was reloaded");
                 Ok(())
@@ -99,11 +131,9 @@ impl Reloader {
     }
 
     fn load(&self) -> Result<Snapshot, Vec<String>> {
-        let texts = |errors: config::ConfigErrors| {
-            errors.0.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        let source = &self.source;
-        let mut config = config::load(&source.dir, source.profile).map_err(texts)?;
+        let texts =
+            |errors: ConfigErrors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mut config = self.source.reload().map_err(texts)?;
         self.refuse_gone(&config)?;
         self.keep_what_needs_a_restart(&mut config);
         for warning in &config.warnings {

@@ -56,7 +56,7 @@ impl Dev {
 }
 
 /// `OWNER/NAME` of a repository, from that or from a URL that people copy.
-fn parse_repo(text: &str) -> Result<String, String> {
+pub(super) fn parse_repo(text: &str) -> Result<String, String> {
     let at_forge = FORGE.iter().find_map(|prefix| text.strip_prefix(prefix));
     let path = at_forge.map_or(text, |path| path.trim_end_matches('/'));
     let name = path.strip_suffix(".git").unwrap_or(path);

@@ -8,32 +8,8 @@ use serde_json::{Map, Value};
 
 use super::Server;
 use super::exit::{Failure, code, print};
+use super::variables::variables;
 use crate::admin::SandboxSettings;
-
-/// Hosts that are reached without the proxy: an agent's own servers on loopback.
-const NO_PROXY: &str = "localhost,127.0.0.1,::1";
-/// The proxy variables. Programs differ in which case they read; wget and curl's `http_proxy`
-/// know lower case alone.
-const PROXY: [&str; 6] = [
-    "HTTP_PROXY",
-    "http_proxy",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "ALL_PROXY",
-    "all_proxy",
-];
-/// Variables that name a file in the place of the system's roots.
-const BUNDLE: [&str; 7] = [
-    "SSL_CERT_FILE",
-    "CURL_CA_BUNDLE",
-    "REQUESTS_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "PIP_CERT",
-    "CARGO_HTTP_CAINFO",
-    "AWS_CA_BUNDLE",
-];
-/// Variables that name a file besides the roots that the program has already.
-const ADDED: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
 /// In which form to print, and where clients find the proxy.
 #[derive(Args, Debug)]
@@ -124,19 +100,6 @@ pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure
         );
         Failure::new(code::SOFTWARE, message)
     })
-}
-
-fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
-    let file = |name| certs.join(name).display().to_string();
-    let (bundle, ca) = (file("ca-bundle.pem"), file("ca.pem"));
-    let mut variables: Vec<(&str, String)> = Vec::new();
-    variables.extend(PROXY.map(|name| (name, proxy.to_owned())));
-    variables.extend(["NO_PROXY", "no_proxy"].map(|name| (name, NO_PROXY.to_owned())));
-    variables.extend(BUNDLE.map(|name| (name, bundle.clone())));
-    variables.extend(ADDED.map(|name| (name, ca.clone())));
-    // Node's own fetch heeds the proxy variables with it, from 22.21 and 24 on.
-    variables.push(("NODE_USE_ENV_PROXY", "1".to_owned()));
-    variables
 }
 
 /// A listener on all interfaces is reached on this machine by its loopback address.

@@ -7,12 +7,15 @@ mod client;
 mod containers;
 mod dev;
 mod env;
+mod events;
 mod exit;
 mod explain;
 mod health;
 mod registry;
+mod run;
 mod sandbox_files;
 mod tail;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,10 +24,12 @@ use addons::contract::ContainerId;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Profile};
+use crate::sandbox;
 
 pub use audit::verify as verify_audit;
 pub use check::check;
 pub use exit::Failure;
+pub use run::run_appliance;
 
 use client::Client;
 use exit::code;
@@ -60,6 +65,17 @@ pub enum Command {
     Dev(dev::Dev),
     /// Validate every configuration file
     Check(ConfigDir),
+    /// Run one command in a sandbox of its own
+    Run(Box<run::Run>),
+    /// The appliance of one `run`
+    #[command(name = run::APPLIANCE, hide = true)]
+    RunAppliance,
+    /// The process between a sandbox and its way out
+    #[command(name = sandbox::FORWARDER, hide = true)]
+    SandboxForwarder,
+    /// PID 1 of a sandbox
+    #[command(name = sandbox::PID1, hide = true)]
+    SandboxPid1,
     /// The interception CA
     #[command(subcommand)]
     Ca(ca::CaCommand),

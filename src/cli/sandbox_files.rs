@@ -149,8 +149,17 @@ fn contents(
     credentials: &[ActiveCredential],
     environment: &[(&str, String)],
 ) -> BTreeMap<PathBuf, String> {
+    let (mut files, keys) = placeholders(credentials);
+    files.insert("env".into(), lines(keys, environment));
+    files
+}
+
+/// What stands for credentials: the files of logins by their tool, and variables.
+pub(super) fn placeholders(
+    credentials: &[ActiveCredential],
+) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {
     let mut logins: BTreeMap<PathBuf, Map<String, Value>> = BTreeMap::new();
-    let mut variables: BTreeMap<&str, String> = BTreeMap::new();
+    let mut variables: BTreeMap<String, String> = BTreeMap::new();
     for entry in credentials {
         if let Some((path, fields)) = login(entry) {
             let file = logins.entry(path).or_default();
@@ -160,23 +169,16 @@ fn contents(
         }
         for variable in VARIABLES.iter().filter(|variable| variable.is_for(entry)) {
             let value = format!("{}{}", variable.prefix, placeholder(&entry.name));
-            variables.entry(variable.name).or_insert(value);
+            variables.entry(variable.name.to_owned()).or_insert(value);
         }
     }
     let logins = logins.into_iter();
-    let mut files: BTreeMap<_, _> = logins
-        .map(|(path, fields)| (path, format!("{:#}\n", Value::Object(fields))))
-        .collect();
-    let keys = variables.into_iter();
-    files.insert("env".into(), lines(keys, environment));
-    files
+    let files = logins.map(|(path, fields)| (path, format!("{:#}\n", Value::Object(fields))));
+    (files.collect(), variables.into_iter().collect())
 }
 
 /// As `docker run --env-file` reads it: no quotes, no `export`.
-fn lines<'a>(
-    keys: impl Iterator<Item = (&'a str, String)>,
-    environment: &[(&'a str, String)],
-) -> String {
+fn lines(keys: Vec<(String, String)>, environment: &[(&str, String)]) -> String {
     let mut text = String::new();
     for (name, value) in keys {
         // Writing to a String cannot fail.

@@ -7,6 +7,7 @@ use clap::Args;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
+use super::events::{Event, Events};
 use super::exit::{Failure, code, print, printable};
 use super::{Target, parse_id};
 use crate::telemetry::LOST;
@@ -67,49 +68,6 @@ impl Tail {
         let container = self.container.as_ref();
         container.is_none_or(|id| is("container_id", id.as_str()))
             && (!self.denied || is("outcome", "denied"))
-    }
-}
-
-/// One event of a stream.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Event {
-    name: String,
-    data: String,
-}
-
-/// Reads events from chunks that are cut anywhere.
-#[derive(Default)]
-struct Events {
-    rest: Vec<u8>,
-    event: Event,
-}
-
-impl Events {
-    fn feed(&mut self, chunk: &[u8]) -> Vec<Event> {
-        let mut done = Vec::new();
-        for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(piece);
-            if self.rest.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.rest);
-                done.extend(self.line(String::from_utf8_lossy(&line).trim_end()));
-            }
-        }
-        done
-    }
-
-    fn line(&mut self, line: &str) -> Option<Event> {
-        if line.is_empty() {
-            let event = std::mem::take(&mut self.event);
-            return (!event.data.is_empty()).then_some(event);
-        }
-        let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        match field {
-            "event" => value.clone_into(&mut self.event.name),
-            "data" => self.event.data.push_str(value),
-            _ => {}
-        }
-        None
     }
 }
 

@@ -42,7 +42,7 @@ pub struct ProxyConfig {
     pub audit: AuditConfig,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
     pub proxy: Vec<SocketAddr>,
     /// UDP and TCP on each.

@@ -1,30 +1,25 @@
 //! A question as a flow.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use addons::contract::{
-    Client, Code, Denial, DnsQuery, Fault, Host, LiveFlow, Source, fold_address,
-};
+use addons::contract::{Code, Denial, DnsQuery, Fault, Host, LiveFlow};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 
-use super::Snapshot;
+use super::{Asker, Snapshot};
 
 /// Begins the flow of a message of `length` bytes. `query` is `None` where the message was not read
 /// or cannot be.
 pub(super) fn begin(
     snapshot: &Snapshot,
-    peer: SocketAddr,
+    asker: &Asker,
     query: Option<&DnsQuery>,
     length: usize,
 ) -> LiveFlow {
-    let client = Client {
-        source: Some(Source::Address(fold_address(peer.ip()))),
-        peer: Some(peer),
-    };
     let name = query.map_or_else(|| Host::Name("".into()), |query| query.name.clone());
-    let start = snapshot.chain().for_name(client, name);
+    let mut start = snapshot.chain().for_name(asker.client.clone(), name);
+    start.principal = asker.principal.clone();
+    start.claimed_id = asker.claimed_id.clone();
     let mut live = LiveFlow::begin(snapshot.chain(), start);
     let record_type = query.map(|query| RecordType::from(query.record_type));
     live.record().method = record_type.map(|record_type| <&str>::from(record_type).into());

@@ -52,11 +52,16 @@ impl<'a> Packet<'a> {
             return Some(ResponseCode::NotImp);
         }
         let [_, answers, authorities, additionals] = counts(self.bytes);
-        let plain = self.question_end > HEADER
+        let plain = self.has_question()
             && answers == 0
             && authorities == 0
             && additionals <= MAX_ADDITIONALS;
         (!plain).then_some(ResponseCode::FormErr)
+    }
+
+    /// Whether there is one question that could be read.
+    pub fn has_question(self) -> bool {
+        self.question_end > HEADER
     }
 
     /// An answer made of the packet's own header and question: never longer than the packet.
@@ -66,7 +71,7 @@ impl<'a> Packet<'a> {
             .get(..self.question_end)
             .unwrap_or_default()
             .to_vec();
-        let questions = u8::from(self.question_end > HEADER);
+        let questions = u8::from(self.has_question());
         let flags = answer.get(2).copied().unwrap_or_default();
         // Of the flags, the opcode and RD come back.
         let header = [0x80 | (flags & 0x79), 0x80 | (code.low() & 0x0f)];

@@ -1,6 +1,6 @@
 //! One question of a known container: a flow through the chain, and its answer.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
@@ -12,11 +12,15 @@ use hickory_proto::rr::{DNSClass, Record, RecordType};
 use hickory_resolver::net::xfer::Protocol;
 use hickory_server::server::Request;
 
-use super::Snapshot;
 use super::bounds::{Bounds, Share};
 use super::flight::{self, response_code};
 use super::message::{encode, reflect};
+use super::{Asker, Snapshot};
 use crate::upstream::Answer;
+
+/// hickory's requests have the address of their client. Nothing here reads it, and the client of a
+/// Unix socket has none.
+const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A question from a known source, not parsed yet.
 pub(super) struct Question {
@@ -25,7 +29,7 @@ pub(super) struct Question {
     pub container: Arc<Container>,
     pub share: Arc<Share>,
     pub packet: Vec<u8>,
-    pub peer: SocketAddr,
+    pub asker: Asker,
     pub protocol: Protocol,
 }
 
@@ -33,7 +37,7 @@ impl Question {
     /// Judges the question and answers it, in the form of its protocol. `None` where `gone` ended
     /// while the chain kept the question waiting: the client has closed the connection.
     pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
-        let read = read_question(&self.packet, self.peer, self.protocol);
+        let read = read_question(&self.packet, self.protocol);
         let (request, query) = match read {
             Ok(read) => read,
             Err(Refused {
@@ -43,7 +47,7 @@ impl Question {
             }) => return Some(self.refuse(code, denial, answer)),
         };
         let length = self.packet.len();
-        let mut live = flight::begin(&self.snapshot, self.peer, Some(&query), length);
+        let mut live = flight::begin(&self.snapshot, &self.asker, Some(&query), length);
         Some(match self.judge(&mut live, query, gone).await? {
             Ok(answer) => {
                 let bytes = encode(&request, answer.code, &answer.records);
@@ -61,7 +65,7 @@ impl Question {
 
     /// What is no question that could be judged still ends as a flow of its container.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
-        let mut live = flight::begin(&self.snapshot, self.peer, None, self.packet.len());
+        let mut live = flight::begin(&self.snapshot, &self.asker, None, self.packet.len());
         live.belongs_to(&self.container);
         flight::refused(live, code, &denial.by(names::DNS), answer.len());
         answer
@@ -149,12 +153,8 @@ pub struct Refused {
 }
 
 /// Reads a packet: the message and what it asks, or the answer for what cannot be judged.
-pub fn read_question(
-    packet: &[u8],
-    peer: SocketAddr,
-    protocol: Protocol,
-) -> Result<(Request, DnsQuery), Refused> {
-    let request = Request::from_bytes(packet.to_vec(), peer, protocol);
+pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQuery), Refused> {
+    let request = Request::from_bytes(packet.to_vec(), NO_ADDRESS, protocol);
     let request = request.map_err(|_malformed| Refused {
         code: ResponseCode::FormErr,
         denial: Denial::malformed("the message cannot be read"),

@@ -9,9 +9,8 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::bounds::Limits;
 use super::service::Service;
-use super::{CurrentSnapshot, tcp, udp};
+use super::{tcp, udp};
 
 /// Asked of the kernel, which grants what its own limit allows: room for a burst while the loops
 /// are busy.
@@ -63,15 +62,9 @@ impl DnsServer {
             .collect()
     }
 
-    /// Serves within these limits until `shutdown`, then stops receiving and returns when the questions under way
-    /// are answered.
-    pub async fn serve(
-        self,
-        snapshot: CurrentSnapshot,
-        limits: Limits,
-        shutdown: CancellationToken,
-    ) {
-        let service = Arc::new(Service::new(snapshot, limits));
+    /// Serves until `shutdown`, then stops receiving and returns when the questions under way are
+    /// answered.
+    pub async fn serve(self, service: Arc<Service>, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         for (socket, listener) in self.sockets {
             for _ in 0..UDP_LOOPS {

@@ -1,9 +1,9 @@
-//! Who may ask: decided by the source address, before a packet is parsed.
+//! Who may ask: decided by who the client is, before a packet is parsed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use addons::contract::{Code, Container, Denial, Source, fold_address, names};
+use addons::contract::{Code, Denial, names};
 use hickory_resolver::net::xfer::Protocol;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -12,10 +12,11 @@ use super::bounds::{Bounds, Limits};
 use super::flight::{self, response_code};
 use super::message::Packet;
 use super::question::Question;
-use super::{CurrentSnapshot, Snapshot};
+use super::{Asker, CurrentSnapshot, Snapshot};
 
-/// What the sockets ask about packets and connections.
-pub(super) struct Service {
+/// Decides about packets and connections, and answers questions. Shared by everything that takes
+/// questions, so that a lease has one budget for all transports.
+pub struct Service {
     snapshot: CurrentSnapshot,
     bounds: Arc<Bounds>,
 }
@@ -23,11 +24,20 @@ pub(super) struct Service {
 /// What becomes of a packet.
 pub(super) enum Admission {
     /// Nothing: not even an answer.
-    Silence,
+    Silence(Unanswered),
     /// This answer.
     Refusal(Vec<u8>),
     /// A question of a known container.
     Question(Question),
+}
+
+/// Why a packet is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// It is too short for a message, or itself an answer.
+    NoMessage,
+    /// Its source has sent more than is looked at in a second.
+    OverBudget,
 }
 
 /// Room for one connection.
@@ -44,6 +54,7 @@ impl ConnectionSlot {
 }
 
 impl Service {
+    /// Answers questions under the snapshot in force at the time, within these limits.
     pub fn new(snapshot: CurrentSnapshot, limits: Limits) -> Self {
         Self {
             snapshot,
@@ -51,31 +62,31 @@ impl Service {
         }
     }
 
-    /// Decides about a packet by where it came from. Costs a look-up and no parsing.
-    pub fn admit(&self, bytes: &[u8], peer: SocketAddr, protocol: Protocol) -> Admission {
+    /// Decides about a packet by who sent it. Costs a look-up and no parsing.
+    pub(super) fn admit(&self, bytes: &[u8], asker: Asker, protocol: Protocol) -> Admission {
         let Some(packet) = Packet::new(bytes) else {
-            return Admission::Silence;
+            return Admission::Silence(Unanswered::NoMessage);
         };
         let snapshot = (self.snapshot)();
-        let container = match find(&snapshot, peer) {
+        let container = match asker.container(&snapshot) {
             Ok(Some(container)) => container,
             Ok(None) => {
                 let denial = Denial::new(Code::UnknownSource, "Unknown source IP");
-                return self.refuse_unknown(&snapshot, packet, peer, denial);
+                return self.refuse_unknown(&snapshot, packet, &asker, denial);
             }
             Err(_unavailable) => {
                 let denial = Denial::new(Code::RegistryUnavailable, "Registry unavailable");
-                return self.refuse_unknown(&snapshot, packet, peer, denial);
+                return self.refuse_unknown(&snapshot, packet, &asker, denial);
             }
         };
         let share = container.state_or_init(|| self.bounds.share());
         if share.questions.check().is_err() {
-            return Admission::Silence;
+            return Admission::Silence(Unanswered::OverBudget);
         }
         if let Some(code) = packet.flaw() {
             let answer = packet.reflect(code);
             let denial = Denial::malformed("not one plain question").by(names::DNS);
-            let mut live = flight::begin(&snapshot, peer, None, packet.len());
+            let mut live = flight::begin(&snapshot, &asker, None, packet.len());
             live.belongs_to(&container);
             flight::refused(live, code, &denial, answer.len());
             return Admission::Refusal(answer);
@@ -86,15 +97,15 @@ impl Service {
             share: Arc::clone(share),
             container,
             packet: packet.to_vec(),
-            peer,
+            asker,
             protocol,
         })
     }
 
     /// A slot for a connection, if there is one left for its source. Unknown sources share a
     /// few among them, in which they are told that they are refused.
-    pub fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
-        let (own, lease_ended) = match find(&(self.snapshot)(), peer) {
+    pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
+        let (own, lease_ended) = match Asker::from(peer).container(&(self.snapshot)()) {
             Ok(Some(container)) => (
                 Arc::clone(&container.state_or_init(|| self.bounds.share()).connections),
                 container.ended().clone(),
@@ -119,25 +130,16 @@ impl Service {
         &self,
         snapshot: &Snapshot,
         packet: Packet<'_>,
-        peer: SocketAddr,
+        asker: &Asker,
         denial: Denial,
     ) -> Admission {
         if self.bounds.unknown_source_answers.check().is_err() {
-            return Admission::Silence;
+            return Admission::Silence(Unanswered::OverBudget);
         }
         let code = response_code(&denial);
         let answer = packet.reflect(code);
-        let live = flight::begin(snapshot, peer, None, packet.len());
+        let live = flight::begin(snapshot, asker, None, packet.len());
         flight::refused(live, code, &denial.by(names::IDENTITY), answer.len());
         Admission::Refusal(answer)
     }
-}
-
-fn find(
-    snapshot: &Snapshot,
-    peer: SocketAddr,
-) -> Result<Option<Arc<Container>>, addons::contract::Unavailable> {
-    snapshot
-        .containers
-        .find(&Source::Address(fold_address(peer.ip())))
 }

@@ -67,8 +67,8 @@ async fn converse(
             return Ok(());
         };
         let packet = packet??;
-        match service.admit(&packet, peer, Protocol::Tcp) {
-            Admission::Silence => return Ok(()),
+        match service.admit(&packet, peer.into(), Protocol::Tcp) {
+            Admission::Silence(_) => return Ok(()),
             Admission::Refusal(answer) => return write(&mut stream, &answer).await,
             Admission::Question(question) => {
                 let Some(answer) = question.answer(hung_up(&stream)).await else {

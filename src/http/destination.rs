@@ -2,7 +2,7 @@
 
 use addons::contract::{Authority, Code, Denial, Endpoint, Host, Scheme};
 use http::header::HOST;
-use http::{Request, Uri, Version};
+use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 use hyper::body::Incoming;
 
 /// How requests on a connection say where they go.
@@ -30,14 +30,7 @@ impl Ingress {
 
 /// Where a request goes. All that name an authority must name the same one.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let host = hosts.next();
-    if hosts.next().is_some() {
-        return Err(Denial::malformed("Host appears twice"));
-    }
-    if host.is_none() && request.version() == Version::HTTP_11 {
-        return Err(Denial::malformed("Host is missing"));
-    }
+    let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {
         Ingress::Tunnel(endpoint) => endpoint.clone(),
         Ingress::Plain => absolute(request.uri())?,
@@ -77,6 +70,19 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
         ));
     }
     Ok(expected)
+}
+
+/// The Host field: one, which HTTP/1.1 requires (RFC 9112, section 3.2).
+pub fn host_field(headers: &HeaderMap, version: Version) -> Result<Option<&HeaderValue>, Denial> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(Denial::malformed("Host appears twice"));
+    }
+    if host.is_none() && version == Version::HTTP_11 {
+        return Err(Denial::malformed("Host is missing"));
+    }
+    Ok(host)
 }
 
 fn absolute(uri: &Uri) -> Result<Endpoint, Denial> {

@@ -338,7 +338,7 @@ fn read(
 }
 
 /// Reads on beside the answer, so that a client that is still writing sees it.
-fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
+pub fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
     if !expects_continue && !body.is_end_stream() {
         tokio::spawn(drain(body, denial));
     }
@@ -358,7 +358,7 @@ async fn refused(
 }
 
 /// A usual method's name costs nothing.
-fn name_of(method: &Method) -> Cow<'static, str> {
+pub fn name_of(method: &Method) -> Cow<'static, str> {
     let usual = match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use addons::contract::{Client, Container, LeaseId, Source, fold_address};
-use tokio::net::{TcpListener, UnixListener};
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::Engine;
 use super::connection::Connection;
 use super::io::{ClientIo, Socket};
-use super::serve::serve_http1;
-use super::tunnel;
-use crate::http::Ingress;
+use super::serve::{Handler, exchange, serve_http1};
+use super::{origin_form, tunnel};
+use crate::http::{Ingress, Reply};
 use crate::runtime::AcceptBackoff;
 
 /// Serves sandboxes that are known by their address.
@@ -30,7 +33,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
                     source: Some(Source::Address(fold_address(peer.ip()))),
                     peer: Some(peer),
                 };
-                spawn(&engine, socket, client, None);
+                spawn(&engine, socket, client, None, on_proxy::<TcpStream>);
             }
             Err(error) => backoff.after(&error).await,
         }
@@ -53,7 +56,8 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
                     source: Some(Source::Listener(container.id.clone())),
                     peer: None,
                 };
-                spawn(&engine, socket, client, Some(container.lease));
+                let lease = Some(container.lease);
+                spawn(&engine, socket, client, lease, on_own_listener);
             }
             Err(error) => backoff.after(&error).await,
         }
@@ -62,7 +66,13 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
 
 /// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
 /// not become its successor.
-fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Option<LeaseId>) {
+fn spawn<S: Socket>(
+    engine: &Arc<Engine>,
+    socket: S,
+    client: Client,
+    lease: Option<LeaseId>,
+    handler: Handler,
+) {
     let snapshot = engine.service.snapshot();
     let Some((connection, runtime)) = Connection::admit(Arc::clone(engine), &snapshot, client)
     else {
@@ -82,16 +92,34 @@ fn spawn<S: Socket>(engine: &Arc<Engine>, socket: S, client: Client, lease: Opti
             Err(error) => return lost(&error),
         };
         let io = ClientIo::new(socket, Arc::clone(&connection.idle));
-        serve_http1(
-            connection,
-            Ingress::Plain,
-            None,
-            io,
-            Some(tunnel::connect::<S>),
-        )
-        .await;
+        serve_http1(connection, Ingress::Plain, None, io, handler).await;
     };
     engine.service.tasks.spawn_on(serving, &runtime);
+}
+
+/// Answers a request to a proxy: a CONNECT, or one in absolute form.
+fn on_proxy<S: Socket>(
+    connection: &Connection,
+    ingress: &Ingress,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    if request.method() == Method::CONNECT {
+        tunnel::connect::<S>(connection.clone(), request)
+    } else {
+        exchange(connection, ingress, request)
+    }
+}
+
+/// The same on a container's own listener, which also takes requests to itself.
+fn on_own_listener(
+    connection: &Connection,
+    ingress: &Ingress,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    match request.uri().authority() {
+        Some(_) => on_proxy::<UnixStream>(connection, ingress, request),
+        None => origin_form::answer(connection, request),
+    }
 }
 
 fn lost(error: &std::io::Error) {

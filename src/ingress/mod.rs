@@ -1,10 +1,12 @@
-//! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside.
+//! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside; on the
+//! listeners that containers have for their own, DNS over HTTPS as well.
 
 mod accept;
 mod connection;
 mod hello;
 mod io;
 mod leaf;
+mod origin_form;
 mod rejected;
 mod serve;
 mod sniff;
@@ -19,6 +21,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 pub use sniff::{Sniffed, sniff};
 pub use workers::Workers;
 
+use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::snapshot::SnapshotStore;
 use crate::tls::Authority;
@@ -27,6 +30,8 @@ use connection::ConnectionCount;
 /// What all connections share.
 pub struct Engine {
     pub(crate) service: Arc<Service>,
+    /// Answers the DNS questions that come over HTTP.
+    questions: Arc<dns::Service>,
     authority: Arc<Authority>,
     metrics: ProxyMetrics,
     connections: Arc<ConnectionCount>,
@@ -42,6 +47,7 @@ impl Engine {
     /// An engine that serves the snapshot in force at the time, to so many connections at once.
     pub fn new(
         snapshots: Arc<SnapshotStore>,
+        questions: Arc<dns::Service>,
         authority: Arc<Authority>,
         workers: Workers,
         most_connections: usize,
@@ -50,6 +56,7 @@ impl Engine {
         let inspection = Inspection::new(registry)?;
         Ok(Self {
             service: Arc::new(Service::new(snapshots, inspection)),
+            questions,
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use addons::contract::{Denial, Kind, LiveFlow, names};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -29,34 +29,36 @@ const MAX_ERROR_RESETS: usize = 256;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Answers a CONNECT, and takes the connection over.
-pub type Connect = fn(Connection, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
+/// Answers a request of a connection; each kind of listener has one. Boxed: hyper keeps room for
+/// this future as long as the connection lives, and an idle one needs but a pointer.
+pub type Handler =
+    fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
+
+/// Answers a request by an exchange with an upstream; a CONNECT is a request like others.
+pub fn exchange(
+    connection: &Connection,
+    ingress: &Ingress,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    Box::pin(handle(Arc::clone(&connection.session), ingress, request))
+}
 
 /// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
 /// under way, or the process ends it. What was permitted is the tunnel; without one, each request
 /// is permitted by itself.
-/// `connect` answers a CONNECT; without it, as inside a tunnel, a CONNECT is a request like others.
 pub fn serve_http1<I>(
     connection: Connection,
     ingress: Ingress,
     permitted: Option<Permission>,
     io: I,
-    connect: Option<Connect>,
+    handler: Handler,
 ) -> impl Future<Output = End> + Send + use<I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (shared, by) = (connection.clone(), ingress.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        // hyper keeps room for this future as long as the connection lives: an idle one needs but
-        // a pointer.
-        let answering = match connect {
-            Some(connect) if request.method() == Method::CONNECT => {
-                connect(shared.clone(), request)
-            }
-            _ => Box::pin(handle(Arc::clone(&shared.session), &by, request)),
-        };
-        answering.map(Ok::<_, Infallible>)
+        handler(&shared, &by, request).map(Ok::<_, Infallible>)
     });
     let serving = http1::Builder::new()
         // The connection's own watchdog tells an idle connection from a slow head.

@@ -19,7 +19,7 @@ use super::connection::Connection;
 use super::hello::HelloReader;
 use super::io::{ClientIo, Socket};
 use super::rejected::SOON;
-use super::serve::{End, serve_http1, serve_http2};
+use super::serve::{End, exchange, serve_http1, serve_http2};
 use super::sniff::{Sniffed, sniff};
 use super::{leaf, rejected};
 use crate::http::{
@@ -224,7 +224,7 @@ impl Tunnel {
                 self.live.complete();
                 self.connection.idle.handshake_done(false);
                 let (connection, ingress, permitted) = self.ingress(Scheme::Http);
-                let serving = serve_http1(connection, ingress, permitted, io, None);
+                let serving = serve_http1(connection, ingress, permitted, io, exchange);
                 Ok(Inside::Http(Box::pin(serving)))
             }
             // The client opened a tunnel and went away again, or never said a word.
@@ -318,7 +318,9 @@ impl Tunnel {
         Ok(Inside::Https(if frames {
             Box::pin(serve_http2(connection, ingress, permitted, stream))
         } else {
-            Box::pin(serve_http1(connection, ingress, permitted, stream, None))
+            Box::pin(serve_http1(
+                connection, ingress, permitted, stream, exchange,
+            ))
         }))
     }
 }

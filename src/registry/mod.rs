@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 pub use repo_entry::RepoEntry;
 pub use store::{LeaseStore, StoreError};
-pub use view::{LeaseListener, LeaseListeners};
+pub use view::{LeaseListener, LeaseListeners, is_listener_name};
 
 use maintenance::BusySince;
 use problem::Problem;

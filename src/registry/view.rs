@@ -22,6 +22,19 @@ pub struct LeaseListener {
     pub opened: Arc<SetOnce<bool>>,
 }
 
+/// The name of a lease's listener. A container's id has up to 128 bytes; a socket's path holds 107.
+fn listener_name(lease: LeaseId) -> String {
+    format!("sandbox-{}.sock", lease.short())
+}
+
+/// Whether a file is called as the listener of a lease is.
+pub fn is_listener_name(name: &str) -> bool {
+    let short = name
+        .strip_prefix("sandbox-")
+        .and_then(|name| name.strip_suffix(".sock"));
+    short.is_some_and(|short| short.len() == 12 && short.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// The listeners that should be open, by lease.
 pub type LeaseListeners = BTreeMap<LeaseId, LeaseListener>;
 
@@ -80,11 +93,7 @@ impl View {
     fn socket(&self, container: &Container) -> Option<PathBuf> {
         match container.source {
             Source::Address(_) => None,
-            // A container's id has up to 128 bytes; a socket's path holds 107.
-            Source::Listener(_) => {
-                let name = format!("sandbox-{}.sock", container.lease.short());
-                Some(self.socket_dir.join(name))
-            }
+            Source::Listener(_) => Some(self.socket_dir.join(listener_name(container.lease))),
         }
     }
 

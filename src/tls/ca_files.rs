@@ -13,6 +13,8 @@ use thiserror::Error;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
+use super::trusted::Trusted;
+
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
 /// How far a sandbox's clock may be behind ours.
@@ -264,37 +266,11 @@ impl CaFiles {
             public.push_str(&next.pem);
         }
         write_if_changed(&self.public_path(), public.as_bytes())?;
-        let mut bundle = system_roots_pem(&public);
-        bundle.push_str(&public);
-        write_if_changed(&self.certs_dir.join("ca-bundle.pem"), bundle.as_bytes())
+        let trusted = Trusted::load(&public);
+        let bundle = trusted.system_pem() + &public;
+        write_if_changed(&self.certs_dir.join("ca-bundle.pem"), bundle.as_bytes())?;
+        write_if_changed(&self.certs_dir.join("truststore.jks"), &trusted.jks())
     }
-}
-
-/// The system's roots, for tools that take one bundle in place of their own. Without `ours`: a
-/// shell whose `SSL_CERT_FILE` names our bundle has them among its roots.
-fn system_roots_pem(ours: &str) -> String {
-    use base64::Engine as _;
-    let ours: String = ours.lines().collect();
-    let mut pem = String::new();
-    for root in rustls_native_certs::load_native_certs().certs {
-        let text = base64::engine::general_purpose::STANDARD.encode(&root);
-        if ours.contains(&text) {
-            continue;
-        }
-        pem.push_str("-----BEGIN CERTIFICATE-----\n");
-        let mut rest = text.as_str();
-        while let Some((line, tail)) = rest.split_at_checked(64) {
-            pem.push_str(line);
-            pem.push('\n');
-            rest = tail;
-        }
-        if !rest.is_empty() {
-            pem.push_str(rest);
-            pem.push('\n');
-        }
-        pem.push_str("-----END CERTIFICATE-----\n");
-    }
-    pem
 }
 
 fn fingerprint(der: &[u8]) -> String {
@@ -384,6 +360,11 @@ mod tests {
         assert_eq!(files.load_or_create(now).unwrap().pem, made.pem);
         let bundle = fs::read_to_string(dir.path().join("certs/ca-bundle.pem")).unwrap();
         assert!(bundle.ends_with(&public));
+        let store = fs::read(dir.path().join("certs/truststore.jks")).unwrap();
+        let ca = CertificateDer::from_pem_slice(public.as_bytes()).unwrap();
+        assert!(store.windows(ca.len()).any(|part| part == ca.as_ref()));
+        let roots = bundle.matches("BEGIN CERTIFICATE").count();
+        assert_eq!(store[8..12], u32::try_from(roots).unwrap().to_be_bytes());
     }
 
     #[test]

@@ -3,8 +3,10 @@
 mod authority;
 mod ca_files;
 mod signatures;
+mod trusted;
 mod upstream;
 
 pub use authority::{Authority, MintError};
 pub use ca_files::{CaError, CaFiles, ROTATION_GRACE};
+pub use trusted::TRUST_STORE_PASSWORD;
 pub use upstream::UpstreamTls;

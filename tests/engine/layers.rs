@@ -8,7 +8,7 @@ use std::path::Path;
 use regex::Regex;
 
 /// The engine's folders and files, from the top down. Each imports only from those below it.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 17] = [
     "main",
     "cli",
     "app",
@@ -23,6 +23,7 @@ const LAYERS: [&str; 16] = [
     "tls",
     "config",
     "secret_files",
+    "sandbox",
     "runtime",
     "exit_code",
 ];

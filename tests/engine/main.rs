@@ -16,6 +16,7 @@ mod dependencies;
 mod dial;
 mod dns;
 mod dns_bounds;
+mod dns_https;
 mod registry;
 mod resolve;
 mod waiting;

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::dns::{DnsServer, Limits};
+use unified_proxy::dns::{self, DnsServer, Limits};
 use unified_proxy::ingress::{self, Engine, Workers};
 use unified_proxy::snapshot::{Snapshot, SnapshotStore};
 use unified_proxy::tls::{Authority, CaFiles, UpstreamTls};
@@ -151,7 +151,13 @@ impl Fixture {
         trust.add(ca).unwrap();
         let workers = Workers::start().unwrap();
         let metrics = prometheus::Registry::new();
-        let engine = Engine::new(Arc::clone(&snapshots), authority, workers, 100, &metrics);
+        let current = {
+            let snapshots = Arc::clone(&snapshots);
+            Arc::new(move || snapshots.current())
+        };
+        let questions = Arc::new(dns::Service::new(current, Limits::default()));
+        let of_engine = Arc::clone(&questions);
+        let engine = Engine::new(snapshots, of_engine, authority, workers, 100, &metrics);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
@@ -159,8 +165,7 @@ impl Fixture {
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(serving));
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let dns = server.local_addresses().unwrap()[0];
-        let current = Arc::new(move || snapshots.current());
-        tokio::spawn(server.serve(current, Limits::default(), shutdown.clone()));
+        tokio::spawn(server.serve(questions, shutdown.clone()));
         Self {
             proxy,
             dns,

@@ -29,7 +29,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn of(command: &mut Command) -> Self {
+    pub fn of(command: &mut Command) -> Self {
         let output = command.output();
         let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self {

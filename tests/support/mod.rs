@@ -8,7 +8,9 @@ mod dev;
 mod exchange;
 pub mod frames;
 mod github;
+pub mod installed;
 mod lfs;
+pub mod listener;
 mod nameserver;
 mod origin;
 mod proxy;
@@ -23,6 +25,7 @@ pub use lfs::FILES;
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin, Seen};
 pub use proxy::{Proxy, SANDBOX, Setup, free_address};
+pub use routes::PACE;
 pub use tunnel::{Tls, assert_closes, handshake, tls_config_trusting};
 pub use yaml::{yaml, yaml_documents};
 

@@ -1,7 +1,7 @@
 //! An upstream on loopback that records what reaches it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl Seen {
 }
 
 /// What a test's own script answers to a request and its body: a status and JSON. A
-/// text is sent as a stream of events.
+/// text is sent as a stream of events, a list of texts as one that sends them one by one,
+/// [`super::PACE`] apart.
 pub type Script = dyn Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync;
 
 pub(super) struct Shared {
@@ -78,6 +79,7 @@ pub(super) struct Shared {
     pub connections: AtomicUsize,
     pub open: AtomicUsize,
     pub repositories: TempDir,
+    pub files: TempDir,
     pub large_files: Store,
 }
 
@@ -93,22 +95,32 @@ pub struct Origin {
 
 impl Origin {
     pub fn start() -> Self {
-        Self::build(None, &["h2", "http/1.1"])
+        Self::at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// One at an address of the network namespace that the calling thread is in.
+    pub fn at(address: IpAddr) -> Self {
+        Self::build(None, &["h2", "http/1.1"], address)
     }
 
     /// One that does not speak HTTP/2.
     pub fn without_http2() -> Self {
-        Self::build(None, &["http/1.1"])
+        Self::build(None, &["http/1.1"], Ipv4Addr::LOCALHOST.into())
     }
 
     /// One that asks a script first; where it has no answer, the routes answer.
     pub fn scripted(
         script: impl Fn(&Seen, &str) -> Option<(u16, serde_json::Value)> + Send + Sync + 'static,
     ) -> Self {
-        Self::build(Some(Box::new(script)), &["h2", "http/1.1"])
+        let protocols = ["h2", "http/1.1"];
+        Self::build(
+            Some(Box::new(script)),
+            &protocols,
+            Ipv4Addr::LOCALHOST.into(),
+        )
     }
 
-    fn build(script: Option<Box<Script>>, protocols: &[&str]) -> Self {
+    fn build(script: Option<Box<Script>>, protocols: &[&str], address: IpAddr) -> Self {
         let runtime = Runtime::new().unwrap();
         let shared = Arc::new(Shared {
             script,
@@ -116,6 +128,7 @@ impl Origin {
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             repositories: TempDir::new().unwrap(),
+            files: TempDir::new().unwrap(),
             large_files: Store::default(),
         });
         let certificates = Certificates::new();
@@ -132,8 +145,8 @@ impl Origin {
         let (https, http) = runtime.block_on(async {
             let tls = TlsAcceptor::from(Arc::new(tls.clone()));
             (
-                listen(Arc::clone(&shared), Some(tls)).await,
-                listen(Arc::clone(&shared), None).await,
+                listen(Arc::clone(&shared), Some(tls), address).await,
+                listen(Arc::clone(&shared), None, address).await,
             )
         });
         Self {
@@ -200,6 +213,11 @@ impl Origin {
         bare
     }
 
+    /// Where files lie that it serves by their path, a directory by its `index.html`.
+    pub fn files(&self) -> &Path {
+        self.shared.files.path()
+    }
+
     /// Where bare repositories lie that it serves as `/OWNER/REPO.git`.
     pub fn repositories(&self) -> &Path {
         self.shared.repositories.path()
@@ -214,8 +232,8 @@ impl Drop for Origin {
     }
 }
 
-async fn listen(shared: Arc<Shared>, tls: Option<TlsAcceptor>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+async fn listen(shared: Arc<Shared>, tls: Option<TlsAcceptor>, address: IpAddr) -> SocketAddr {
+    let listener = TcpListener::bind((address, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -25,6 +26,9 @@ use super::origin::{Seen, Shared};
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 const CHUNK: usize = 64 * 1024;
+
+/// How far apart the events of a script's list are sent.
+pub const PACE: Duration = Duration::from_millis(100);
 
 /// Long uploads are counted and not kept.
 const KEPT: usize = 1 << 20;
@@ -70,6 +74,9 @@ pub async fn answer(
                 "text/event-stream",
             ));
         }
+        if let Value::Array(events) = json {
+            return Ok(one_by_one(events));
+        }
         let response = text(status, &json.to_string());
         return Ok(with_header(response, "content-type", "application/json"));
     }
@@ -96,8 +103,39 @@ pub async fn answer(
         ),
         ["v1", "models"] => text(StatusCode::OK, "{\"data\":[]}"),
         ["reflect", how] => reflect(how, &parts.headers),
-        _ => text(StatusCode::NOT_FOUND, "no such route"),
+        _ => match file(&origin.files.path().join(path.trim_start_matches('/'))) {
+            // Over HTTP/2 an answer to HEAD would be sent with its body.
+            Some(_) if parts.method == Method::HEAD => text(StatusCode::METHOD_NOT_ALLOWED, ""),
+            Some(response) => response,
+            None => text(StatusCode::NOT_FOUND, "no such route"),
+        },
     })
+}
+
+fn file(path: &Path) -> Option<Response<Body>> {
+    if path.is_dir() {
+        let page = std::fs::read(path.join("index.html")).ok()?;
+        return Some(with_header(
+            Response::new(full(page)),
+            "content-type",
+            "text/html",
+        ));
+    }
+    Some(Response::new(full(std::fs::read(path).ok()?)))
+}
+
+fn one_by_one(events: Vec<Value>) -> Response<Body> {
+    let events = stream::unfold(events.into_iter(), |mut left| async move {
+        let event = left.next()?;
+        tokio::time::sleep(PACE).await;
+        let event = Bytes::from(event.as_str().unwrap().to_owned());
+        Some((Ok(Frame::data(event)), left))
+    });
+    with_header(
+        Response::new(StreamBody::new(events).boxed_unsync()),
+        "content-type",
+        "text/event-stream",
+    )
 }
 
 fn record(origin: &Shared, connection: usize, request: &Request<Incoming>) -> Seen {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use testkit::each_row;
+
 use crate::support::{Origin, Proxy, yaml};
 
 #[test]
@@ -91,6 +93,25 @@ fn every_link_between_documents_leads_somewhere() {
             assert!(there.exists(), "{} links to {target}", file.display());
         }
     }
+}
+
+#[test]
+fn the_rows_that_the_performance_matrix_names_are_measured() {
+    let matrix = read("tests/README.md");
+    let (_, matrix) = matrix.split_once("## Performance").unwrap();
+    let (matrix, _) = matrix.split_once("**Not measured**").unwrap();
+    let quoted = matrix.split('`').skip(1).step_by(2);
+    let rows: Vec<&str> = quoted.filter(|text| text.contains(' ')).collect();
+    assert!(rows.len() > 5, "{rows:?}");
+    let (bar, figures) = (
+        read("tests/performance/bench/bar.py"),
+        read("docs/performance.md"),
+    );
+    each_row(rows, |row| {
+        assert!(bar.contains(&format!("\"{row}\"")), "bar.py lacks {row}");
+        let figure = format!("| {row} |");
+        assert!(figures.contains(&figure), "performance.md lacks {row}");
+    });
 }
 
 /// All code but that of the wire tests.

@@ -94,13 +94,20 @@ fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
     let json: Value = serde_json::from_str(&proxy.cli(&["env", "--shell", "json"]).ok()).unwrap();
     let json = json.as_object().unwrap();
     assert_eq!(json["HTTPS_PROXY"], proxy.url());
-    assert_eq!(json["NO_PROXY"], "localhost,127.0.0.1,::1");
+    assert_eq!(json["NO_PROXY"], "localhost,127.0.0.1,::1,unified-proxy");
     for (name, value) in json {
         let path = value.as_str().unwrap();
         if path.ends_with(".pem") {
             assert!(std::path::Path::new(path).is_file(), "{name}={path}");
         }
     }
+    let store = proxy.path("certs/truststore.jks").display().to_string();
+    assert!(std::path::Path::new(&store).is_file());
+    let java = json["JAVA_TOOL_OPTIONS"].as_str().unwrap();
+    assert!(
+        java.contains(&format!("-Djavax.net.ssl.trustStore={store} ")),
+        "{java}"
+    );
     let sh = proxy.cli(&["env"]).ok();
     let fish = proxy.cli(&["env", "--shell", "fish"]).ok();
     for (name, value) in json {

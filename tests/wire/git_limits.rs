@@ -179,6 +179,27 @@ fn a_repository_may_have_a_limit_of_its_own() {
     assert!(said.contains("Push size exceeds limit"), "{said}");
 }
 
+/// The loop of docs/git.md, as it is printed there but for the number of commits.
+#[test]
+fn commits_that_are_too_large_together_pass_one_after_the_other() {
+    let forge = Forge::with(limited(2 * MB), json!({}));
+    forge.work(&["push", "--quiet", "origin", "main"]).ok();
+    for part in noise(4 * MB).chunks(MB) {
+        std::fs::write(forge.proxy.path("work/part"), part).unwrap();
+        forge.work(&["add", "part"]).ok();
+        forge.work(&["commit", "--quiet", "-m", "Part"]).ok();
+    }
+    forge.work(&["config", "http.version", "HTTP/1.1"]).ok();
+    let said = forge.denied_push(&["HEAD:refs/heads/feature"]);
+    assert!(said.contains("Push size exceeds limit"), "{said}");
+    let guide = include_str!("../../docs/git.md");
+    let (_, found) = guide.split_once("for commit in ").unwrap();
+    let (chunks, _) = found.split_once("```").unwrap();
+    let script = format!("cd work && for commit in {chunks}").replace("% 50", "% 1");
+    forge.proxy.run("bash", &["-ec", &script]).ok();
+    assert_eq!(forge.at_origin("feature"), forge.head());
+}
+
 #[test]
 fn nothing_reaches_the_origin_before_the_commands_are_judged() {
     let forge = Forge::start();

@@ -12,6 +12,8 @@ mod agents;
 #[path = "../../addons/tests/decode/bodies.rs"]
 #[allow(dead_code, reason = "the tests of the decoders use the rest")]
 mod bodies;
+#[path = "../compatibility/mod.rs"]
+mod compatibility;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -27,6 +29,7 @@ mod dev;
 mod dialling;
 mod distrust;
 mod dns;
+mod dns_https;
 mod documents;
 mod environment;
 mod floods;
@@ -41,6 +44,8 @@ mod identity;
 mod inspection;
 mod lfs;
 mod limits;
+mod listener;
+mod migration;
 mod nameservers;
 mod oauth;
 mod oauth_claude;

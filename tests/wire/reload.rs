@@ -141,6 +141,9 @@ fn a_file_that_was_in_force_and_is_gone_changes_nothing_until_it_is_back() {
     let proxy = setup.start();
     let (policy, away) = (proxy.path("config/policy.yaml"), proxy.path("policy.away"));
     let is_current = || proxy.health().json()["checks"]["configuration_current"] == true;
+    let reply = proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reply.status, 200);
+    assert!(is_current(), "after a reload that found nothing wrong");
     assert_eq!(status(&proxy, PLAIN), 403);
     std::fs::rename(&policy, &away).unwrap();
     eventually("the loss is noticed", PROMISED, || !is_current());

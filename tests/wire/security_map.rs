@@ -1,4 +1,4 @@
-//! The security map names tests that the runner runs.
+//! The maps of tests name tests that the runner runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use serde_json::Value;
 use testkit::each_row;
 
-/// Fails when the map names a test that no test binary lists, or only as ignored. The binaries
+/// Fails when a map names a test that no test binary lists, or only as ignored. The binaries
 /// are asked, not the sources: a name in a comment or of a helper function is no test.
 #[test]
-fn every_test_that_the_security_map_names_is_run() {
+fn every_test_that_a_map_names_is_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let built = test_binaries(root);
     let mut tests = BTreeSet::new();
@@ -29,14 +29,15 @@ fn every_test_that_the_security_map_names_is_run() {
          which build them all before the first test runs"
     );
 
-    let map = std::fs::read_to_string(root.join("tests/security/README.md")).unwrap();
-    let named = names(&map);
-    assert!(named.len() > 40, "{} tests are named", named.len());
-    let unknown: Vec<_> = named.difference(&tests).collect();
-    assert!(
-        unknown.is_empty(),
-        "tests/security/README.md names tests that are not run: {unknown:#?}"
-    );
+    each_row(["tests/security/README.md", "tests/README.md"], |map| {
+        let named = names(&std::fs::read_to_string(root.join(map)).unwrap());
+        assert!(named.len() > 40, "{} tests are named", named.len());
+        let unknown: Vec<_> = named.difference(&tests).collect();
+        assert!(
+            unknown.is_empty(),
+            "{map} names tests that are not run: {unknown:#?}"
+        );
+    });
 }
 
 #[test]

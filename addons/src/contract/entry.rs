@@ -170,6 +170,14 @@ impl<T> EntryMap<T> {
         }
     }
 
+    /// The value of exactly this pattern.
+    pub fn get(&self, pattern: &HostPattern) -> Option<&T> {
+        match pattern {
+            HostPattern::Exactly(host) => self.exact.get(host),
+            HostPattern::Below(name) => self.below.get(name),
+        }
+    }
+
     /// The value of the most particular pattern that matches: the host itself, else the
     /// longest wildcard.
     pub fn find(&self, host: &Host) -> Option<&T> {

@@ -22,7 +22,7 @@ use rules::Rules;
 
 pub use rules::{Effect, Rule};
 pub use settings::PolicySettings;
-pub use settings::allowlist::read_allowlist;
+pub use settings::allowlist::{extend_allowlist, parse_entry, read_allowlist};
 
 /// The allowlist, the rules and the address guard.
 pub struct Policy {

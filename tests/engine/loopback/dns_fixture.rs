@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use unified_proxy::dns::{DnsServer, Limits};
+use unified_proxy::dns::{self, DnsServer, Limits};
 use unified_proxy::snapshot::Snapshot;
 use unified_proxy::tls::UpstreamTls;
 use unified_proxy::upstream::{Network, Resolver, SocketBudget};
@@ -30,6 +30,8 @@ pub struct DnsFixture {
     pub nameserver: Nameserver,
     pub containers: Arc<FakeContainers>,
     pub log: Log,
+    /// What the sockets ask, and DNS over HTTP.
+    pub service: Arc<dns::Service>,
     pub shutdown: CancellationToken,
     pub served: tokio::task::JoinHandle<()>,
 }
@@ -64,12 +66,14 @@ impl DnsFixture {
         let address = server.local_addresses().unwrap()[0];
         let shutdown = CancellationToken::new();
         let current = Arc::new(move || Arc::clone(&snapshot));
-        let served = tokio::spawn(server.serve(current, Limits::default(), shutdown.clone()));
+        let service = Arc::new(dns::Service::new(current, Limits::default()));
+        let served = tokio::spawn(server.serve(Arc::clone(&service), shutdown.clone()));
         Self {
             address,
             nameserver,
             containers,
             log,
+            service,
             shutdown,
             served,
         }

@@ -77,7 +77,10 @@ impl Containers for FakeContainers {
         }
         match source {
             Source::Address(address) => Ok(self.known.get(address).cloned()),
-            Source::Listener(_) => Ok(None),
+            Source::Listener(id) => {
+                let mut known = self.known.values();
+                Ok(known.find(|container| container.id == *id).cloned())
+            }
         }
     }
 
@@ -107,6 +110,12 @@ impl Identify for Identity {
     }
 
     fn identify(&self, flow: &Flow, _request: Option<&mut Request>) -> Identified {
+        if flow.known_container().is_some() {
+            return Identified {
+                principal: None,
+                verdict: Ok(()),
+            };
+        }
         let found = flow.client.source.as_ref().map(|s| self.0.find(s));
         match found {
             Some(Ok(Some(container))) => Identified {

@@ -28,10 +28,12 @@ pub enum Ingress {
     Tls,
     DnsUdp,
     DnsTcp,
+    /// RFC 8484 on a container's own listener.
+    DnsHttp,
 }
 
 impl Ingress {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Plain,
         Self::Connect,
         Self::Http1,
@@ -43,6 +45,7 @@ impl Ingress {
         Self::Tls,
         Self::DnsUdp,
         Self::DnsTcp,
+        Self::DnsHttp,
     ];
 
     /// The ingress of a file by its name, which begins with that of the ingress.
@@ -68,6 +71,7 @@ impl Ingress {
             Self::Tls => "tls",
             Self::DnsUdp => "dns-udp",
             Self::DnsTcp => "dns-tcp",
+            Self::DnsHttp => "dns-http",
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use addons::contract::Code;
 
 use super::ask::Ingress::{
-    self, Connect, DnsTcp, DnsUdp, Http1, Http2, InfoRefs, Plain, PushReport, PushStatus, Tls,
-    WebSocket,
+    self, Connect, DnsHttp, DnsTcp, DnsUdp, Http1, Http2, InfoRefs, Plain, PushReport, PushStatus,
+    Tls, WebSocket,
 };
 use super::files::Recorded;
 
@@ -23,6 +23,7 @@ const HANDSHAKE: &str = "the handshake is not judged for it";
 const NO_BODY: &str = "it has no body";
 const NO_COMMANDS: &str = "push_denials is about denied commands; this is answered as under report";
 const NO_HTTP: &str = "a question is no request";
+const OWN_LISTENER: &str = "the listener of a lease and its connections end with it";
 const NO_REQUEST: &str = "the request inside is judged for it";
 
 const ROWS: &[Row] = &[
@@ -39,12 +40,15 @@ const ROWS: &[Row] = &[
         recorded: &[
             Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp,
         ],
-        elsewhere: &[(&[Http1, Http2, Tls], CONNECT_FIRST)],
+        elsewhere: &[
+            (&[Http1, Http2, Tls], CONNECT_FIRST),
+            (&[DnsHttp], OWN_LISTENER),
+        ],
     },
     Row {
         code: Code::ContainerIdMismatch,
         recorded: &[
-            Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs,
+            Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, DnsHttp,
         ],
         elsewhere: &[
             (&[Tls], HANDSHAKE),
@@ -59,12 +63,13 @@ const ROWS: &[Row] = &[
         elsewhere: &[
             (&[Http1, Http2, Tls], "the tunnels of a lease end with it"),
             (&[PushStatus], NO_COMMANDS),
+            (&[DnsHttp], OWN_LISTENER),
         ],
     },
     Row {
         code: Code::RegistryUnavailable,
         recorded: &[
-            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp,
+            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[Tls], HANDSHAKE), (&[PushStatus], NO_COMMANDS)],
     },
@@ -72,12 +77,13 @@ const ROWS: &[Row] = &[
         code: Code::RateLimited,
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, Tls, DnsUdp, DnsTcp,
+            DnsHttp,
         ],
         elsewhere: &[(&[PushStatus], NO_COMMANDS)],
     },
     Row {
         code: Code::TooManyConnections,
-        recorded: &[Plain, Connect, WebSocket, PushReport, InfoRefs],
+        recorded: &[Plain, Connect, WebSocket, PushReport, InfoRefs, DnsHttp],
         elsewhere: &[
             (
                 &[Http1, Http2, Tls],
@@ -100,7 +106,7 @@ const ROWS: &[Row] = &[
             (&[PushStatus], NO_COMMANDS),
             (&[Tls], HANDSHAKE),
             (
-                &[DnsUdp, DnsTcp],
+                &[DnsUdp, DnsTcp, DnsHttp],
                 "circuits are of upstreams, not of nameservers",
             ),
         ],
@@ -108,7 +114,7 @@ const ROWS: &[Row] = &[
     Row {
         code: Code::DomainNotAllowed,
         recorded: &[
-            Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp,
+            Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[Http1, Http2, Tls], CONNECT_FIRST)],
     },
@@ -116,7 +122,7 @@ const ROWS: &[Row] = &[
         code: Code::AddressNotAllowed,
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp,
-            DnsTcp,
+            DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[Tls], HANDSHAKE)],
     },
@@ -125,12 +131,12 @@ const ROWS: &[Row] = &[
         recorded: &[Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs],
         elsewhere: &[
             (&[Http1, Http2, Tls], CONNECT_FIRST),
-            (&[DnsUdp, DnsTcp], "a question has no port"),
+            (&[DnsUdp, DnsTcp, DnsHttp], "a question has no port"),
         ],
     },
     Row {
         code: Code::MethodNotAllowed,
-        recorded: &[Plain, Http1, Http2],
+        recorded: &[Plain, Http1, Http2, DnsHttp],
         elsewhere: &[
             (&[Connect], "CONNECT is a known method"),
             (&[WebSocket, InfoRefs], "its method is GET"),
@@ -144,7 +150,8 @@ const ROWS: &[Row] = &[
         recorded: &[WebSocket],
         elsewhere: &[(
             &[
-                Plain, Connect, Http1, Http2, PushReport, PushStatus, InfoRefs, Tls, DnsUdp, DnsTcp,
+                Plain, Connect, Http1, Http2, PushReport, PushStatus, InfoRefs, Tls, DnsUdp,
+                DnsTcp, DnsHttp,
             ],
             "only the opening of a WebSocket has it",
         )],
@@ -155,7 +162,7 @@ const ROWS: &[Row] = &[
         elsewhere: &[(
             &[
                 Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp,
-                DnsTcp,
+                DnsTcp, DnsHttp,
             ],
             "only the handshake has it",
         )],
@@ -163,7 +170,7 @@ const ROWS: &[Row] = &[
     Row {
         code: Code::LevelExceeded,
         recorded: &[
-            Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp,
+            Plain, Connect, WebSocket, PushReport, PushStatus, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[Http1, Http2, Tls], CONNECT_FIRST)],
     },
@@ -174,7 +181,10 @@ const ROWS: &[Row] = &[
         ],
         elsewhere: &[
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], "rules are for requests and tunnels"),
+            (
+                &[DnsUdp, DnsTcp, DnsHttp],
+                "rules are for requests and tunnels",
+            ),
         ],
     },
     Row {
@@ -184,7 +194,10 @@ const ROWS: &[Row] = &[
         ],
         elsewhere: &[
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], "rules are for requests and tunnels"),
+            (
+                &[DnsUdp, DnsTcp, DnsHttp],
+                "rules are for requests and tunnels",
+            ),
         ],
     },
     Row {
@@ -199,7 +212,7 @@ const ROWS: &[Row] = &[
         ],
         elsewhere: &[
             (&[Connect], "the Host of a CONNECT is ignored"),
-            (&[DnsUdp, DnsTcp], "a question has one name"),
+            (&[DnsUdp, DnsTcp, DnsHttp], "a question has one name"),
         ],
     },
     Row {
@@ -213,7 +226,7 @@ const ROWS: &[Row] = &[
                 &[PushReport, PushStatus, InfoRefs],
                 "git asks for no upgrade",
             ),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
@@ -224,7 +237,7 @@ const ROWS: &[Row] = &[
             (&[WebSocket], "blocked calls are writes"),
             (&[PushReport, PushStatus, InfoRefs], "a git host has no API"),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
@@ -234,7 +247,7 @@ const ROWS: &[Row] = &[
             (&[Connect], NO_REQUEST),
             (&[InfoRefs], "it reads"),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
@@ -245,7 +258,7 @@ const ROWS: &[Row] = &[
         elsewhere: &[
             (&[Connect], NO_REQUEST),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
@@ -253,7 +266,7 @@ const ROWS: &[Row] = &[
         recorded: &[PushReport, PushStatus],
         elsewhere: &[(
             &[
-                Plain, Connect, Http1, Http2, WebSocket, InfoRefs, Tls, DnsUdp, DnsTcp,
+                Plain, Connect, Http1, Http2, WebSocket, InfoRefs, Tls, DnsUdp, DnsTcp, DnsHttp,
             ],
             "only a push has commands",
         )],
@@ -263,7 +276,7 @@ const ROWS: &[Row] = &[
         recorded: &[PushReport, PushStatus],
         elsewhere: &[(
             &[
-                Plain, Connect, Http1, Http2, WebSocket, InfoRefs, Tls, DnsUdp, DnsTcp,
+                Plain, Connect, Http1, Http2, WebSocket, InfoRefs, Tls, DnsUdp, DnsTcp, DnsHttp,
             ],
             "only a push has commands",
         )],
@@ -274,12 +287,12 @@ const ROWS: &[Row] = &[
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
         code: Code::BodyTooLargeToInspect,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus],
+        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
             (&[Tls], HANDSHAKE),
@@ -288,7 +301,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         code: Code::InspectionBusy,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus],
+        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
             (&[Tls], HANDSHAKE),
@@ -297,7 +310,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         code: Code::BodyTimeout,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus],
+        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
             (&[Tls], HANDSHAKE),
@@ -306,7 +319,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         code: Code::UnsupportedEncoding,
-        recorded: &[Plain, Http1, Http2, PushReport, PushStatus],
+        recorded: &[Plain, Http1, Http2, PushReport, PushStatus, DnsHttp],
         elsewhere: &[
             (&[Connect, WebSocket, InfoRefs], NO_BODY),
             (&[Tls], HANDSHAKE),
@@ -317,7 +330,7 @@ const ROWS: &[Row] = &[
         code: Code::MalformedRequest,
         recorded: &[
             Plain, Connect, Http1, Http2, WebSocket, PushReport, PushStatus, InfoRefs, Tls, DnsUdp,
-            DnsTcp,
+            DnsTcp, DnsHttp,
         ],
         elsewhere: &[],
     },
@@ -329,7 +342,7 @@ const ROWS: &[Row] = &[
             (&[Connect], NO_REQUEST),
             (&[PushStatus], NO_COMMANDS),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
@@ -340,20 +353,20 @@ const ROWS: &[Row] = &[
         elsewhere: &[
             (&[Connect], "no field of a CONNECT goes upstream"),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {
         code: Code::UpstreamUnreachable,
         recorded: &[
-            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp,
+            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[PushStatus], NO_COMMANDS), (&[Tls], HANDSHAKE)],
     },
     Row {
         code: Code::UpstreamTimeout,
         recorded: &[
-            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp,
+            Plain, Connect, Http1, Http2, WebSocket, PushReport, InfoRefs, DnsUdp, DnsTcp, DnsHttp,
         ],
         elsewhere: &[(&[PushStatus], NO_COMMANDS), (&[Tls], HANDSHAKE)],
     },
@@ -368,7 +381,7 @@ const ROWS: &[Row] = &[
             ),
             (&[PushStatus], NO_COMMANDS),
             (&[Tls], HANDSHAKE),
-            (&[DnsUdp, DnsTcp], NO_HTTP),
+            (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
     },
     Row {

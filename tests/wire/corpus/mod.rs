@@ -8,6 +8,7 @@ mod files;
 mod git;
 mod judged;
 mod limits;
+mod listener;
 mod normal;
 mod policy;
 mod questions;
@@ -30,10 +31,12 @@ fn explain_answers_as_recorded() {
 #[test]
 fn denials_are_as_recorded() {
     // What waits for a time-out leaves the processor to the others.
-    let scenarios: [fn() -> Transcripts; 11] = [
+    let scenarios: [fn() -> Transcripts; 13] = [
         || upstream::record_slow_look_up(Ingress::Connect),
         || upstream::record_slow_look_up(Ingress::DnsUdp),
         || upstream::record_slow_look_up(Ingress::DnsTcp),
+        || upstream::record_slow_look_up(Ingress::DnsHttp),
+        listener::record,
         upstream::record,
         judged::record_time_outs,
         registry::record,

@@ -248,7 +248,7 @@ impl Question {
 }
 
 /// Response code, flags and counts (RFC 1035, section 4.1.1), and the whole message.
-fn header(answer: &[u8]) -> String {
+pub fn header(answer: &[u8]) -> String {
     let word = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
     format!(
         "response code {}\nflags {:#06x}\nquestions {}, answers {}, authorities {}, additionals {}\n{}\n",

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::ask::{Ask, Ingress};
 use super::files::Transcripts;
+use super::listener::{self, dns_question};
 use super::policy::{dns, inside};
 use super::send::{Line, Question};
 use super::stage::Stage;
@@ -178,18 +179,8 @@ fn in_tunnels(stage: &mut Stage, code: Code, name: &str, host: &str) {
 
 /// The nameserver answers SERVFAIL.
 pub fn record_unresolved() -> Transcripts {
-    let nameserver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = nameserver.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let mut message = [0; 512];
-        while let Ok((length, peer)) = nameserver.recv_from(&mut message) {
-            message[2] |= 0x80;
-            message[3] = 2;
-            let _ = nameserver.send_to(&message[..length], peer);
-        }
-    });
     let origin = Origin::start();
-    let mut stage = resolving(&origin, address);
+    let mut stage = resolving(&origin, failing_nameserver());
     let code = Code::UpstreamUnreachable;
     dns(&mut stage, code, SANDBOX, "unresolved.example.org");
     stage.deny(
@@ -201,6 +192,21 @@ pub fn record_unresolved() -> Transcripts {
     stage.finish()
 }
 
+/// A nameserver that answers SERVFAIL to everything.
+pub fn failing_nameserver() -> SocketAddr {
+    let nameserver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = nameserver.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut message = [0; 512];
+        while let Ok((length, peer)) = nameserver.recv_from(&mut message) {
+            message[2] |= 0x80;
+            message[3] = 2;
+            let _ = nameserver.send_to(&message[..length], peer);
+        }
+    });
+    address
+}
+
 /// No nameserver listens at the configured address. Each look-up takes 4.5 seconds.
 pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
     let origin = Origin::start();
@@ -210,6 +216,16 @@ pub fn record_slow_look_up(ingress: Ingress) -> Transcripts {
     match ingress {
         Ingress::DnsUdp => stage.deny_dns(code, "", &question(false)),
         Ingress::DnsTcp => stage.deny_dns(code, "", &question(true)),
+        Ingress::DnsHttp => {
+            let socket = stage.proxy.own_listener("inner", json!({}));
+            listener::deny(
+                &mut stage,
+                code,
+                "",
+                &socket,
+                &dns_question("unresolved.example.org"),
+            );
+        }
         _ => stage.deny(code, ingress, "passthrough", &unresolved(Ask::connect(""))),
     }
     stage.finish()

@@ -114,6 +114,22 @@ impl CredentialSettings {
         settings
     }
 
+    /// Adds the entries of other settings, without those for a host or of a name that has one here.
+    pub fn extend(&mut self, other: Self) {
+        let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
+        let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);
+        let is_new = |entry: &CredentialEntry| {
+            !names(entry) && !entry.hosts.iter().any(|(host, _)| has_host(host))
+        };
+        let added: Vec<_> = other.active.into_iter().filter(is_new).collect();
+        for entry in added {
+            let hosts = entry.hosts.iter();
+            let hosts = hosts.map(|(host, _)| (host.clone(), entry.name.clone()));
+            self.hosts.extend(hosts);
+            self.active.push(entry);
+        }
+    }
+
     /// Reports what is wrong, or deserves a word, between this file and others.
     pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
         // A request that is tunnelled unread cannot be given a credential.

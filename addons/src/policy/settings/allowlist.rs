@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::contract::settings::{Files, Setting};
-use crate::contract::{Allowlist, Entry, HostPattern, Level, TypeMap};
+use crate::contract::{Allowlist, Entry, HostPattern, Level, Origin, TypeMap};
 
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
@@ -38,16 +38,55 @@ pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
     allowlist
 }
 
-fn entry(at: &Setting<'_>) -> Option<Entry> {
-    let entry = |pattern: HostPattern| Entry {
+/// Reads an entry of a command line: `name`, or `name:port` for that port alone.
+///
+/// # Errors
+///
+/// What is wrong with the text.
+pub fn parse_entry(text: &str) -> Result<Entry, String> {
+    let origin = || Origin {
+        file: "the command line".into(),
+        line: 1,
+    };
+    let with_port = text.rsplit_once(':').and_then(|(name, port)| {
+        let pattern = HostPattern::parse(name).ok()?;
+        Some((pattern, port.parse().ok().filter(|port: &u16| *port > 0)?))
+    });
+    match with_port {
+        Some((pattern, port)) => Ok(Entry {
+            ports: vec![port],
+            ..plain_entry(pattern, origin())
+        }),
+        None => pattern(text).map(|pattern| plain_entry(pattern, origin())),
+    }
+}
+
+/// Adds an entry. One that is on the list already keeps its ports beside the new ones.
+pub fn extend_allowlist(allowlist: &mut Allowlist, mut entry: Entry) {
+    let pattern = entry.pattern.clone();
+    if let Some(before) = allowlist.get(&pattern) {
+        let known = before.ports.iter().copied();
+        entry.ports.extend(known);
+        entry.ports.sort_unstable();
+        entry.ports.dedup();
+    }
+    allowlist.insert(pattern, Arc::new(entry));
+}
+
+fn plain_entry(pattern: HostPattern, origin: Origin) -> Entry {
+    Entry {
         label: pattern.to_string().into(),
         pattern,
         ports: DEFAULT_PORTS.to_vec(),
         websocket: true,
         max_level: Level::Secret,
-        origin: at.origin(),
+        origin,
         state: TypeMap::default(),
-    };
+    }
+}
+
+fn entry(at: &Setting<'_>) -> Option<Entry> {
+    let entry = |pattern: HostPattern| plain_entry(pattern, at.origin());
     if !at.is_mapping() {
         return at.parse(pattern).map(entry);
     }

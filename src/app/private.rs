@@ -1,0 +1,71 @@
+//! The appliance of one `run`: private state, and no listener but the admin socket.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::failure::Failure;
+use super::listeners::Listeners;
+use super::private_options::PrivateOptions;
+use super::reload::Source;
+use super::{App, Running};
+use crate::config::Profile;
+use crate::sandbox::Channel;
+use crate::telemetry::init_logging;
+use crate::upstream::OwnListeners;
+
+/// What the appliance says once it serves its admin socket.
+#[derive(Debug, Deserialize, Serialize)]
+pub enum PrivateStart {
+    Ready,
+    /// It did not start: exit code and reason.
+    Failed(u8, String),
+}
+
+/// Runs until the other end of `channel` is closed or a signal ends it. Says over it when it is
+/// ready, or why it is not.
+pub async fn run_private(
+    options: PrivateOptions,
+    channel: &Channel<BorrowedFd<'static>>,
+) -> Result<(), Failure> {
+    let started = start(options).await;
+    let said = match &started {
+        Ok(_) => PrivateStart::Ready,
+        Err(failure) => PrivateStart::Failed(failure.code(), failure.to_string()),
+    };
+    channel
+        .send(&said, &[])
+        .map_err(|error| Failure::Ours(error.to_string()))?;
+    let Ok(running) = started else { return Ok(()) };
+    let closed = closed(channel).map_err(super::ours)?;
+    tokio::select! {
+        signalled = running.until_signalled() => signalled?,
+        () = closed => {}
+    }
+    running.drain().await;
+    Ok(())
+}
+
+/// Ends when the launcher is gone, or closes its end.
+fn closed(channel: &Channel<BorrowedFd<'static>>) -> io::Result<impl Future<Output = ()>> {
+    let socket = channel.watch()?;
+    Ok(async move {
+        // Nothing is sent to us: what can be read is the end.
+        let _ = socket.readable().await;
+    })
+}
+
+async fn start(options: PrivateOptions) -> Result<Running, Failure> {
+    let dir = options.config.clone();
+    let (source, config) = Source::load(dir, Profile::Serve, Some(options))?;
+    init_logging(&config.proxy.logging).map_err(Failure::Setting)?;
+    let listeners = Listeners::bind(&config.proxy.listen, config.proxy.admin_mode, false)?;
+    let app = App::build(
+        source,
+        Arc::new(config),
+        OwnListeners::new(std::iter::empty()),
+    )?;
+    Ok(app.start(listeners))
+}

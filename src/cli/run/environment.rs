@@ -1,0 +1,218 @@
+//! The environment of the command: the caller's, without what is secret and what leads to the
+//! host's sockets, with what points clients at the proxy.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+
+use addons::credentials::{is_placeholder, placeholder};
+
+/// Parts of names that stand for secrets, between `_` or at an end.
+const SECRET_WORDS: [&str; 21] = [
+    "ACCESSKEY",
+    "APIKEY",
+    "AUTH",
+    "BEARER",
+    "CONNSTR",
+    "COOKIE",
+    "COOKIES",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "CREDS",
+    "DSN",
+    "JWT",
+    "KEY",
+    "KEYS",
+    "PASS",
+    "PASSPHRASE",
+    "PASSWD",
+    "PASSWORD",
+    "PAT",
+    "PWD",
+    "SECRET",
+];
+/// Ends of words that stand for secrets: `GITHUB_TOKEN`, `dbpassword`, `CLIENTSECRETS`.
+const SECRET_ENDS: [&str; 9] = [
+    "apikey",
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "secrets",
+    "token",
+    "tokens",
+    "webhook",
+];
+/// Names that look like secrets and are none.
+const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
+/// Beginnings of values that are secrets whatever their name.
+const SECRET_VALUES: [&str; 21] = [
+    "-----BEGIN",
+    "AIza",
+    "AKIA",
+    "ASIA",
+    "Basic ",
+    "Bearer ",
+    "SG.",
+    "dop_v1_",
+    "eyJ",
+    "ghp_",
+    "gho_",
+    "ghr_",
+    "ghs_",
+    "ghu_",
+    "github_pat_",
+    "glpat-",
+    "hf_",
+    "npm_",
+    "pypi-",
+    "sk-",
+    "xox",
+];
+/// Variables that lead to sockets and sessions of the host, or to files that are not there.
+const DROPPED: [&str; 22] = [
+    "BASH_ENV",
+    "CONTAINER_HOST",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DBUS_SYSTEM_BUS_ADDRESS",
+    "DISPLAY",
+    "DOCKER_HOST",
+    "ENV",
+    "GNOME_KEYRING_CONTROL",
+    "GPG_AGENT_INFO",
+    "GPG_TTY",
+    "KUBECONFIG",
+    "LISTEN_FDS",
+    "NOTIFY_SOCKET",
+    "SSH_AGENT_PID",
+    "SSH_AUTH_SOCK",
+    "SSH_TTY",
+    "TMUX",
+    "UNIFIED_PROXY_SOCKET",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+];
+/// The same by their beginnings. Git's own could name programs; the proxy's are set again.
+const DROPPED_BEGINNINGS: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
+
+/// Those of them that are a person's name.
+const KEPT: [&str; 4] = [
+    "GIT_AUTHOR_EMAIL",
+    "GIT_AUTHOR_NAME",
+    "GIT_COMMITTER_EMAIL",
+    "GIT_COMMITTER_NAME",
+];
+
+/// The environment, by name: the caller's made harmless, then `proxy`, then `keys`, which stand
+/// for credentials that the proxy injects.
+pub fn environment(
+    home: &Path,
+    proxy: impl IntoIterator<Item = (String, String)>,
+    keys: impl IntoIterator<Item = (String, String)>,
+) -> Vec<(OsString, OsString)> {
+    let mut variables: BTreeMap<OsString, OsString> = env::vars_os()
+        .filter(|(name, _)| !is_dropped(&name.to_string_lossy()))
+        .map(|(name, value)| {
+            let (text, known) = (name.to_string_lossy(), value.to_string_lossy());
+            let is_secret = is_secret(&text, &known) && !known.is_empty();
+            let value = match is_secret && !is_placeholder(&known) {
+                true => placeholder(&text).into(),
+                false => value,
+            };
+            (name, value)
+        })
+        .collect();
+    let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
+    variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
+    let set = proxy.into_iter().chain(keys);
+    variables.extend(set.map(|(name, value)| (name.into(), value.into())));
+    variables.into_iter().collect()
+}
+
+fn is_dropped(name: &str) -> bool {
+    let mut beginnings = DROPPED_BEGINNINGS.iter();
+    let begins = beginnings.any(|beginning| name.starts_with(beginning));
+    DROPPED.contains(&name) || (begins && !KEPT.contains(&name))
+}
+
+/// Whether a variable looks like a secret, by its name or its value.
+pub fn is_secret(name: &str, value: &str) -> bool {
+    !PLAIN.contains(&name) && (has_secret_name(name) || has_secret_value(value))
+}
+
+fn has_secret_name(name: &str) -> bool {
+    let upper = name.to_ascii_uppercase();
+    let lower = name.to_ascii_lowercase();
+    let mut words = upper.split(['_', '-', '.']);
+    words.any(|word| SECRET_WORDS.contains(&word))
+        || lower
+            .split(['_', '-', '.'])
+            .any(|word| SECRET_ENDS.iter().any(|end| word.ends_with(end)))
+}
+
+fn has_secret_value(value: &str) -> bool {
+    SECRET_VALUES.iter().any(|start| value.starts_with(start)) || has_password(value)
+}
+
+/// Whether a value is an address with a user's password in it.
+fn has_password(value: &str) -> bool {
+    let authority = value.split_once("://").map(|(_, rest)| rest);
+    let authority = authority.and_then(|rest| rest.split(['/', '?', '#']).next());
+    let user = authority.and_then(|authority| authority.rsplit_once('@'));
+    user.is_some_and(|(user, _)| {
+        user.split_once(':')
+            .is_none_or(|(_, password)| !password.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_secret_is_one() {
+        each_row(
+            [
+                ("GITHUB_TOKEN", "x"),
+                ("ANTHROPIC_API_KEY", "x"),
+                ("AWS_SECRET_ACCESS_KEY", "x"),
+                ("AWS_SESSION_TOKEN", "x"),
+                ("dbpassword", "x"),
+                ("PGPASSWORD", "x"),
+                ("MYSQL_PWD", "x"),
+                ("SLACK_WEBHOOK", "x"),
+                ("SENTRY_DSN", "x"),
+                ("SOMETHING", "ghp_0123456789"),
+                ("SOMETHING", "sk-ant-api03-0123456789"),
+                ("SOMETHING", "eyJhbGciOiJIUzI1NiJ9.e30.x"),
+                ("SOMETHING", "-----BEGIN PRIVATE KEY-----"),
+                ("DATABASE_URL", "postgres://user:secret@db.example.com/name"),
+                ("REMOTE", "https://0123456789@git.example.com/a/b"),
+            ],
+            |(name, value)| assert!(is_secret(name, value), "{name}={value}"),
+        );
+    }
+
+    #[test]
+    fn what_does_not_stays() {
+        each_row(
+            [
+                ("PWD", "/work"),
+                ("PATH", "/usr/bin"),
+                ("EDITOR", "vim"),
+                ("MONKEY", "x"),
+                ("KEYBOARD", "us"),
+                ("AUTHOR", "Ada"),
+                ("COMPASS", "x"),
+                ("DATABASE_URL", "postgres://db.example.com/name"),
+                ("HOMEPAGE", "https://example.com/@ada"),
+            ],
+            |(name, value)| assert!(!is_secret(name, value), "{name}={value}"),
+        );
+    }
+}

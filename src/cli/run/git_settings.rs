@@ -1,0 +1,49 @@
+//! The person's settings of git that name no program and hold no secret.
+
+use std::process::{Command, Stdio};
+
+/// Keys that are taken over: who commits, and how history is shaped.
+const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
+
+/// A `.gitconfig` for the home directory inside; `None` where there is nothing to say, or no git.
+pub fn git_settings() -> Option<String> {
+    let output = Command::new("git")
+        .args([
+            "config",
+            "--global",
+            "--includes",
+            "--null",
+            "--get-regexp",
+            KEYS,
+        ])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let listed = String::from_utf8(output.stdout).ok()?;
+    let text: String = listed.split('\0').filter_map(setting).collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// One setting as the file has it, from `key\nvalue`.
+fn setting(listed: &str) -> Option<String> {
+    let (key, value) = listed.split_once('\n')?;
+    let (section, name) = key.split_once('.')?;
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    (!value.contains('\n')).then(|| format!("[{section}]\n\t{name} = \"{value}\"\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_written_as_git_reads_it() {
+        assert_eq!(
+            setting("user.name\nAda \"A\" L").unwrap(),
+            "[user]\n\tname = \"Ada \\\"A\\\" L\"\n"
+        );
+        assert_eq!(setting("user.name\na\n[core]"), None);
+    }
+}

@@ -1,0 +1,273 @@
+//! The life of one run: appliance, sandbox, and what passes between the command and the person.
+
+use std::fs::{self, File};
+use std::future::pending;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use serde_json::Value;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::Run;
+use super::appliance::Appliance;
+use super::logins::Logins;
+use super::placeholders::Placeholders;
+use super::places::{self, Places};
+use super::protected::Protected;
+use super::registration::{RENEWAL, Registration};
+use super::report::Report;
+use super::signals::{Passed, Signals};
+use super::specification::specification;
+use super::terminal::{HostTerminal, Streams, stop_ourselves};
+use super::watched::WatchedFlows;
+use crate::cli::exit::{Failure, code};
+use crate::sandbox::{self, Entry, Event, Refused, Sandbox};
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        Self::new(refused.code, refused)
+    }
+}
+
+/// Runs the command; answers with its exit code.
+pub fn launch(run: Run) -> Result<u8, Failure> {
+    close_inherited();
+    let places = Places::find(&run.write, &run.read)?;
+    let kept = places::kept_state(&places)?;
+    // Opened before the command could put a link in its place.
+    let learn = run.learn.as_deref().map(create).transpose()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::internal)?;
+    runtime.block_on(async {
+        let mut placeholders = Placeholders::lock(&places.writable, &kept).map_err(|error| {
+            Failure::internal(format_args!("placeholders cannot be locked: {error}"))
+        })?;
+        let mut signals = Signals::listen().map_err(Failure::internal)?;
+        let mut parts = Parts::start(&run, &places, &kept, &mut placeholders).await?;
+        let ended = parts.run_command(&run, &places, &mut signals).await;
+        let report = parts.end().await;
+        let ended = ended?;
+        if !run.quiet {
+            // Nobody to tell, if this fails.
+            let _ = io::stderr().write_all(report.denials().as_bytes());
+        }
+        if let Some(mut file) = learn {
+            report.write_allowlist(&mut file).map_err(|error| {
+                Failure::internal(format_args!("the allowlist cannot be written: {error}"))
+            })?;
+        }
+        Ok(ended)
+    })
+}
+
+/// Closes what a careless parent left open: nothing of ours is open yet but the three streams.
+fn close_inherited() {
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
+        // The one that listed them is closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| {
+        let message = format_args!("--learn {}: {error}", path.display());
+        Failure::new(code::USAGE, message)
+    })
+}
+
+/// Everything that belongs to one run while it lasts.
+struct Parts {
+    sandbox: Sandbox,
+    /// None where a server of others is used.
+    appliance: Option<Appliance>,
+    registration: Registration,
+    /// The flows of the container, at a server of others.
+    watched: Option<WatchedFlows>,
+    /// What is protected in the directories of the run.
+    protected: Vec<Entry>,
+    renewal: Interval,
+}
+
+impl Parts {
+    async fn start(
+        run: &Run,
+        places: &Places,
+        kept: &Path,
+        placeholders: &mut Placeholders,
+    ) -> Result<Self, Failure> {
+        // It makes the namespaces while the appliance starts.
+        let sandbox = sandbox::start()?;
+        let mut appliance = match run.server {
+            Some(_) => None,
+            None => Some(start_appliance(run, places, kept)?),
+        };
+        let (socket, state) = match (&appliance, &run.server) {
+            (Some(appliance), _) => (appliance.socket(), appliance.state().to_owned()),
+            (None, server) => {
+                let socket = server.clone().unwrap_or_default();
+                (socket.clone(), socket)
+            }
+        };
+        let found = Protected::find(&places.writable, &places.readable, &[state])
+            .map_err(|problem| Failure::new(code::USAGE, problem))?;
+        placeholders
+            .make(&found.missing)
+            .map_err(|error| Failure::new(code::USAGE, format_args!("placeholder {error}")))?;
+        if let Some(appliance) = &mut appliance {
+            appliance.ready().await?;
+        }
+        let registration = Registration::begin(socket.clone(), run).await?;
+        let watched = match run.server {
+            Some(_) => Some(WatchedFlows::open(&socket, registration.id()).await?),
+            None => None,
+        };
+        let mut renewal = tokio::time::interval(RENEWAL);
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        renewal.reset();
+        Ok(Self {
+            sandbox,
+            appliance,
+            registration,
+            watched,
+            protected: found.entries,
+            renewal,
+        })
+    }
+
+    /// Starts the command and stays until it has ended; answers with its exit code.
+    async fn run_command(
+        &mut self,
+        run: &Run,
+        places: &Places,
+        signals: &mut Signals,
+    ) -> Result<u8, Failure> {
+        let settings = self.registration.settings().await?;
+        let protected = std::mem::take(&mut self.protected);
+        let mut spec = specification(&run.command, places, &settings, protected)?;
+        let streams = Streams::look().map_err(|error| {
+            let message = format_args!("the standard streams cannot be used: {error}");
+            Failure::new(code::USAGE, message)
+        })?;
+        spec.terminal = streams.wanted;
+        let fds = streams.streams.each_ref().map(AsFd::as_fd);
+        self.sandbox
+            .begin(&self.registration.listener, &spec, fds)?;
+        // Only the command holds them now, so that their readers see its end.
+        drop(streams.streams);
+        let mut terminal = streams.terminal;
+        let ended = self.attend(terminal.as_mut(), signals).await;
+        if let Some(terminal) = terminal {
+            terminal.finish().await;
+        }
+        ended
+    }
+
+    /// Passes on what happens until the command has ended.
+    async fn attend(
+        &mut self,
+        mut terminal: Option<&mut HostTerminal>,
+        signals: &mut Signals,
+    ) -> Result<u8, Failure> {
+        loop {
+            tokio::select! {
+                event = self.sandbox.next() => match event? {
+                    Event::Started => {}
+                    Event::Terminal(controlling) => {
+                        if let Some(terminal) = &mut terminal {
+                            terminal.connect(controlling).map_err(Failure::internal)?;
+                        }
+                    }
+                    Event::Stopped => stop_ourselves(terminal.as_deref()),
+                    Event::Ended(ending) => return Ok(ending.exit_code()),
+                },
+                passed = signals.next() => match passed {
+                    Passed::Size => if let Some(terminal) = &terminal {
+                        terminal.resize();
+                    },
+                    Passed::Signal { number, to } => {
+                        if number == rustix::process::Signal::CONT.as_raw()
+                            && let Some(terminal) = &terminal
+                        {
+                            terminal.take();
+                            terminal.resize();
+                        }
+                        self.sandbox.signal(number, to);
+                    }
+                },
+                failure = lost(self.appliance.as_mut()) => return Err(failure),
+                _ = self.renewal.tick(), if self.appliance.is_none() => {
+                    // A server that is away may be back before the lease has run out.
+                    if let Ok(true) = self.registration.renew().await {
+                        self.sandbox.lead_to(&self.registration.listener);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends what is left; answers with what was asked for.
+    async fn end(self) -> Report {
+        drop(self.sandbox);
+        if let Some(appliance) = self.appliance {
+            return read_audit(&appliance.stop().await);
+        }
+        self.registration.end().await;
+        match self.watched {
+            Some(watched) => watched.finish().await,
+            None => Report::default(),
+        }
+    }
+}
+
+async fn lost(appliance: Option<&mut Appliance>) -> Failure {
+    match appliance {
+        Some(appliance) => appliance.ended().await,
+        None => pending().await,
+    }
+}
+
+fn start_appliance(run: &Run, places: &Places, kept: &Path) -> Result<Appliance, Failure> {
+    let home = places.real_home.as_deref();
+    let logins = run.with_logins.then(|| Logins::find(home));
+    if let Some(logins) = logins.as_ref().filter(|_| !run.quiet) {
+        announce(logins);
+    }
+    let (config, allow) = (run.config.clone(), run.allow.clone());
+    Appliance::start(config, allow, logins.as_ref(), places, kept)
+}
+
+fn announce(logins: &Logins) {
+    let names = logins.names();
+    let text = match names.is_empty() {
+        true => "no login was found for --with-logins".to_owned(),
+        false => format!(
+            "the command acts with these logins, which it does not see: {}",
+            names.join(", ")
+        ),
+    };
+    // Nobody to tell, if this fails.
+    let _ = writeln!(io::stderr(), "unified-proxy: {text}");
+}
+
+/// Counts what an appliance of our own wrote of this run.
+fn read_audit(path: &Path) -> Report {
+    let mut report = Report::default();
+    let Ok(file) = File::open(path) else {
+        return report;
+    };
+    for line in BufReader::new(file).lines().map_while(Result::ok) {
+        if let Ok(flow) = serde_json::from_str::<Value>(&line) {
+            report.add(&flow);
+        }
+    }
+    report
+}

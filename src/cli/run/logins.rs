@@ -1,0 +1,169 @@
+//! `--with-logins`: the host's own logins become credentials that the proxy injects.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, json};
+
+/// The entries of the shipped `credentials.yaml`, which take keys from the environment.
+const SHIPPED: &str = include_str!("../../../config/credentials.yaml");
+
+/// A login of a command-line tool, kept in a file.
+struct Login {
+    name: &'static str,
+    provider: &'static str,
+    /// Below the home directory.
+    file: &'static str,
+    host: &'static str,
+    /// Headers in which a client could bring a key of its own.
+    remove: &'static [&'static str],
+    /// What its provider needs besides.
+    more: &'static [(&'static str, &'static str)],
+}
+
+const LOGINS: [Login; 4] = [
+    Login {
+        name: "claude-login",
+        provider: "claude",
+        file: ".claude/.credentials.json",
+        host: "api.anthropic.com",
+        remove: &["x-api-key"],
+        more: &[],
+    },
+    Login {
+        name: "codex-login",
+        provider: "codex",
+        file: ".codex/auth.json",
+        host: "chatgpt.com",
+        remove: &[],
+        more: &[],
+    },
+    Login {
+        name: "gemini-login",
+        provider: "gemini",
+        file: ".gemini/oauth_creds.json",
+        host: "cloudcode-pa.googleapis.com",
+        remove: &[],
+        more: &[("client_secret", "${GEMINI_CLIENT_SECRET:-}")],
+    },
+    Login {
+        name: "opencode-login",
+        provider: "opencode",
+        file: ".local/share/opencode/auth.json",
+        host: "chatgpt.com",
+        remove: &[],
+        more: &[("entry", "openai")],
+    },
+];
+
+/// Keys that the shipped entries take from the environment.
+const KEYS: [&str; 7] = [
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GITHUB_TOKEN",
+    "OPENAI_API_KEY",
+    "PERPLEXITY_API_KEY",
+    "SEMANTIC_SCHOLAR_API_KEY",
+    "TAVILY_API_KEY",
+];
+
+/// The logins that were found.
+pub struct Logins {
+    files: Vec<(&'static Login, PathBuf)>,
+    keys: Vec<&'static str>,
+    /// From gh, where the environment has none.
+    github_token: Option<String>,
+}
+
+impl Logins {
+    /// Looks for the logins of this user.
+    pub fn find(home: Option<&Path>) -> Self {
+        let mut hosts: Vec<&str> = Vec::new();
+        let mut files = Vec::new();
+        for login in &LOGINS {
+            let path = home.map(|home| home.join(login.file));
+            let Some(path) = path.filter(|path| path.is_file()) else {
+                continue;
+            };
+            // Codex and OpenCode may both be logged in there; one login is enough.
+            if !hosts.contains(&login.host) {
+                hosts.push(login.host);
+                files.push((login, path));
+            }
+        }
+        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let keys: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
+        let github_token = match keys.contains(&"GITHUB_TOKEN") {
+            true => None,
+            false => env::var("GH_TOKEN")
+                .ok()
+                .filter(|token| !token.is_empty())
+                .or_else(gh_token),
+        };
+        Self {
+            files,
+            keys,
+            github_token,
+        }
+    }
+
+    /// What is used, for the person to read.
+    pub fn names(&self) -> Vec<String> {
+        let files = self.files.iter();
+        let files = files.map(|(login, path)| format!("{} ({})", login.provider, path.display()));
+        let keys = self.keys.iter().map(|key| format!("${key}"));
+        let gh = self.github_token.iter().map(|_| "gh".to_owned());
+        files.chain(keys).chain(gh).collect()
+    }
+
+    /// A `credentials.yaml`: the logins, and the shipped entries for what has none. It holds no
+    /// secret.
+    pub fn credentials(&self) -> String {
+        let mut text = SHIPPED.to_owned();
+        for (login, path) in &self.files {
+            let mut oauth = Map::new();
+            oauth.insert("provider".into(), login.provider.into());
+            oauth.insert("token_file".into(), path.to_string_lossy().into());
+            let more = login.more.iter();
+            oauth.extend(more.map(|(key, value)| ((*key).to_owned(), (*value).into())));
+            let entry = json!({
+                "name": login.name,
+                "hosts": [login.host],
+                "oauth": oauth,
+                "remove_headers": login.remove,
+            });
+            // JSON is YAML.
+            text.push_str(&format!("  - {entry}\n"));
+        }
+        text
+    }
+
+    /// Variables for the appliance.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let token = self.github_token.iter();
+        let mut variables: Vec<_> = token.map(|token| ("GITHUB_TOKEN", token.clone())).collect();
+        // A subscription goes before a key: two entries for one host are one too many.
+        if self
+            .files
+            .iter()
+            .any(|(login, _)| login.provider == "claude")
+        {
+            variables.push(("ANTHROPIC_API_KEY", String::new()));
+        }
+        variables
+    }
+}
+
+/// The token of gh, which may keep it in a keyring.
+fn gh_token() -> Option<String> {
+    let output = Command::new("gh")
+        .args(["auth", "token"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let token = String::from_utf8(output.stdout).ok()?;
+    let token = token.trim();
+    (output.status.success() && !token.is_empty()).then(|| token.to_owned())
+}

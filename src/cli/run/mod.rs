@@ -1,0 +1,82 @@
+//! `run`: one command in a sandbox of its own.
+
+mod appliance;
+mod environment;
+mod git_settings;
+mod launch;
+mod logins;
+mod placeholders;
+mod places;
+mod protected;
+mod registration;
+mod report;
+mod signals;
+mod specification;
+mod terminal;
+mod visible;
+mod watched;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use addons::contract::AuthMode;
+use addons::policy::parse_entry;
+use clap::Args;
+
+pub use appliance::{APPLIANCE, run as run_appliance};
+
+/// The command, and what it may do.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// A repository that the command may use, also as its URL at github.com; may be repeated
+    #[arg(long = "repo", value_name = "OWNER/NAME", value_parser = super::dev::parse_repo)]
+    repos: Vec<String>,
+    /// A host that is allowed besides those of the configuration: HOST, *.HOST, or HOST:PORT for
+    /// that port alone; may be repeated
+    #[arg(long, value_name = "HOST", value_parser = parse_host)]
+    allow: Vec<String>,
+    /// Who pushes: user or bot
+    #[arg(long, value_name = "MODE", value_parser = ["user", "bot"], default_value = AuthMode::User.as_str())]
+    mode: String,
+    /// The directory of the configuration files [default: ~/.config/unified-proxy,
+    /// /etc/unified-proxy, or the shipped allowlist]
+    #[arg(long, value_name = "DIR")]
+    config: Option<PathBuf>,
+    /// Let the command use this user's logins of gh, claude, codex, gemini and opencode, and keys
+    /// from the environment: the proxy injects them, the sandbox sees placeholders
+    #[arg(long)]
+    with_logins: bool,
+    /// A directory or file that the command may write to; may be repeated
+    #[arg(long, value_name = "PATH")]
+    write: Vec<PathBuf>,
+    /// A directory or file that the command may read; may be repeated
+    #[arg(long, value_name = "PATH")]
+    read: Vec<PathBuf>,
+    /// Write an allowlist of the hosts that were asked for; they are denied all the same
+    #[arg(long, value_name = "FILE")]
+    learn: Option<PathBuf>,
+    /// Use a running server, by its admin socket, in the place of an appliance of its own
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["allow", "config", "with_logins"])]
+    server: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(long)]
+    quiet: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn parse_host(text: &str) -> Result<String, String> {
+    parse_entry(text).map(|_| text.to_owned())
+}
+
+impl Run {
+    /// Runs the command; answers with its exit code. The process must have one thread.
+    pub fn run(self) -> ExitCode {
+        match launch::launch(self) {
+            Ok(code) => ExitCode::from(code),
+            Err(failure) => failure.report(),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Where a run takes place: the directories of the person who started it.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::cli::exit::{Failure, code};
+
+/// The home directory inside, where the real one is no place for it.
+const PLAIN_HOME: &str = "/home/sandbox";
+
+/// The directories of a run, without links on the way.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The home directory outside, if there is one.
+    pub real_home: Option<PathBuf>,
+    /// The home directory inside.
+    pub home: PathBuf,
+    /// The working directory.
+    pub directory: PathBuf,
+    /// What may be written to, the working directory included.
+    pub writable: Vec<PathBuf>,
+    /// What may be read besides.
+    pub readable: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Finds the directories, and refuses those that would open the home directory.
+    pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
+        let real_home = env::var_os("HOME").map(PathBuf::from);
+        let real_home = real_home.filter(|home| home.is_absolute() && home != Path::new("/"));
+        let home = real_home.as_deref().map(canonical_or_same);
+        let directory = env::current_dir().map_err(|error| {
+            let message = format_args!("the working directory cannot be used: {error}");
+            Failure::new(code::USAGE, message)
+        })?;
+        let mut writable = vec![directory.clone()];
+        for path in write {
+            writable.push(canonical("--write", path)?);
+        }
+        let readable: Result<Vec<_>, _> =
+            read.iter().map(|path| canonical("--read", path)).collect();
+        let places = Self {
+            home: home.clone().unwrap_or_else(|| PLAIN_HOME.into()),
+            real_home: home,
+            directory,
+            writable,
+            readable: readable?,
+        };
+        places.check()?;
+        Ok(places)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let refuse = |message: String| Err(Failure::new(code::USAGE, message));
+        for path in self.writable.iter().chain(&self.readable) {
+            if self.home.starts_with(path) {
+                return refuse(format!(
+                    "{} holds the home directory, with every login in it: change to a \
+                     directory below it, or name one",
+                    path.display()
+                ));
+            }
+            if path.to_str().is_none() {
+                return refuse(format!("{}: its name is not UTF-8", path.display()));
+            }
+            let own = ["/proc", "/dev", "/sys"]
+                .iter()
+                .find(|own| path.starts_with(own));
+            if let Some(own) = own {
+                return refuse(format!("{}: a sandbox has its own {own}", path.display()));
+            }
+        }
+        match self
+            .writable
+            .iter()
+            .find(|path| self.readable.contains(path))
+        {
+            None => Ok(()),
+            Some(path) => refuse(format!(
+                "{} cannot be both read-only and writable",
+                path.display()
+            )),
+        }
+    }
+}
+
+fn canonical(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
+    fs::canonicalize(path).map_err(|error| {
+        let message = format_args!("{flag} {}: {error}", path.display());
+        Failure::new(code::USAGE, message)
+    })
+}
+
+fn canonical_or_same(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The directory that stays between runs: audit logs, and what remembers placeholders.
+pub fn kept_state(places: &Places) -> Result<PathBuf, Failure> {
+    let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let base = base.filter(|base| base.is_absolute());
+    let base = match (base, &places.real_home) {
+        (Some(base), _) => base,
+        (None, Some(home)) if home.is_dir() => home.join(".local/state"),
+        (None, _) => {
+            let message = "there is no directory for the audit log: set HOME or XDG_STATE_HOME";
+            return Err(Failure::new(code::USAGE, message));
+        }
+    };
+    let state = base.join("unified-proxy");
+    make_private(&state.join("runs"))?;
+    let state = canonical_or_same(&state);
+    match places.writable.iter().any(|path| state.starts_with(path)) {
+        false => Ok(state),
+        true => Err(Failure::new(
+            code::USAGE,
+            format_args!(
+                "the sandbox could write to {}, where audit logs are kept: start it in another \
+                 directory, or set XDG_STATE_HOME",
+                state.display()
+            ),
+        )),
+    }
+}
+
+fn make_private(path: &Path) -> Result<(), Failure> {
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
+    made.map_err(|error| {
+        let message = format_args!("{} cannot be made: {error}", path.display());
+        Failure::new(code::CONFIG, message)
+    })
+}

@@ -1,0 +1,100 @@
+//! The container of a run, registered over an admin socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::Run;
+use crate::admin::SandboxSettings;
+use crate::cli::client::Client;
+use crate::cli::exit::{Failure, code};
+
+/// A lease at a server of others is short, and renewed.
+const LEASE: Duration = Duration::from_secs(60);
+/// How often it is renewed: twice may fail.
+pub const RENEWAL: Duration = Duration::from_secs(20);
+/// At an appliance of its own the lease ends with the appliance.
+const FOR_GOOD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// A registered container.
+pub struct Registration {
+    client: Client,
+    id: String,
+    repos: Vec<String>,
+    mode: String,
+    lifetime: Duration,
+    /// The Unix socket that leads out.
+    pub listener: PathBuf,
+}
+
+impl Registration {
+    /// Registers a container with a listener of its own.
+    pub async fn begin(socket: PathBuf, run: &Run) -> Result<Self, Failure> {
+        let begun = OffsetDateTime::now_utc().unix_timestamp_nanos();
+        let id = format!("run-{}-{begun:x}", std::process::id());
+        let mut registration = Self {
+            client: Client::new(socket),
+            repos: run.repos.clone(),
+            mode: run.mode.clone(),
+            id,
+            lifetime: match run.server {
+                Some(_) => LEASE,
+                None => FOR_GOOD,
+            },
+            listener: PathBuf::new(),
+        };
+        registration.renew().await?;
+        Ok(registration)
+    }
+
+    /// Registers again, so that the lease lasts longer. Whether its listener is another one now:
+    /// the lease had ended meanwhile.
+    pub async fn renew(&mut self) -> Result<bool, Failure> {
+        let end = OffsetDateTime::now_utc() + self.lifetime;
+        let end = end.format(&Rfc3339).map_err(Failure::internal)?;
+        let body = json!({
+            "container_id": self.id,
+            "listener": "unix",
+            "repos": self.repos,
+            "auth_mode": self.mode,
+            "expires_at": end,
+        });
+        let path = "/internal/containers";
+        let answer = self.client.call(Method::POST, path, Some(&body)).await?;
+        let listener = answer.get("socket").and_then(Value::as_str);
+        let listener = PathBuf::from(listener.ok_or_else(|| {
+            Failure::new(
+                code::UNAVAILABLE,
+                "the server opened no listener: is it of another version?",
+            )
+        })?);
+        let moved = listener != self.listener;
+        self.listener = listener;
+        Ok(moved)
+    }
+
+    /// The container's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where the server has its certificates, and which credentials it injects.
+    pub async fn settings(&self) -> Result<SandboxSettings, Failure> {
+        let answer = self
+            .client
+            .call(Method::GET, "/internal/sandbox", None)
+            .await?;
+        serde_json::from_value(answer).map_err(Failure::internal)
+    }
+
+    /// Ends the lease.
+    pub async fn end(self) {
+        let path = format!("/internal/containers/{}", self.id);
+        // A lease that cannot be ended runs out.
+        let _ = self.client.call(Method::DELETE, &path, None).await;
+    }
+}

@@ -1,0 +1,229 @@
+//! What a run asked for: said at its end, and written as an allowlist.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+
+use addons::contract::Code;
+use serde_json::Value;
+
+use crate::cli::exit::printable;
+
+/// Hosts and reasons that are counted apart; more are counted together.
+const MAX_LINES: usize = 200;
+/// Ports that an entry of the allowlist has by itself.
+const USUAL_PORTS: [u64; 2] = [80, 443];
+
+/// What was denied, and every host that was asked for.
+#[derive(Debug, Default)]
+pub struct Report {
+    denied: BTreeMap<Denied, u64>,
+    others: u64,
+    /// Host and port, with whether it was allowed at least once.
+    asked: BTreeMap<(String, u64), bool>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Denied {
+    what: String,
+    /// The flag that would have allowed it, or the reason.
+    remedy: String,
+}
+
+impl Report {
+    /// Counts a flow, as the audit log has it.
+    pub fn add(&mut self, flow: &Value) {
+        let text = |name: &str| flow.get(name).and_then(Value::as_str).unwrap_or_default();
+        let host = text("host");
+        if host.is_empty() {
+            return;
+        }
+        let count = flow.get("count").and_then(Value::as_u64).unwrap_or(1);
+        let port = flow.get("port").and_then(Value::as_u64).unwrap_or(443);
+        let is_denied = text("outcome") == "denied";
+        if self.asked.len() < MAX_LINES * 10 {
+            let key = (host.to_owned(), port);
+            *self.asked.entry(key).or_default() |= !is_denied;
+        }
+        if !is_denied {
+            return;
+        }
+        let code = text("code");
+        let (what, remedy) = match code {
+            _ if code == Code::DomainNotAllowed.as_str() => {
+                let host = match USUAL_PORTS.contains(&port) || text("kind") == "dns" {
+                    true => host.to_owned(),
+                    false => format!("{host}:{port}"),
+                };
+                (host.clone(), format!("--allow {host}"))
+            }
+            _ if code == Code::PortNotAllowed.as_str() => {
+                (format!("{host}:{port}"), format!("--allow {host}:{port}"))
+            }
+            _ if code == Code::RepoNotAuthorized.as_str() => match repository(text("path")) {
+                Some(repo) => (format!("{host}/{repo}"), format!("--repo {repo}")),
+                None => (host.to_owned(), code.to_owned()),
+            },
+            _ => (host.to_owned(), code.to_owned()),
+        };
+        let denied = Denied { what, remedy };
+        match self.denied.len() < MAX_LINES || self.denied.contains_key(&denied) {
+            true => *self.denied.entry(denied).or_default() += count,
+            false => self.others += count,
+        }
+    }
+
+    /// What was denied, each once with its count; empty where nothing was.
+    pub fn denials(&self) -> String {
+        let mut text = String::new();
+        if self.denied.is_empty() {
+            return text;
+        }
+        let width = self.denied.keys().map(|denied| denied.what.len()).max();
+        let width = width.unwrap_or(0).min(60);
+        text.push_str("unified-proxy: denied\n");
+        for (Denied { what, remedy }, count) in &self.denied {
+            let times = if *count == 1 { "time " } else { "times" };
+            let (what, remedy) = (printable(what), printable(remedy));
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {what:width$}  {count:>4} {times}  {remedy}");
+        }
+        if self.others > 0 {
+            let _ = writeln!(text, "  and {} more of others", self.others);
+        }
+        text
+    }
+
+    /// Writes an allowlist of every host that was asked for.
+    pub fn write_allowlist(&self, file: &mut File) -> io::Result<()> {
+        let mut text = "# What one run asked for. Read it before you use it: whatever ran could \
+                        ask for any name.\nversion: 1\ndomains:"
+            .to_owned();
+        let mut hosts: BTreeMap<&str, (Vec<u64>, bool)> = BTreeMap::new();
+        for ((host, port), allowed) in &self.asked {
+            let (ports, was_allowed) = hosts.entry(host).or_default();
+            ports.push(*port);
+            *was_allowed |= allowed;
+        }
+        if hosts.is_empty() {
+            text.push_str(" []");
+        }
+        text.push('\n');
+        for (host, (ports, allowed)) in hosts {
+            let note = if allowed { "" } else { "  # was denied" };
+            let host = Value::from(host);
+            let _ = match ports.iter().all(|port| USUAL_PORTS.contains(port)) {
+                true => writeln!(text, "  - {host}{note}"),
+                false => writeln!(text, "  - {{ domain: {host}, ports: {ports:?} }}{note}"),
+            };
+        }
+        file.write_all(text.as_bytes())
+    }
+}
+
+/// `owner/name` of a path on a git host or its API.
+fn repository(path: &str) -> Option<String> {
+    let path = path.trim_start_matches('/');
+    let path = path.strip_prefix("repos/").unwrap_or(path);
+    let mut parts = path.split('/');
+    let (owner, name) = (parts.next()?, parts.next()?);
+    let name = name.strip_suffix(".git").unwrap_or(name);
+    let is_plain = |text: &str| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    (is_plain(owner) && is_plain(name)).then(|| format!("{owner}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_host_is_named_once_with_its_count_and_its_flag() {
+        let mut report = Report::default();
+        for (host, port, code, path, kind) in [
+            (
+                "packages.example.com",
+                443,
+                "domain_not_allowed",
+                "",
+                "connect",
+            ),
+            ("packages.example.com", 53, "domain_not_allowed", "", "dns"),
+            ("git.example.com", 8443, "port_not_allowed", "", "connect"),
+            (
+                "github.com",
+                443,
+                "repo_not_authorized",
+                "/octo/cat.git/info/refs",
+                "http",
+            ),
+            (
+                "api.github.com",
+                443,
+                "api_blocked",
+                "/repos/octo/cat/pulls/1/merge",
+                "http",
+            ),
+        ] {
+            report.add(&json!({
+                "kind": kind, "host": host, "port": port, "outcome": "denied", "code": code, "path": path,
+            }));
+        }
+        report.add(&json!({ "kind": "http", "host": "api.example.com", "port": 443, "outcome": "allowed" }));
+        let lines = report.denials();
+        let lines: Vec<Vec<&str>> = lines
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                vec!["api.github.com", "1", "time", "api_blocked"],
+                vec![
+                    "git.example.com:8443",
+                    "1",
+                    "time",
+                    "--allow",
+                    "git.example.com:8443"
+                ],
+                vec!["github.com/octo/cat", "1", "time", "--repo", "octo/cat"],
+                vec![
+                    "packages.example.com",
+                    "2",
+                    "times",
+                    "--allow",
+                    "packages.example.com"
+                ],
+            ]
+        );
+    }
+
+    #[test]
+    fn an_allowlist_of_what_was_asked_for_can_be_read_again() {
+        let mut report = Report::default();
+        for (host, port, outcome) in [
+            ("a.example.com", 443, "allowed"),
+            ("b.example.com", 8443, "denied"),
+        ] {
+            report.add(&json!({ "host": host, "port": port, "outcome": outcome, "code": "domain_not_allowed" }));
+        }
+        let mut file = tempfile::tempfile().unwrap();
+        report.write_allowlist(&mut file).unwrap();
+        let mut text = String::new();
+        io::Seek::rewind(&mut file).unwrap();
+        io::Read::read_to_string(&mut file, &mut text).unwrap();
+        assert!(text.contains("  - \"a.example.com\"\n"), "{text}");
+        assert!(
+            text.contains("  - { domain: \"b.example.com\", ports: [8443] }  # was denied\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! From directories, credentials and the command to the sandbox that is to be made.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::environment::environment;
+use super::git_settings::git_settings;
+use super::places::Places;
+use super::visible::{self, CERTIFICATES};
+use crate::admin::SandboxSettings;
+use crate::cli::exit::{Failure, code};
+use crate::cli::sandbox_files;
+use crate::cli::variables::variables;
+use crate::sandbox::{Command, Entry, PROXY_PORT, Spec};
+
+/// The host name inside.
+const HOST_NAME: &str = "sandbox";
+/// Where tools keep the logins that `sandbox-files` names by the tool.
+const LOGIN_FILES: [(&str, &str); 4] = [
+    ("claude/.credentials.json", ".claude/.credentials.json"),
+    ("codex/auth.json", ".codex/auth.json"),
+    ("gemini/oauth_creds.json", ".gemini/oauth_creds.json"),
+    ("opencode/auth.json", ".local/share/opencode/auth.json"),
+];
+/// Claude Code asks who is logged in when it runs for the first time; the placeholder is.
+const CLAUDE_SETTINGS: (&str, &str) = (".claude.json", "{\"hasCompletedOnboarding\":true}\n");
+
+/// What the sandbox is to be; its terminal is added by who knows the streams.
+pub fn specification(
+    command: &[OsString],
+    places: &Places,
+    settings: &SandboxSettings,
+    protected: Vec<Entry>,
+) -> Result<Spec, Failure> {
+    let (program, arguments) = command
+        .split_first()
+        .ok_or_else(|| Failure::new(code::USAGE, "a command must follow --"))?;
+    let found = find_program(program, &places.directory);
+    let certificates = Path::new(&settings.certs_dir);
+    let certificates = fs::canonicalize(certificates).map_err(|error| {
+        let message = format_args!("the server's certificates, {}: {error}", settings.certs_dir);
+        Failure::new(code::UNAVAILABLE, message)
+    })?;
+    let mut files = visible::entries(places, &certificates, found.as_deref());
+    let (logins, keys) = placeholder_logins(settings);
+    let mut home = logins;
+    if let Some(text) = git_settings() {
+        home.insert(".gitconfig".into(), text);
+    }
+    files.extend(home.into_iter().map(|(path, text)| Entry::File {
+        at: places.home.join(path),
+        text,
+    }));
+    files.extend(protected);
+    let proxy = variables(
+        &format!("http://127.0.0.1:{PROXY_PORT}"),
+        Path::new(CERTIFICATES),
+    );
+    let proxy = proxy
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    Ok(Spec {
+        hostname: HOST_NAME.to_owned(),
+        files,
+        command: Command {
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+            environment: environment(&places.home, proxy, keys),
+            directory: places.directory.clone(),
+        },
+        terminal: None,
+    })
+}
+
+/// Files of the home directory and variables that stand for what the proxy injects.
+fn placeholder_logins(
+    settings: &SandboxSettings,
+) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {
+    let (files, keys) = sandbox_files::placeholders(&settings.credentials);
+    let mut home = BTreeMap::new();
+    for (name, at) in LOGIN_FILES {
+        if let Some(text) = files.get(Path::new(name)) {
+            home.insert(PathBuf::from(at), text.clone());
+        }
+    }
+    if keys
+        .iter()
+        .any(|(name, _)| name.contains("CLAUDE") || name.contains("ANTHROPIC"))
+    {
+        let (path, text) = CLAUDE_SETTINGS;
+        home.insert(path.into(), text.to_owned());
+    }
+    (home, keys)
+}
+
+/// Where a program is, as a shell would find it, without links.
+fn find_program(name: &OsString, directory: &Path) -> Option<PathBuf> {
+    let name = Path::new(name);
+    if name.components().count() > 1 {
+        return fs::canonicalize(directory.join(name)).ok();
+    }
+    let path = env::var_os("PATH")?;
+    let mut candidates = env::split_paths(&path).map(|folder| folder.join(name));
+    let found = candidates.find(|candidate| candidate.is_file())?;
+    fs::canonicalize(found).ok()
+}

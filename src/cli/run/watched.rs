@@ -1,0 +1,58 @@
+//! The flows of a container at a server of others, counted as they end.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::report::Report;
+use crate::cli::client::Client;
+use crate::cli::events::Events;
+use crate::cli::exit::Failure;
+
+/// How long the last flows may take to be told.
+const LAST: Duration = Duration::from_millis(300);
+
+/// A stream of flows that is read in the background.
+pub struct WatchedFlows {
+    report: Arc<Mutex<Report>>,
+    reading: JoinHandle<()>,
+}
+
+impl WatchedFlows {
+    /// Begins to read.
+    pub async fn open(socket: &Path, container: &str) -> Result<Self, Failure> {
+        let client = Client::new(socket.to_owned());
+        let body = client.events("/internal/flows").await?;
+        let report = Arc::new(Mutex::new(Report::default()));
+        let reading = tokio::spawn(read(body, container.to_owned(), Arc::clone(&report)));
+        Ok(Self { report, reading })
+    }
+
+    /// What was counted.
+    pub async fn finish(self) -> Report {
+        tokio::time::sleep(LAST).await;
+        self.reading.abort();
+        std::mem::take(&mut self.report.lock())
+    }
+}
+
+async fn read(mut body: Incoming, container: String, report: Arc<Mutex<Report>>) {
+    let mut events = Events::default();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(chunk) = frame.into_data() else {
+            continue;
+        };
+        for event in events.feed(&chunk) {
+            let flow: Value = serde_json::from_str(&event.data).unwrap_or_default();
+            if flow.get("container_id").and_then(Value::as_str) == Some(&container) {
+                report.lock().add(&flow);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The variables that point clients at a proxy and make them trust its CA.
+//!
+//! A variable is in a list only when a tool reads it and another of the lists does not serve that
+//! tool already.
+
+use std::path::Path;
+
+/// Hosts that are reached without the proxy: an agent's own servers on loopback, and the MCP
+/// gateway, which has a port of its own.
+const NO_PROXY: [&str; 4] = ["localhost", "127.0.0.1", "::1", "unified-proxy"];
+
+/// The proxy's URL.
+const PROXY: [&str; 8] = [
+    // Programs differ in which case they read; wget and curl's `http_proxy` know lower case alone.
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    // Yarn from 2 on reads no other proxy variable.
+    "YARN_HTTP_PROXY",
+    "YARN_HTTPS_PROXY",
+];
+
+/// Each names a file that replaces the roots of its tool: the system's roots and our CA.
+const BUNDLE: [&str; 15] = [
+    // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv, Composer.
+    "SSL_CERT_FILE",
+    // The curl command, R.
+    "CURL_CA_BUNDLE",
+    // Python's requests: HTTPie, Poetry, conda, Azure CLI.
+    "REQUESTS_CA_BUNDLE",
+    // git, git-lfs.
+    "GIT_SSL_CAINFO",
+    // pip, which brings its own roots.
+    "PIP_CERT",
+    // npm, pnpm, Yarn 1, node-gyp: goes before `cafile` of an npmrc, with which they ignore
+    // NODE_EXTRA_CA_CERTS.
+    "npm_config_cafile",
+    // Cargo.
+    "CARGO_HTTP_CAINFO",
+    // AWS CLI and SDKs.
+    "AWS_CA_BUNDLE",
+    // gcloud.
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    // Python's httplib2, below Google's API client: its roots are certifi's.
+    "HTTPLIB2_CA_CERTS",
+    // gRPC in C++, Python, Ruby, PHP and Node.
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    // Bundler: goes before `ssl_ca_cert` of a mounted ~/.bundle/config.
+    "BUNDLE_SSL_CA_CERT",
+    // Nix.
+    "NIX_SSL_CERT_FILE",
+    // Elixir's Hex, which brings its own roots.
+    "HEX_CACERTS_PATH",
+    // Haskell: Stack, and programs on x509-system.
+    "SYSTEM_CERTIFICATE_PATH",
+];
+
+/// Each names a file that is added to the roots of its tool: our CA alone.
+const ADDED: [&str; 2] = [
+    // Node.js (npm, pnpm, Yarn, Electron's main process), Bun.
+    "NODE_EXTRA_CA_CERTS",
+    // Deno.
+    "DENO_CERT",
+];
+
+/// The same for every proxy.
+const FIXED: [(&str, &str); 2] = [
+    // Node's fetch and https obey the proxy variables with it, from 22.21 and 24 on.
+    ("NODE_USE_ENV_PROXY", "1"),
+    // The download of Electron obeys them with it.
+    ("ELECTRON_GET_USE_PROXY", "1"),
+];
+
+/// The variables for clients that reach the proxy at the URL `proxy` (`http://HOST:PORT`) and find
+/// `certs_dir` at `certs`, by name and value. Nothing in them is secret.
+pub(crate) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
+    let file = |name| certs.join(name).display().to_string();
+    let (bundle, ca) = (file("ca-bundle.pem"), file("ca.pem"));
+    let (host, port) = host_and_port(proxy);
+    let mut variables: Vec<(&str, String)> = Vec::new();
+    variables.extend(PROXY.map(|name| (name, proxy.to_owned())));
+    variables.extend(["NO_PROXY", "no_proxy"].map(|name| (name, NO_PROXY.join(","))));
+    // For scripts.
+    variables.push(("UNIFIED_PROXY_HOST", host.to_owned()));
+    variables.push(("UNIFIED_PROXY_PORT", port.to_owned()));
+    variables.extend(BUNDLE.map(|name| (name, bundle.clone())));
+    variables.extend(ADDED.map(|name| (name, ca.clone())));
+    variables.extend(FIXED.map(|(name, value)| (name, value.to_owned())));
+    // Goes before `http.proxy` of a mounted ~/.gitconfig, which goes before the proxy variables.
+    // GIT_SSL_CAINFO goes before the configuration by itself.
+    variables.push(("GIT_CONFIG_COUNT", "1".to_owned()));
+    variables.push(("GIT_CONFIG_KEY_0", "http.proxy".to_owned()));
+    variables.push(("GIT_CONFIG_VALUE_0", proxy.to_owned()));
+    let trust_store = file("truststore.jks");
+    variables.push(("JAVA_TOOL_OPTIONS", java(host, port, &trust_store)));
+    variables
+}
+
+/// Options of every JVM: Java reads neither the proxy variables nor PEM files.
+fn java(host: &str, port: &str, trust_store: &str) -> String {
+    // As `java.net` separates them; an IPv6 address is compared in brackets.
+    let direct = NO_PROXY.map(|host| match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    });
+    let properties = [
+        ("http.proxyHost", host),
+        ("http.proxyPort", port),
+        ("https.proxyHost", host),
+        ("https.proxyPort", port),
+        ("http.nonProxyHosts", &direct.join("|")),
+        // Maven 3.9 obeys those above only with it.
+        ("aether.connector.http.useSystemProperties", "true"),
+        ("javax.net.ssl.trustStore", trust_store),
+        ("javax.net.ssl.trustStoreType", "JKS"),
+        (
+            "javax.net.ssl.trustStorePassword",
+            crate::tls::TRUST_STORE_PASSWORD,
+        ),
+    ];
+    let options = properties.map(|(name, value)| jvm_word(&format!("-D{name}={value}")));
+    options.join(" ")
+}
+
+/// One word of `JAVA_TOOL_OPTIONS`: the JVM splits at white space outside quotes, and knows no
+/// escape within them.
+fn jvm_word(word: &str) -> String {
+    let is_plain = !word.contains(|c: char| c.is_ascii_whitespace() || c == '"' || c == '\'');
+    match is_plain {
+        true => word.to_owned(),
+        false => format!("\"{}\"", word.replace('"', "\"'\"'\"")),
+    }
+}
+
+/// The host without brackets, and the port.
+fn host_and_port(proxy: &str) -> (&str, &str) {
+    let authority = proxy.strip_prefix("http://").unwrap_or(proxy);
+    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+    (host.trim_matches(['[', ']']), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_named_by_host_and_port_too() {
+        each_row(
+            [
+                ("http://proxy:8080", "proxy", "8080"),
+                ("http://127.0.0.1:3128", "127.0.0.1", "3128"),
+                ("http://[::1]:8080", "::1", "8080"),
+            ],
+            |(proxy, host, port)| {
+                let all: HashMap<_, _> =
+                    variables(proxy, Path::new("/certs")).into_iter().collect();
+                assert_eq!(all["UNIFIED_PROXY_HOST"], host);
+                assert_eq!(all["UNIFIED_PROXY_PORT"], port);
+                let java = &all["JAVA_TOOL_OPTIONS"];
+                let java: Vec<_> = java.split(' ').collect();
+                assert!(java.contains(&format!("-Dhttps.proxyHost={host}").as_str()));
+                assert!(java.contains(&format!("-Dhttps.proxyPort={port}").as_str()));
+                assert_eq!(all["GIT_CONFIG_VALUE_0"], proxy);
+            },
+        );
+    }
+
+    #[test]
+    fn no_variable_is_listed_twice_and_none_carries_a_header() {
+        let all = variables("http://proxy:8080", Path::new("/certs"));
+        let names: HashMap<_, _> = all.iter().cloned().collect();
+        assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|(_, value)| !value.contains("extraHeader")));
+    }
+
+    #[test]
+    fn a_path_with_spaces_and_quotes_is_one_word_to_the_jvm() {
+        assert_eq!(jvm_word("-Da=/certs"), "-Da=/certs");
+        assert_eq!(jvm_word("-Da=/my certs"), r#""-Da=/my certs""#);
+        assert_eq!(jvm_word(r#"-Da=/a'b"c"#), r#""-Da=/a'b"'"'"c""#);
+    }
+}

@@ -1,0 +1,55 @@
+//! Who asks a question.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use addons::contract::{Client, Container, Principal, Source, Unavailable, fold_address};
+use time::OffsetDateTime;
+
+use super::Snapshot;
+
+/// The client of a question, and what its connection has established about it.
+pub struct Asker {
+    pub client: Client,
+    /// The lease that the connection is bound to. Without one, the client's source is looked up.
+    pub principal: Option<Principal>,
+    /// The container's name as `X-Container-Id` claims it.
+    pub claimed_id: Option<Box<str>>,
+}
+
+impl From<SocketAddr> for Asker {
+    /// A client that is known by its address alone.
+    fn from(peer: SocketAddr) -> Self {
+        Self {
+            client: Client {
+                source: Some(Source::Address(fold_address(peer.ip()))),
+                peer: Some(peer),
+            },
+            principal: None,
+            claimed_id: None,
+        }
+    }
+}
+
+impl Asker {
+    /// The container that asks, if there is one.
+    pub(super) fn container(
+        &self,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Arc<Container>>, Unavailable> {
+        if let Some(Principal::Container(lease)) = &self.principal {
+            return Ok(Some(Arc::clone(lease)));
+        }
+        let Some(source) = &self.client.source else {
+            return Ok(None);
+        };
+        let found = snapshot.containers.find(source)?;
+        // A connection to a container's own listener that no live lease was bound to must not serve
+        // a lease that began later. One that is over is found all the same: identity says why.
+        let may_ask = |found: &Arc<Container>| match source {
+            Source::Address(_) => true,
+            Source::Listener(_) => !found.is_live(OffsetDateTime::now_utc()),
+        };
+        Ok(found.filter(may_ask))
+    }
+}

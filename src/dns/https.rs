@@ -1,0 +1,56 @@
+//! Questions that came as the body of an HTTP request (RFC 8484).
+
+use std::future::pending;
+use std::time::Duration;
+
+use addons::contract::{Code, Denial, Principal, names};
+use hickory_resolver::net::xfer::Protocol;
+
+use super::Asker;
+use super::message::Packet;
+use super::service::{Admission, Service, Unanswered};
+
+/// When a client that is over its budget may ask again: the budget is one of questions a second.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Service {
+    /// Judges a message and answers it; a denial by the chain is a DNS answer too. An error says
+    /// that there is no such answer: the bytes are no question, or there were too many before. The
+    /// question ends, as an aborted flow, when the future is dropped.
+    pub async fn answer(&self, message: &[u8], asker: Asker) -> Result<Vec<u8>, Denial> {
+        if !Packet::new(message).is_some_and(Packet::has_question) {
+            return Err(no_question());
+        }
+        let container = asker.principal.clone();
+        // As over TCP, an answer of any length arrives whole.
+        match self.admit(message, asker, Protocol::Tcp) {
+            Admission::Silence(Unanswered::NoMessage) => Err(no_question()),
+            Admission::Silence(Unanswered::OverBudget) => Err(over_budget(container.as_ref())),
+            Admission::Refusal(answer) => Ok(answer),
+            Admission::Question(question) => {
+                // It ends only where the client goes, which whoever polls this sees.
+                question
+                    .answer(pending())
+                    .await
+                    .ok_or_else(Denial::internal)
+            }
+        }
+    }
+}
+
+fn no_question() -> Denial {
+    Denial::malformed("the body is not a DNS message with one question").by(names::DNS)
+}
+
+fn over_budget(principal: Option<&Principal>) -> Denial {
+    let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
+    let denial = match principal {
+        Some(Principal::Container(lease)) => denial.with("container_id", lease.id.as_str()),
+        _ => denial,
+    };
+    denial
+        .with("upstream", "none")
+        .rule("questions_per_second")
+        .retry_after(RETRY_AFTER)
+        .by(names::DNS)
+}

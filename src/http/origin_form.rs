@@ -1,0 +1,170 @@
+//! A request in origin form: it is for the proxy itself, and nothing is sent upstream.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use addons::contract::{Code, Denial, FlowStart, Kind, Path, names};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT};
+use http::request::Parts;
+use http::{HeaderValue, Request, Response};
+use http_body::Body as _;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use tokio::time::timeout_at;
+
+use super::destination::{Ingress, host_field};
+use super::exchange::Exchange;
+use super::inspection::Reservation;
+use super::pending_request::{drain_beside, name_of};
+use super::reply::{self, Reply};
+use super::session::Session;
+use super::upstream_response::deny;
+use crate::snapshot::Snapshot;
+
+/// A request under way that the proxy answers. It is recorded as a flow only where it is denied:
+/// otherwise its body holds the flow, as a DNS question does.
+pub struct OriginRequest {
+    pub head: Parts,
+    session: Arc<Session>,
+    snapshot: Arc<Snapshot>,
+    /// Begins the flow of its denial.
+    start: FlowStart,
+    body: Option<Incoming>,
+    /// Memory of the body that was read.
+    reservation: Option<Arc<Reservation>>,
+    /// The connection closes after the answer.
+    closes: bool,
+    _under_way: UnderWay,
+}
+
+impl OriginRequest {
+    /// Counts a request as under way.
+    pub fn begin(session: Arc<Session>, request: Request<Incoming>) -> Self {
+        let snapshot = session.service.snapshot();
+        // A reload that forbids the request before this one must not end this one.
+        *session.in_hand.lock() = None;
+        let (client, endpoint) = (session.client.clone(), Ingress::Plain.destination());
+        let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
+        start.principal = session.principal.clone();
+        let (head, body) = request.into_parts();
+        Self {
+            head,
+            snapshot,
+            body: Some(body),
+            reservation: None,
+            closes: session.container.is_none() || session.refusal.is_some(),
+            _under_way: UnderWay::begin(&session, start.started),
+            session,
+            start,
+        }
+    }
+
+    /// Whether the connection takes requests, and this one's head has a single reading.
+    pub fn check(&self) -> Result<(), Denial> {
+        if let Some(refusal) = &self.session.refusal {
+            return Err(refusal.clone());
+        }
+        host_field(&self.head.headers, self.head.version).map(|_| ())
+    }
+
+    /// Reads the body, of at most `most` bytes, within `limits.inspect_timeout` of the head and out
+    /// of the memory for buffered bodies. It holds that memory until the request is dropped.
+    pub async fn body(&mut self, most: usize) -> Result<Bytes, Denial> {
+        let read = self.read(most).await;
+        read.inspect_err(|denial| self.session.service.inspection.count(denial))
+    }
+
+    async fn read(&mut self, most: usize) -> Result<Bytes, Denial> {
+        let limits = &self.snapshot.config.proxy.limits;
+        let body = self.body.as_mut().ok_or_else(Denial::internal)?;
+        let announced = body.size_hint();
+        if announced.lower() > most as u64 {
+            return Err(too_long(most));
+        }
+        if let Some(container) = &self.session.container {
+            let inspection = &self.session.service.inspection;
+            let reservation = inspection.begin(container, limits.inspect_memory)?;
+            let expected = announced.exact().and_then(|exact| exact.try_into().ok());
+            reservation.grow(expected.unwrap_or(most))?;
+            self.reservation = Some(reservation);
+        }
+        let deadline = self.start.started + limits.inspect_timeout;
+        let reading = Limited::new(body, most).collect();
+        match timeout_at(deadline.into(), reading).await {
+            Ok(Ok(read)) => {
+                let bytes = read.to_bytes();
+                let bytes_in = &self.start.counters.bytes_in;
+                bytes_in.store(bytes.len() as u64, Ordering::Relaxed);
+                Ok(bytes)
+            }
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long(most)),
+            Ok(Err(_)) => Err(Denial::malformed("the body broke off")),
+            Err(_elapsed) => {
+                let seconds = limits.inspect_timeout.as_secs();
+                let sentence =
+                    format!("The request body was not complete within {seconds} seconds");
+                Err(Denial::new(Code::BodyTimeout, sentence).rule("limits.inspect_timeout"))
+            }
+        }
+    }
+
+    /// Answers it. Caches may not keep the answer, since each request is judged.
+    pub fn answer(self, content_type: &'static str, body: Vec<u8>) -> Response<Reply> {
+        let mut response = Response::new(Reply::Ours(Some(body.into())));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        closing_if(self.closes, response)
+    }
+
+    /// Denies it, as a flow of the container without a host.
+    pub fn deny(mut self, denial: Denial) -> Response<Reply> {
+        let denial = denial.by(names::PROXY);
+        // The client may go on sending for as long as it likes.
+        let closes = self.closes || denial.code() == Code::BodyTimeout;
+        if let Some(body) = self.body.take()
+            && denial.code() != Code::BodyTimeout
+        {
+            drain_beside(body, self.head.headers.contains_key(EXPECT), &denial);
+        }
+        let mut exchange = Exchange::begin(self.session, self.snapshot, self.start);
+        let record = exchange.live.record();
+        record.method = Some(name_of(&self.head.method));
+        record.path = Some(Path::parse(self.head.uri.path()).normal().into());
+        closing_if(closes, deny(exchange, &denial))
+    }
+}
+
+fn too_long(most: usize) -> Denial {
+    let sentence = format!("Body too large: at most {most} bytes here");
+    Denial::new(Code::BodyTooLargeToInspect, sentence)
+        .with("limit", "dns_message_bytes")
+        .with("limit_bytes", most)
+        .rule("dns_message_bytes")
+}
+
+fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
+    if closes {
+        reply::closing(response)
+    } else {
+        response
+    }
+}
+
+/// Counts a request as under way on its connection until it is dropped.
+struct UnderWay(Arc<Session>);
+
+impl UnderWay {
+    fn begin(session: &Arc<Session>, started: Instant) -> Self {
+        session.idle.begin(started.into());
+        Self(Arc::clone(session))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.idle.end(Instant::now().into());
+    }
+}

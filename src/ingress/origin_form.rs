@@ -1,0 +1,97 @@
+//! Requests in origin form on the listener that one container has for its own: DNS over HTTPS
+//! (RFC 8484), in clear text, since a Unix socket crosses no network.
+
+use std::sync::Arc;
+
+use addons::contract::{Code, Denial};
+use addons::identity::claimed_id;
+use futures_util::future::BoxFuture;
+use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+
+use super::connection::Connection;
+use crate::dns::{self, Asker};
+use crate::http::{OriginRequest, Reply};
+
+const DNS_MESSAGE: &str = "application/dns-message";
+
+/// The longest DNS message (RFC 1035, section 4.2.2: over TCP its length has two bytes).
+const MAX_DNS_MESSAGE: usize = 65_535;
+
+/// Answers a request that names no upstream.
+pub fn answer(
+    connection: &Connection,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    let questions = Arc::clone(&connection.engine.questions);
+    let idle = Arc::clone(&connection.idle);
+    let asker = Asker {
+        client: connection.client.clone(),
+        principal: connection.principal.clone(),
+        claimed_id: claimed_id(request.headers()),
+    };
+    let mut request = OriginRequest::begin(Arc::clone(&connection.session), request);
+    Box::pin(async move {
+        // While it waits, the connection's task looks whether the client is still there.
+        let answered = idle.held(route(&questions, &mut request, asker));
+        match answered.await {
+            Ok(message) => request.answer(DNS_MESSAGE, message),
+            Err(denial) => {
+                let mut response = request.deny(denial.clone());
+                if denial.code() == Code::MethodNotAllowed {
+                    let allow = HeaderValue::from_static("POST");
+                    response.headers_mut().insert(ALLOW, allow);
+                }
+                response
+            }
+        }
+    })
+}
+
+/// The body of the answer, by path.
+async fn route(
+    questions: &dns::Service,
+    request: &mut OriginRequest,
+    asker: Asker,
+) -> Result<Vec<u8>, Denial> {
+    request.check()?;
+    match request.head.uri.path() {
+        "/dns-query" => dns_query(questions, request, asker).await,
+        path if path == "/mcp" || path.starts_with("/mcp/") => Err(Denial::new(
+            Code::MalformedRequest,
+            "The MCP gateway is not available on this listener",
+        )),
+        _ => Err(Denial::malformed(
+            "in origin form this listener takes POST /dns-query alone; a proxy takes requests in absolute form, or CONNECT",
+        )),
+    }
+}
+
+async fn dns_query(
+    questions: &dns::Service,
+    request: &mut OriginRequest,
+    asker: Asker,
+) -> Result<Vec<u8>, Denial> {
+    if request.head.method != Method::POST {
+        let sentence = format!("Method not allowed: {} /dns-query", request.head.method);
+        return Err(Denial::new(Code::MethodNotAllowed, sentence));
+    }
+    if !is_dns_message(request) {
+        let sentence = format!("Content-Type must be {DNS_MESSAGE}, without a Content-Encoding");
+        return Err(Denial::new(Code::UnsupportedEncoding, sentence));
+    }
+    let message = request.body(MAX_DNS_MESSAGE).await?;
+    questions.answer(&message, asker).await
+}
+
+fn is_dns_message(request: &OriginRequest) -> bool {
+    let headers = &request.head.headers;
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let named = types.next().and_then(|value| value.to_str().ok());
+    // Parameters say nothing here: the type has none (RFC 8484, section 6).
+    let essence = named.and_then(|named| named.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(DNS_MESSAGE))
+        && types.next().is_none()
+        && !headers.contains_key(CONTENT_ENCODING)
+}

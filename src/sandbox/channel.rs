@@ -1,0 +1,172 @@
+//! Messages between the processes of a sandbox, with descriptors.
+//!
+//! A message is one packet of JSON, at most [`MAX_MESSAGE`] bytes. What is larger travels as a
+//! file in memory whose descriptor the message carries.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+/// The longest message, in bytes.
+const MAX_MESSAGE: usize = 32 << 10;
+/// The most descriptors of one message.
+const MAX_DESCRIPTORS: usize = 4;
+/// The largest file in memory that is read, in bytes: far above what the kernel allows arguments
+/// and environment of a command to be.
+const MAX_FILE: u64 = 64 << 20;
+
+/// One end of a connection between two processes of a sandbox.
+#[derive(Debug)]
+pub struct Channel<Fd: AsFd = OwnedFd>(Fd);
+
+impl Channel {
+    /// Both ends of a new connection, closed on exec.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (here, there) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Self(here), Self(there)))
+    }
+
+    /// The descriptor, for the process that is started with it.
+    pub fn into_inner(self) -> OwnedFd {
+        self.0
+    }
+}
+
+impl Channel<BorrowedFd<'static>> {
+    /// The end that this process was started with as its standard input.
+    pub fn from_stdin() -> Self {
+        Self(rustix::stdio::stdin())
+    }
+}
+
+impl<Fd: AsFd> AsFd for Channel<Fd> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl<Fd: AsFd> Channel<Fd> {
+    /// The same socket, to wait for messages with; from now on it blocks nobody. Needs a runtime.
+    pub fn watch(&self) -> io::Result<UnixStream> {
+        let same = std::os::unix::net::UnixStream::from(self.0.as_fd().try_clone_to_owned()?);
+        same.set_nonblocking(true)?;
+        UnixStream::from_std(same)
+    }
+
+    /// Sends a message with descriptors, at most four.
+    pub fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::other("too many descriptors for one message"));
+        }
+        loop {
+            match sendmsg(
+                &self.0,
+                &[IoSlice::new(&bytes)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits for the next message; `None` when the other end is closed.
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        self.receive_with(RecvFlags::CMSG_CLOEXEC)
+    }
+
+    /// The same without waiting: an error of kind `WouldBlock` where there is no message.
+    pub fn try_receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+    }
+
+    fn receive_with<T: DeserializeOwned>(
+        &self,
+        flags: RecvFlags,
+    ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        let mut bytes = [0; MAX_MESSAGE];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut slices = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.0, &mut slices, &mut control, flags) {
+                Ok(received) => break received.bytes,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fds: Vec<OwnedFd> = fds.flatten().collect();
+        match bytes.get(..received) {
+            None | Some([]) => Ok(None),
+            Some(message) => Ok(Some((serde_json::from_slice(message)?, fds))),
+        }
+    }
+}
+
+/// A file in memory that holds a value as JSON.
+pub(super) fn to_memory(value: &impl Serialize) -> io::Result<OwnedFd> {
+    let mut file = std::fs::File::from(memfd_create("spec", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(value)?)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// Reads a value that [`to_memory`] wrote.
+pub(super) fn from_memory<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    std::fs::File::from(file)
+        .take(MAX_FILE)
+        .read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_arrives_whole_and_with_its_descriptors() {
+        let (here, there) = Channel::pair().unwrap();
+        let file = to_memory(&"x".repeat(1 << 20)).unwrap();
+        here.send(&("spec", 1), &[file.as_fd()]).unwrap();
+        here.send(&("next", 2), &[]).unwrap();
+        let (message, mut fds): ((String, u8), _) = there.receive().unwrap().unwrap();
+        assert_eq!(message, ("spec".to_owned(), 1));
+        let text: String = from_memory(fds.remove(0)).unwrap();
+        assert_eq!(text.len(), 1 << 20);
+        let ((name, _), fds): ((String, u8), _) = there.receive().unwrap().unwrap();
+        assert_eq!((name.as_str(), fds.len()), ("next", 0));
+    }
+
+    #[test]
+    fn a_closed_end_is_the_end_of_the_messages() {
+        let (here, there) = Channel::pair().unwrap();
+        drop(here);
+        assert!(there.receive::<String>().unwrap().is_none());
+    }
+}

@@ -1,0 +1,126 @@
+//! Why this machine does not let us make a sandbox, and what to do about it.
+
+use std::fs;
+use std::io;
+
+use super::handle::Refused;
+use crate::exit_code as code;
+
+const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+const DEBIAN: &str = "/proc/sys/kernel/unprivileged_userns_clone";
+const MAXIMUM: &str = "/proc/sys/user/max_user_namespaces";
+
+/// The refusal of a step, with the setting that most likely is the reason for it.
+pub fn refused(step: &str, error: &io::Error) -> Refused {
+    let advice = advice(&Machine::look());
+    Refused {
+        code: code::UNAVAILABLE,
+        message: format!("cannot make a sandbox: {step}: {error}: {advice}"),
+    }
+}
+
+/// What the kernel says about user namespaces.
+#[derive(Debug, Default)]
+struct Machine {
+    apparmor: Option<String>,
+    debian: Option<String>,
+    maximum: Option<String>,
+    /// Whether a seccomp filter is in force, as in most containers.
+    filtered: bool,
+    /// Whether our root is not the machine's.
+    changed_root: bool,
+}
+
+impl Machine {
+    fn look() -> Self {
+        let read = |path| {
+            fs::read_to_string(path)
+                .ok()
+                .map(|text| text.trim().to_owned())
+        };
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self {
+            apparmor: read(APPARMOR),
+            debian: read(DEBIAN),
+            maximum: read(MAXIMUM),
+            filtered: status.lines().any(|line| line == "Seccomp:\t2"),
+            changed_root: fs::read_dir("/proc/self/root").is_err(),
+        }
+    }
+}
+
+fn advice(machine: &Machine) -> &'static str {
+    if machine.maximum.as_deref() == Some("0") {
+        return "user namespaces are switched off (sysctl user.max_user_namespaces is 0): \
+                set it to 10000 or so";
+    }
+    if machine.debian.as_deref() == Some("0") {
+        return "user namespaces are for root alone here (sysctl \
+                kernel.unprivileged_userns_clone is 0): set it to 1";
+    }
+    if machine.filtered {
+        return "a seccomp filter is in force, as a container's default profile: start the \
+                container with packaging/seccomp/unified-proxy.json as its profile";
+    }
+    if machine.apparmor.as_deref() == Some("1") {
+        return "AppArmor restricts user namespaces (sysctl \
+                kernel.apparmor_restrict_unprivileged_userns is 1): install \
+                packaging/apparmor/unified-proxy, which allows them to this program";
+    }
+    if machine.changed_root {
+        return "this process runs in a changed root, where user namespaces are forbidden";
+    }
+    "user namespaces, and mounts in them, must be allowed; in a container also an unmasked /proc \
+     (docs/sandboxes.md)"
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn the_setting_that_forbids_it_is_named_with_what_to_do() {
+        let text = |text: &str| Some(text.to_owned());
+        each_row(
+            [
+                (
+                    Machine {
+                        maximum: text("0"),
+                        ..Machine::default()
+                    },
+                    "user.max_user_namespaces",
+                ),
+                (
+                    Machine {
+                        debian: text("0"),
+                        ..Machine::default()
+                    },
+                    "kernel.unprivileged_userns_clone",
+                ),
+                (
+                    Machine {
+                        apparmor: text("1"),
+                        maximum: text("96365"),
+                        ..Machine::default()
+                    },
+                    "packaging/apparmor/unified-proxy",
+                ),
+                (
+                    Machine {
+                        filtered: true,
+                        apparmor: text("1"),
+                        ..Machine::default()
+                    },
+                    "packaging/seccomp/unified-proxy.json",
+                ),
+                (Machine::default(), "must be allowed"),
+            ],
+            |(machine, part)| {
+                let advice = advice(&machine);
+                assert!(advice.contains(part), "{advice}");
+            },
+        );
+    }
+}

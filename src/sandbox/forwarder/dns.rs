@@ -1,0 +1,176 @@
+//! DNS questions as RFC 8484 puts them: a POST of the message to the Unix listener.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hickory_proto::op::{Message, MessageType, ResponseCode};
+use http::header::{CONTENT_TYPE, HOST};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::WayOut;
+use crate::runtime::AcceptBackoff;
+
+/// Questions and connections at once; more wait in the kernel's queues.
+const MAX_QUESTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 32;
+/// A question may wait for a person, as long as the proxy lets it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+/// For a whole question to arrive over TCP.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// The longest datagram that is read, and what one of a client without EDNS may hold, in bytes.
+const DATAGRAM: usize = 4096;
+const PLAIN_DATAGRAM: u16 = 512;
+/// The longest DNS message, in bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+
+const MEDIA_TYPE: &str = "application/dns-message";
+
+/// Answers questions by asking the Unix listener.
+#[derive(Clone)]
+pub struct Resolver {
+    way_out: WayOut,
+    free: Arc<Semaphore>,
+}
+
+impl Resolver {
+    pub fn new(way_out: WayOut) -> Self {
+        Self {
+            way_out,
+            free: Arc::new(Semaphore::new(MAX_QUESTIONS)),
+        }
+    }
+
+    /// Answers datagrams.
+    pub async fn serve_datagrams(&self, socket: UdpSocket) -> Infallible {
+        let socket = Arc::new(socket);
+        let mut backoff = AcceptBackoff::new("the forwarded socket of DNS");
+        let mut buffer = vec![0; DATAGRAM];
+        loop {
+            let permit = Arc::clone(&self.free).acquire_owned().await;
+            let (length, client) = match socket.recv_from(&mut buffer).await {
+                Ok(received) => received,
+                Err(error) => {
+                    backoff.after(&error).await;
+                    continue;
+                }
+            };
+            backoff.reset();
+            let question = Bytes::copy_from_slice(buffer.get(..length).unwrap_or_default());
+            let (resolver, socket) = (self.clone(), Arc::clone(&socket));
+            tokio::spawn(async move {
+                resolver.answer_datagram(&socket, client, question).await;
+                drop(permit);
+            });
+        }
+    }
+
+    async fn answer_datagram(&self, socket: &UdpSocket, client: SocketAddr, question: Bytes) {
+        if let Some(answer) = self.answer(question.clone()).await
+            && let Some(answer) = fitted(&question, answer)
+        {
+            // A client that has gone asks again, or not.
+            let _ = socket.send_to(&answer, client).await;
+        }
+    }
+
+    /// Answers connections, one question after the other on each.
+    pub async fn serve_connections(&self, listener: TcpListener) -> Infallible {
+        let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut backoff = AcceptBackoff::new("the forwarded listener of DNS");
+        loop {
+            let permit = Arc::clone(&free).acquire_owned().await;
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    backoff.reset();
+                    let resolver = self.clone();
+                    tokio::spawn(async move {
+                        // A connection that breaks off has nobody to tell.
+                        let _ = resolver.converse(stream).await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => backoff.after(&error).await,
+            }
+        }
+    }
+
+    async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+        loop {
+            let question = timeout(READ_LIMIT, read(&mut stream)).await??;
+            let Some(answer) = self.answer(question).await else {
+                return Ok(());
+            };
+            let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
+            let mut framed = length.to_be_bytes().to_vec();
+            framed.extend_from_slice(&answer);
+            timeout(READ_LIMIT, stream.write_all(&framed)).await??;
+        }
+    }
+
+    /// The answer to a question; `None` where it is none, and nothing can be said to it.
+    async fn answer(&self, question: Bytes) -> Option<Bytes> {
+        match timeout(ANSWER_LIMIT, self.ask(question.clone())).await {
+            Ok(Ok((StatusCode::OK, answer))) => Some(answer),
+            Ok(Ok((StatusCode::TOO_MANY_REQUESTS, _))) => failure(&question, ResponseCode::Refused),
+            _ => failure(&question, ResponseCode::ServFail),
+        }
+    }
+
+    async fn ask(&self, question: Bytes) -> Result<(StatusCode, Bytes), Unanswered> {
+        let stream = self.way_out.connect().await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let request = Request::post("/dns-query")
+            .header(HOST, "localhost")
+            .header(CONTENT_TYPE, MEDIA_TYPE)
+            .body(Full::new(question))?;
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_MESSAGE);
+        Ok((status, body.collect().await?.to_bytes()))
+    }
+}
+
+type Unanswered = Box<dyn std::error::Error + Send + Sync>;
+
+async fn read(stream: &mut TcpStream) -> io::Result<Bytes> {
+    let length = stream.read_u16().await?;
+    let mut question = vec![0; usize::from(length)];
+    stream.read_exact(&mut question).await?;
+    Ok(question.into())
+}
+
+/// An answer that says only what went wrong.
+fn failure(question: &[u8], code: ResponseCode) -> Option<Bytes> {
+    let mut message = Message::from_vec(question).ok()?;
+    message.metadata.message_type = MessageType::Response;
+    message.metadata.recursion_available = true;
+    message.metadata.response_code = code;
+    message.to_vec().ok().map(Bytes::from)
+}
+
+/// An answer as the client's datagrams can hold it: one that is too long is cut, and says so, and
+/// the client asks again over TCP.
+fn fitted(question: &[u8], answer: Bytes) -> Option<Bytes> {
+    let most = Message::from_vec(question)
+        .ok()
+        .and_then(|message| message.edns.map(|edns| edns.max_payload()))
+        .unwrap_or(PLAIN_DATAGRAM)
+        .max(PLAIN_DATAGRAM);
+    if answer.len() <= usize::from(most) {
+        return Some(answer);
+    }
+    let answer = Message::from_vec(&answer).ok()?;
+    answer.truncate().to_vec().ok().map(Bytes::from)
+}

@@ -1,0 +1,146 @@
+//! The forwarder: makes the namespaces, listens on loopback inside, and carries what arrives to
+//! the sandbox's Unix listener outside. It decides nothing: the listener's chain does.
+
+mod dns;
+mod tcp;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use tokio::io::Interest;
+use tokio::net::{TcpListener, UdpSocket, UnixStream};
+
+use super::channel::Channel;
+use super::handle::{Refused, Said, ToForwarder};
+use super::{GATEWAY_PORT, PID1, PROXY_PORT, diagnosis, loopback, namespaces, privileges};
+use crate::exit_code as code;
+
+const DNS_PORT: u16 = 53;
+
+/// Runs as the forwarder: the launcher's channel is standard input, PID 1's standard output. The
+/// process must have one thread.
+pub fn run() -> ExitCode {
+    let launcher = Channel::from_stdin();
+    match serve(&launcher) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refused) => {
+            // Nobody to tell, if this fails.
+            let _ = launcher.send(&Said::Refused(refused), &[]);
+            ExitCode::from(code::SOFTWARE)
+        }
+    }
+}
+
+fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
+    let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Refused::internal("its forwarder", &error.into()))?;
+    namespaces::enter()?;
+    loopback::bring_up().map_err(|error| diagnosis::refused("its loopback interface", &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed("its forwarder"))?;
+    runtime.block_on(async {
+        let sockets = Sockets::open()
+            .await
+            .map_err(|error| diagnosis::refused("its listeners", &error))?;
+        privileges::pass_on_to_pid1().map_err(failed("starting its PID 1"))?;
+        let mut pid1 = start_pid1().map_err(failed("starting its PID 1"))?;
+        // Its ports are open and its child is started: nothing more needs a privilege.
+        privileges::drop_capabilities().map_err(failed("giving up privileges"))?;
+        let told = launcher.receive().map_err(failed("its first message"))?;
+        let Some((ToForwarder::Serve { listener }, _)) = told else {
+            return Ok(());
+        };
+        let way_out = WayOut::new(listener);
+        let ended = tokio::select! {
+            ended = pid1.wait() => ended,
+            followed = follow(launcher, &way_out) => followed,
+            never = sockets.serve(way_out.clone()) => match never {},
+        };
+        ended.map(drop).map_err(failed("waiting for its PID 1"))
+    })
+}
+
+/// The Unix listener that leads out, which may become another one.
+#[derive(Clone)]
+struct WayOut(Arc<ArcSwap<PathBuf>>);
+
+impl WayOut {
+    fn new(listener: PathBuf) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(listener)))
+    }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        UnixStream::connect(&**self.0.load()).await
+    }
+}
+
+/// Follows the launcher's word about the way out, until the launcher is gone.
+async fn follow(
+    launcher: &Channel<BorrowedFd<'static>>,
+    way_out: &WayOut,
+) -> io::Result<ExitStatus> {
+    let readiness = launcher.watch()?;
+    let receive = || launcher.try_receive();
+    while let Some((ToForwarder::Serve { listener }, _)) =
+        readiness.async_io(Interest::READABLE, receive).await?
+    {
+        way_out.0.store(Arc::new(listener));
+    }
+    Ok(ExitStatus::default())
+}
+
+/// Starts PID 1, whose standard input is what is our standard output. Ours is closed then, so
+/// that the launcher sees PID 1 end.
+fn start_pid1() -> io::Result<tokio::process::Child> {
+    let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command.arg0("unified-proxy").arg(PID1).env_clear();
+    command.stdin(channel).stdout(std::process::Stdio::null());
+    let mut command = tokio::process::Command::from(command);
+    let child = command.kill_on_drop(true).spawn()?;
+    let null = std::fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdout(null)?;
+    Ok(child)
+}
+
+/// What is open inside, on 127.0.0.1.
+struct Sockets {
+    proxy: TcpListener,
+    gateway: TcpListener,
+    dns: TcpListener,
+    dns_datagrams: UdpSocket,
+}
+
+impl Sockets {
+    async fn open() -> io::Result<Self> {
+        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Ok(Self {
+            proxy: TcpListener::bind(at(PROXY_PORT)).await?,
+            gateway: TcpListener::bind(at(GATEWAY_PORT)).await?,
+            dns: TcpListener::bind(at(DNS_PORT)).await?,
+            dns_datagrams: UdpSocket::bind(at(DNS_PORT)).await?,
+        })
+    }
+
+    async fn serve(self, way_out: WayOut) -> Infallible {
+        let resolver = dns::Resolver::new(way_out.clone());
+        let (never, ..) = tokio::join!(
+            tcp::forward(self.proxy, way_out.clone()),
+            tcp::forward(self.gateway, way_out),
+            resolver.serve_connections(self.dns),
+            resolver.serve_datagrams(self.dns_datagrams),
+        );
+        never
+    }
+}

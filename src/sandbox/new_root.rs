@@ -1,0 +1,437 @@
+//! The tree that the sandbox sees: a root of its own in memory, and in it what the entries name.
+//!
+//! Paths are resolved from descriptors and never through a link: what lies in a writable
+//! directory may be exchanged by another sandbox while this one is built.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+    mount_change, mount_remount, move_mount, open_tree, unmount,
+};
+use rustix::process::pivot_root;
+
+use super::mount_table;
+use super::spec::{Access, Entry};
+
+/// Where the new root is built; every machine has this directory.
+const BASE: &str = "/tmp";
+/// The most memory for scratch directories together: half of the machine's. Swapped like any.
+const SCRATCH_OPTIONS: &str = "size=50%,nr_inodes=1m,mode=0755";
+/// What the root itself holds is a few directories and links.
+const ROOT_OPTIONS: &str = "size=16m,mode=0755";
+
+/// Devices that every program may expect. They hold nothing of the machine.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("ptmx", "pts/ptmx"),
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
+/// Files of /proc that change the whole machine. Their modes do not hold for the machine's root,
+/// who may have started the sandbox.
+const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+/// Files of /proc that tell of the whole machine.
+const HIDDEN_PROC: [&str; 9] = [
+    "acpi",
+    "asound",
+    "interrupts",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+];
+
+/// Builds the tree and makes it the root of this process, which must be alone in its mount and
+/// PID namespaces. The old root is unmounted.
+pub fn build(entries: &[Entry]) -> io::Result<()> {
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
+    let tree = Tree::begin()?;
+    let tree = entries.iter().try_fold(tree, |mut tree, entry| {
+        tree.add(entry).map_err(|error| named(entry.at(), error))?;
+        Ok::<_, io::Error>(tree)
+    })?;
+    tree.finish()
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+impl Entry {
+    fn at(&self) -> &Path {
+        match self {
+            Self::Scratch { at, .. }
+            | Self::File { at, .. }
+            | Self::Link { at, .. }
+            | Self::Bind { at, .. }
+            | Self::Pin { at, .. }
+            | Self::Hide { at }
+            | Self::Replace { at, .. } => at,
+        }
+    }
+}
+
+/// The flags of a mount, beside those that it has from outside.
+#[derive(Clone, Copy)]
+struct Attributes {
+    at_most: MountFlags,
+}
+
+impl Attributes {
+    const READ_ONLY: Self = Self::of(
+        MountFlags::RDONLY
+            .union(MountFlags::NOSUID)
+            .union(MountFlags::NODEV),
+    );
+    const WRITABLE: Self = Self::of(MountFlags::NOSUID.union(MountFlags::NODEV));
+    const DEVICE: Self = Self::of(
+        MountFlags::RDONLY
+            .union(MountFlags::NOSUID)
+            .union(MountFlags::NOEXEC),
+    );
+
+    const fn of(at_most: MountFlags) -> Self {
+        Self { at_most }
+    }
+}
+
+impl From<Access> for Attributes {
+    fn from(access: Access) -> Self {
+        match access {
+            Access::ReadOnly => Self::READ_ONLY,
+            Access::Writable => Self::WRITABLE,
+        }
+    }
+}
+
+/// A root under construction. The process's root is a directory in memory with three
+/// directories: `old` has the machine's tree, `new` the sandbox's, `parts` what is mounted into it.
+struct Tree {
+    old: OwnedFd,
+    new: OwnedFd,
+    /// Devices of the file systems that may be written to while the tree is built.
+    ours: [u64; 2],
+    /// What each mount of the new root may be; the last one holds for what is mounted below it.
+    attributes: Vec<(PathBuf, Attributes)>,
+    parts: usize,
+}
+
+impl Tree {
+    fn begin() -> io::Result<Self> {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("tmpfs", BASE, "tmpfs", flags, Some(c"mode=0755"))?;
+        for name in ["old", "new", "scratch", "parts"] {
+            fs::create_dir(Path::new(BASE).join(name))?;
+        }
+        pivot_root(BASE, format!("{BASE}/old"))?;
+        std::env::set_current_dir("/")?;
+        let options = |text: &str| std::ffi::CString::new(text).map_err(io::Error::other);
+        mount(
+            "tmpfs",
+            "/new",
+            "tmpfs",
+            flags,
+            Some(options(ROOT_OPTIONS)?.as_c_str()),
+        )?;
+        mount(
+            "tmpfs",
+            "/scratch",
+            "tmpfs",
+            flags,
+            Some(options(SCRATCH_OPTIONS)?.as_c_str()),
+        )?;
+        let directory = |path: &str| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat(CWD, path, flags, Mode::empty())
+        };
+        let new = directory("/new")?;
+        let ours = [fstat(&new)?.st_dev, fstat(&directory("/scratch")?)?.st_dev];
+        let mut tree = Self {
+            old: directory("/old")?,
+            new,
+            ours,
+            attributes: vec![(PathBuf::from("/"), Attributes::READ_ONLY)],
+            parts: 0,
+        };
+        tree.add_devices()?;
+        tree.add_processes()?;
+        Ok(tree)
+    }
+
+    fn add(&mut self, entry: &Entry) -> io::Result<()> {
+        match entry {
+            Entry::Scratch { at, mode } => self.scratch(at, *mode),
+            Entry::File { at, text } => self.file(at, text),
+            Entry::Link { at, to } => {
+                self.directory(at.parent().unwrap_or(Path::new("/")))?;
+                symlink(to, inside(at))
+            }
+            Entry::Bind { from, at, access } => self.bind(from, at, Attributes::from(*access)),
+            Entry::Pin { at, access } => {
+                let target = self.find(at)?;
+                self.attach(&target, &target, at, Attributes::from(*access))
+            }
+            Entry::Hide { at } => self.hide(at),
+            Entry::Replace { at, text } => {
+                let target = self.find(at)?;
+                let part = self.part(|path| fs::write(path, text))?;
+                self.attach(&part, &target, at, Attributes::READ_ONLY)
+            }
+        }
+    }
+
+    fn scratch(&mut self, at: &Path, mode: u32) -> io::Result<()> {
+        let target = self.directory(at)?;
+        self.parts += 1;
+        let path = format!("/scratch/{}", self.parts);
+        DirBuilder::new().mode(mode).create(&path)?;
+        // The mask of our creator does not hold for a directory such as /tmp.
+        fs::set_permissions(&path, Permissions::from_mode(mode))?;
+        let source = openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        self.attach(&source, &target, at, Attributes::WRITABLE)
+    }
+
+    fn file(&mut self, at: &Path, text: &str) -> io::Result<()> {
+        let parent = self.directory(at.parent().unwrap_or(Path::new("/")))?;
+        self.refuse_foreign(&parent)?;
+        fs::write(inside(at), text)
+    }
+
+    fn bind(&mut self, from: &Path, at: &Path, attributes: Attributes) -> io::Result<()> {
+        let source = resolve(self.old.as_fd(), from)?;
+        let is_directory = is_directory(&source)?;
+        let target = match self.find(at) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match is_directory {
+                true => self.directory(at)?,
+                false => {
+                    self.file(at, "")?;
+                    self.find(at)?
+                }
+            },
+            found => found?,
+        };
+        self.attach(&source, &target, at, attributes)
+    }
+
+    fn hide(&mut self, at: &Path) -> io::Result<()> {
+        let target = match self.find(at) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            found => found?,
+        };
+        let part = match is_directory(&target)? {
+            true => self.part(|path| fs::create_dir(path))?,
+            false => self.part(|path| fs::write(path, ""))?,
+        };
+        self.attach(&part, &target, at, Attributes::READ_ONLY)
+    }
+
+    /// Mounts `source`, with all that is mounted below it, over `target`.
+    fn attach(
+        &mut self,
+        source: &OwnedFd,
+        target: &OwnedFd,
+        at: &Path,
+        attributes: Attributes,
+    ) -> io::Result<()> {
+        let copy = open_tree(
+            source,
+            c"",
+            OpenTreeFlags::OPEN_TREE_CLONE
+                | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                | OpenTreeFlags::AT_EMPTY_PATH
+                | OpenTreeFlags::AT_RECURSIVE,
+        )?;
+        move_mount(
+            copy,
+            c"",
+            target,
+            c"",
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+        )?;
+        self.attributes.push((at.to_owned(), attributes));
+        Ok(())
+    }
+
+    /// A new file or directory beside the root, to be mounted into it.
+    fn part(&mut self, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<OwnedFd> {
+        self.parts += 1;
+        let path = PathBuf::from(format!("/parts/{}", self.parts));
+        make(&path)?;
+        Ok(openat(
+            CWD,
+            &path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
+    }
+
+    fn find(&self, at: &Path) -> io::Result<OwnedFd> {
+        resolve(self.new.as_fd(), at)
+    }
+
+    /// A directory of the new root, made with those above it where they are missing. What comes
+    /// from outside is never added to.
+    fn directory(&self, at: &Path) -> io::Result<OwnedFd> {
+        let mut directory = resolve(self.new.as_fd(), Path::new("/"))?;
+        for name in at.components().filter_map(name_of) {
+            let next = || {
+                openat2(
+                    &directory,
+                    name,
+                    OFlags::PATH | OFlags::CLOEXEC,
+                    Mode::empty(),
+                    ResolveFlags::NO_SYMLINKS,
+                )
+            };
+            directory = match next() {
+                Err(Errno::NOENT) => {
+                    self.refuse_foreign(&directory)?;
+                    mkdirat(&directory, name, Mode::from_raw_mode(0o755))?;
+                    next()?
+                }
+                found => found?,
+            };
+        }
+        Ok(directory)
+    }
+
+    fn refuse_foreign(&self, directory: &OwnedFd) -> io::Result<()> {
+        match self.ours.contains(&fstat(directory)?.st_dev) {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::ReadOnlyFilesystem,
+                "it is missing, and nothing is added to a directory from outside",
+            )),
+        }
+    }
+
+    fn add_devices(&mut self) -> io::Result<()> {
+        for name in DEVICES {
+            let (from, at) = (Path::new("/dev").join(name), Path::new("/dev").join(name));
+            self.bind(&from, &at, Attributes::DEVICE)?;
+        }
+        for (name, to) in DEVICE_LINKS {
+            symlink(to, Path::new("/new/dev").join(name))?;
+        }
+        self.scratch(Path::new("/dev/shm"), 0o1777)?;
+        fs::create_dir("/new/dev/pts")?;
+        mount(
+            "devpts",
+            "/new/dev/pts",
+            "devpts",
+            MountFlags::NOSUID | MountFlags::NOEXEC,
+            Some(c"newinstance,ptmxmode=0666,mode=620"),
+        )?;
+        self.attributes.push((
+            PathBuf::from("/dev/pts"),
+            Attributes::of(MountFlags::NOSUID | MountFlags::NOEXEC),
+        ));
+        Ok(())
+    }
+
+    fn add_processes(&mut self) -> io::Result<()> {
+        fs::create_dir("/new/proc")?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("proc", "/new/proc", "proc", flags, None)?;
+        let at = PathBuf::from("/proc");
+        self.attributes.push((at.clone(), Attributes::of(flags)));
+        for name in READ_ONLY_PROC {
+            let at = at.join(name);
+            let access = Access::ReadOnly;
+            match self.add(&Entry::Pin { at, access }) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                pinned => pinned?,
+            }
+        }
+        for name in HIDDEN_PROC {
+            self.hide(&at.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the flags of every mount, and leaves the machine's tree.
+    fn finish(self) -> io::Result<()> {
+        // The machine's: ours shows no process before the root has changed.
+        let table = fs::read_to_string("/old/proc/self/mountinfo")?;
+        for mount in mount_table::read(&table)? {
+            let Ok(at) = mount.at.strip_prefix("/new") else {
+                continue;
+            };
+            let flags = self.flags(&Path::new("/").join(at)) | mount.flags | MountFlags::BIND;
+            match mount_remount(&mount.at, flags, c"") {
+                // A directory above it that is closed to us is closed to the sandbox.
+                Ok(()) | Err(Errno::ACCESS) => {}
+                Err(error) => return Err(named(&mount.at, error.into())),
+            }
+        }
+        std::env::set_current_dir("/new")?;
+        pivot_root(".", ".")?;
+        unmount(".", UnmountFlags::DETACH)?;
+        std::env::set_current_dir("/")
+    }
+
+    fn flags(&self, at: &Path) -> MountFlags {
+        let mut entries = self.attributes.iter().enumerate();
+        let first = entries.next();
+        let nearest = entries
+            .filter(|(_, (path, _))| at.starts_with(path))
+            // Of two at one place the later one is on top.
+            .max_by_key(|(number, (path, _))| (path.components().count(), *number));
+        nearest
+            .or(first)
+            .map_or(Attributes::READ_ONLY.at_most, |(_, (_, attributes))| {
+                attributes.at_most
+            })
+    }
+}
+
+/// Where the path of an entry lies while the tree is built.
+fn inside(at: &Path) -> PathBuf {
+    Path::new("/new").join(at.strip_prefix("/").unwrap_or(at))
+}
+
+fn name_of(component: Component<'_>) -> Option<&std::ffi::OsStr> {
+    match component {
+        Component::Normal(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// Opens a path below a root, through no link.
+fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let relative: PathBuf = path.components().filter_map(name_of).collect();
+    let relative = match relative.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => &relative,
+    };
+    let found = openat2(
+        root,
+        relative,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH,
+    );
+    found.map_err(|error| match error {
+        Errno::LOOP => io::Error::other("a symbolic link is on the way"),
+        error => error.into(),
+    })
+}
+
+fn is_directory(file: &OwnedFd) -> io::Result<bool> {
+    let mode = fstat(file)?.st_mode;
+    Ok(rustix::fs::FileType::from_raw_mode(mode).is_dir())
+}

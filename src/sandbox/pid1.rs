@@ -1,0 +1,209 @@
+//! PID 1 of a sandbox: builds the root, gives up every privilege, starts the command, and reaps
+//! what nobody else waits for. When it ends, the kernel ends everything inside.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, ioctl_tiocsctty, kill_process, kill_process_group,
+    set_dumpable_behavior, set_parent_process_death_signal, setsid, wait,
+};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+use rustix::termios::{
+    LocalModes, OptionalActions, OutputModes, Winsize, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp,
+    tcsetwinsize,
+};
+
+use super::channel::{self, Channel};
+use super::handle::{Ending, Refused, Said, Signalled, ToPid1};
+use super::spec::{self, Spec, Terminal};
+use super::{diagnosis, namespaces, new_root, privileges, system_calls};
+use crate::exit_code as code;
+
+type Launcher = Channel<std::os::fd::BorrowedFd<'static>>;
+
+/// Runs as PID 1, with the launcher's channel as standard input.
+pub fn run() -> ExitCode {
+    let launcher = Channel::from_stdin();
+    let Err(refused) = serve(&launcher);
+    // Nobody to tell, if this fails.
+    let _ = launcher.send(&Said::Refused(refused), &[]);
+    ExitCode::from(code::SOFTWARE)
+}
+
+fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
+    let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Refused::internal("its PID 1", &error.into()))?;
+    let (message, fds) = launcher
+        .receive::<ToPid1>()
+        .map_err(failed("its first message"))?
+        .ok_or_else(|| Refused::internal("its first message", &ended()))?;
+    let (ToPid1::Start, Ok([spec, stdin, stdout, stderr])) = (message, <[_; 4]>::try_from(fds))
+    else {
+        return Err(Refused::internal("its first message", &ended()));
+    };
+    let spec: Spec = channel::from_memory(spec).map_err(failed("its specification"))?;
+    namespaces::enter_mounts()?;
+    new_root::build(&spec.files).map_err(|error| diagnosis::refused("its files", &error))?;
+    rustix::system::sethostname(spec.hostname.as_bytes())
+        .map_err(|error| Refused::internal("its host name", &error.into()))?;
+    // A process that belongs to the same user may not look into this one.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .and_then(|()| setsid().map(drop))
+        .map_err(|error| Refused::internal("its session", &error.into()))?;
+    let streams = [stdin, stdout, stderr];
+    let (streams, terminal) = match spec.terminal {
+        None => (streams, None),
+        Some(wanted) => {
+            let (streams, terminal) =
+                open_terminal(launcher, wanted, streams).map_err(failed("its terminal"))?;
+            (streams, Some(terminal))
+        }
+    };
+    privileges::limit_resources()
+        .and_then(|()| privileges::drop_capabilities())
+        .and_then(|()| system_calls::restrict())
+        .map_err(failed("giving up privileges"))?;
+    let command = start(&spec.command, streams)?;
+    if let Some(terminal) = &terminal {
+        // A command that was faster, and stopped since it was in the background, goes on.
+        let foreground = tcsetpgrp(terminal, command);
+        foreground
+            .and_then(|()| kill_process_group(command, Signal::CONT))
+            .map_err(|error| Refused::internal("its terminal", &error.into()))?;
+    }
+    launcher
+        .send(&Said::Started, &[])
+        .map_err(failed("telling that it started"))?;
+    std::thread::spawn(move || pass_signals(&Channel::from_stdin(), command, terminal.as_ref()));
+    reap(launcher, command)
+}
+
+fn ended() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+/// Opens a pseudo-terminal of the sandbox's own `/dev/pts`, makes it the session's, and puts it
+/// in the place of the streams that it stands for.
+fn open_terminal(
+    launcher: &Launcher,
+    wanted: Terminal,
+    streams: [OwnedFd; 3],
+) -> io::Result<([OwnedFd; 3], OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let controlling = rustix::fs::open(
+        "/dev/ptmx",
+        OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    unlockpt(&controlling)?;
+    let terminal = ioctl_tiocgptpeer(&controlling, flags)?;
+    if !wanted.interactive {
+        // The terminal outside echoes and translates already.
+        let mut modes = tcgetattr(&terminal)?;
+        modes.local_modes -= LocalModes::ECHO | LocalModes::ISIG;
+        modes.output_modes -= OutputModes::OPOST;
+        tcsetattr(&terminal, OptionalActions::Now, &modes)?;
+    }
+    let size = Winsize {
+        ws_row: wanted.rows,
+        ws_col: wanted.columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&terminal, size)?;
+    ioctl_tiocsctty(&terminal)?;
+    launcher.send(&Said::Terminal, &[controlling.as_fd()])?;
+    let mut replaced = streams;
+    for (stream, stands_for) in replaced.iter_mut().zip(wanted.streams) {
+        if stands_for {
+            *stream = terminal.try_clone()?;
+        }
+    }
+    Ok((replaced, terminal))
+}
+
+/// Starts the command in a process group of its own.
+fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pid, Refused> {
+    let [stdin, stdout, stderr] = streams.map(Stdio::from);
+    let child = Command::new(&command.program)
+        .args(&command.arguments)
+        .env_clear()
+        .envs(
+            command
+                .environment
+                .iter()
+                .map(|(name, value)| (name, value)),
+        )
+        .current_dir(&command.directory)
+        .process_group(0)
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(stderr)
+        .spawn();
+    let child = child.map_err(|error| {
+        let program = command.program.to_string_lossy();
+        let message = match error.kind() {
+            io::ErrorKind::NotFound => format!(
+                "{program}: not found inside the sandbox: a program outside the system's \
+                 directories and PATH becomes visible with --read DIRECTORY"
+            ),
+            _ => format!("{program}: cannot be started: {error}"),
+        };
+        Refused {
+            code: code::USAGE,
+            message,
+        }
+    })?;
+    Pid::from_raw(child.id().cast_signed())
+        .ok_or_else(|| Refused::internal("its command", &ended()))
+}
+
+/// Passes signals on until the launcher is gone, and then ends the sandbox.
+fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
+    while let Ok(Some((message, _))) = launcher.receive::<ToPid1>() {
+        let ToPid1::Signal { number, to } = message else {
+            continue;
+        };
+        let Some(signal) = Signal::from_named_raw(number) else {
+            continue;
+        };
+        let foreground = || terminal.and_then(|terminal| tcgetpgrp(terminal).ok());
+        // One that cannot be delivered is for a process that has ended.
+        let _ = match to {
+            Signalled::Command => kill_process(command, signal),
+            Signalled::Foreground => kill_process_group(foreground().unwrap_or(command), signal),
+        };
+    }
+    std::process::exit(code::SOFTWARE.into());
+}
+
+/// Waits for every process of the sandbox, until the command has ended.
+fn reap(launcher: &Launcher, command: Pid) -> Result<Infallible, Refused> {
+    loop {
+        let (pid, status) = match wait(WaitOptions::UNTRACED) {
+            Ok(Some(waited)) => waited,
+            Ok(None) | Err(Errno::INTR) => continue,
+            Err(error) => return Err(Refused::internal("waiting for it", &error.into())),
+        };
+        if pid != command {
+            continue;
+        }
+        let ending = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
+            (_, Some(signal)) => Ending::Signal(signal),
+            _ => {
+                let _ = launcher.send(&Said::Stopped, &[]);
+                continue;
+            }
+        };
+        let _ = launcher.send(&Said::Ended(ending), &[]);
+        std::process::exit(code::DONE.into());
+    }
+}

@@ -1,0 +1,197 @@
+//! Which system calls the command can make.
+//!
+//! Two filters, both in force. The first allows the numbers of this machine's own table up to
+//! the newest call that was considered, so that calls of later kernels, and those of x32, whose
+//! numbers begin far above, do not exist. Calls of another architecture's table (i386 on x86-64)
+//! kill the process. The second denies what a confined program has no use for.
+
+use std::io;
+
+use nix::libc;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Is, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// The last of the calls whose numbers differ between architectures.
+#[cfg(target_arch = "x86_64")]
+const LAST_OWN: i64 = libc::SYS_rseq;
+#[cfg(target_arch = "aarch64")]
+const LAST_OWN: i64 = 294; // kexec_file_load
+/// The calls that have one number everywhere.
+const FIRST_COMMON: i64 = libc::SYS_pidfd_send_signal;
+const LAST_COMMON: i64 = libc::SYS_mseal;
+
+/// Numbers that libc does not name yet.
+const STATMOUNT: i64 = 457;
+const LISTMOUNT: i64 = 458;
+
+/// Calls that do not exist, so that programs fall back on older ones. `clone3` keeps its flags in
+/// memory, where no filter sees them. `io_uring` makes system calls that no filter sees.
+const ABSENT: [i64; 4] = [
+    libc::SYS_clone3,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+/// Calls that are denied: they change mounts, namespaces, the kernel or the clock, reach keys of
+/// others, or watch the machine. A process without capabilities may make few of them anyway; a
+/// call that is denied here cannot be used against an error in the kernel either.
+const DENIED: [i64; 48] = [
+    // mounts and roots
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    STATMOUNT,
+    LISTMOUNT,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    // namespaces
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    // keys
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    // watching the machine
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_fanotify_init,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_syslog,
+    libc::SYS_userfaultfd,
+    libc::SYS_acct,
+    libc::SYS_kcmp,
+    libc::SYS_process_madvise,
+    libc::SYS_move_pages,
+    libc::SYS_migrate_pages,
+    // the kernel
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_vhangup,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_nfsservctl,
+    libc::SYS_memfd_secret,
+    // the clock
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+];
+
+/// The same, of x86-64 alone.
+#[cfg(target_arch = "x86_64")]
+const DENIED_HERE: [i64; 4] = [
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_uselib,
+    libc::SYS_kexec_file_load,
+];
+#[cfg(target_arch = "aarch64")]
+const DENIED_HERE: [i64; 1] = [LAST_OWN];
+
+/// Flags of `clone` that make namespaces.
+const NEW_NAMESPACES: [i32; 7] = [
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWCGROUP,
+];
+
+/// Families of sockets that there are. Others (vsock, packet, Bluetooth, …) reach past the
+/// network namespace or are a part of the kernel that few have tested.
+const FAMILIES: [i32; 4] = [
+    libc::AF_UNIX,
+    libc::AF_INET,
+    libc::AF_INET6,
+    libc::AF_NETLINK,
+];
+
+/// Requests of `ioctl` that put input into a terminal.
+const TERMINAL_INPUT: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
+
+/// Puts the filters in force, for this process and all it starts.
+pub fn restrict() -> io::Result<()> {
+    for program in [existing()?, denied()?] {
+        seccompiler::apply_filter(&program).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+fn existing() -> io::Result<BpfProgram> {
+    let numbers = (0..=LAST_OWN).chain(FIRST_COMMON..=LAST_COMMON);
+    let rules = numbers.filter(|number| !ABSENT.contains(number));
+    let rules = rules.map(|number| (number, Vec::new())).collect();
+    compile(
+        rules,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        SeccompAction::Allow,
+    )
+}
+
+fn denied() -> io::Result<BpfProgram> {
+    let always = DENIED.into_iter().chain(DENIED_HERE);
+    let mut rules: Vec<_> = always.map(|number| (number, Vec::new())).collect();
+    let flags = NEW_NAMESPACES.map(|flag| u64::from(flag.unsigned_abs()));
+    let flags = flags.map(|flag| rule(&[(0, Width::Qword, Is::MaskedEq(flag), flag)]));
+    rules.push((
+        libc::SYS_clone,
+        flags.into_iter().collect::<io::Result<_>>()?,
+    ));
+    // The kernel looks at 32 bits of the request alone.
+    let requests = TERMINAL_INPUT.map(|request| rule(&[(1, Width::Dword, Is::Eq, request)]));
+    rules.push((
+        libc::SYS_ioctl,
+        requests.into_iter().collect::<io::Result<_>>()?,
+    ));
+    let other_family =
+        FAMILIES.map(|family| (0, Width::Dword, Is::Ne, u64::from(family.unsigned_abs())));
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        rules.push((call, vec![rule(&other_family)?]));
+    }
+    compile(
+        rules.into_iter().collect(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPERM as u32),
+    )
+}
+
+fn rule(conditions: &[(u8, Width, Is, u64)]) -> io::Result<SeccompRule> {
+    let conditions = conditions.iter().cloned();
+    let conditions = conditions
+        .map(|(argument, width, is, value)| SeccompCondition::new(argument, width, is, value))
+        .collect::<Result<_, _>>()
+        .map_err(io::Error::other)?;
+    SeccompRule::new(conditions).map_err(io::Error::other)
+}
+
+fn compile(
+    rules: std::collections::BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> io::Result<BpfProgram> {
+    let machine: TargetArch = std::env::consts::ARCH
+        .try_into()
+        .map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, otherwise, matched, machine);
+    filter.and_then(TryInto::try_into).map_err(io::Error::other)
+}

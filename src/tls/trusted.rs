@@ -1,0 +1,135 @@
+//! The certificates that sandboxes trust, in the formats that their tools read.
+
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+/// Opens `truststore.jks`. No secret: it keeps nothing closed, for the file holds public
+/// certificates alone. The format has a digest that is keyed with a password; this is Java's own
+/// default for trust stores, which tools try when they are given none.
+pub const TRUST_STORE_PASSWORD: &str = "changeit";
+
+/// First bytes of a JKS file, and the version of the format since Java 1.2.
+const JKS_MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
+const JKS_VERSION: u32 = 2;
+/// Marks an entry as a trusted certificate.
+const JKS_TRUSTED: u32 = 2;
+/// Stands between password and content in the digest at the end of a JKS file.
+const JKS_SALT: &[u8] = b"Mighty Aphrodite";
+
+/// The system's roots and our CA's certificates.
+pub(super) struct Trusted {
+    system: Vec<CertificateDer<'static>>,
+    ours: Vec<CertificateDer<'static>>,
+}
+
+impl Trusted {
+    /// `ours` is PEM. What of it is among the system's roots too is left out there: a shell whose
+    /// `SSL_CERT_FILE` names our bundle has it.
+    pub(super) fn load(ours: &str) -> Self {
+        let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
+            .filter_map(Result::ok)
+            .collect();
+        let mut system = rustls_native_certs::load_native_certs().certs;
+        system.retain(|root| !ours.contains(root));
+        Self { system, ours }
+    }
+
+    /// The system's roots as PEM (RFC 7468).
+    pub(super) fn system_pem(&self) -> String {
+        let mut pem = String::new();
+        for root in &self.system {
+            pem.push_str("-----BEGIN CERTIFICATE-----\n");
+            let text = STANDARD.encode(root);
+            let mut rest = text.as_str();
+            while let Some((line, tail)) = rest.split_at_checked(64) {
+                pem.push_str(line);
+                pem.push('\n');
+                rest = tail;
+            }
+            if !rest.is_empty() {
+                pem.push_str(rest);
+                pem.push('\n');
+            }
+            pem.push_str("-----END CERTIFICATE-----\n");
+        }
+        pem
+    }
+
+    /// All as a Java key store of type JKS, which every JVM reads. The format is a header, an entry
+    /// for each certificate and a digest; PKCS#12 would take a crate and a salt, and so other bytes
+    /// each time. The same certificates make the same bytes here: the entries have no date.
+    pub(super) fn jks(&self) -> Vec<u8> {
+        let ours = self.ours.iter().map(|der| ("unified-proxy", der));
+        let system = self.system.iter().map(|der| ("system", der));
+        let mut file = JKS_MAGIC.to_vec();
+        file.extend(JKS_VERSION.to_be_bytes());
+        file.extend(length(self.ours.len() + self.system.len()));
+        for (number, (prefix, der)) in ours.chain(system).enumerate() {
+            file.extend(JKS_TRUSTED.to_be_bytes());
+            text(&mut file, &format!("{prefix}-{number}"));
+            // When it was added, in milliseconds since the epoch.
+            file.extend(0_u64.to_be_bytes());
+            text(&mut file, "X.509");
+            file.extend(length(der.len()));
+            file.extend_from_slice(der);
+        }
+        let mut digest = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        for unit in TRUST_STORE_PASSWORD.encode_utf16() {
+            digest.update(&unit.to_be_bytes());
+        }
+        digest.update(JKS_SALT);
+        digest.update(&file);
+        file.extend_from_slice(digest.finish().as_ref());
+        file
+    }
+}
+
+/// A count as JKS writes it. Certificates are far below 4 GiB; a count that is not makes a file
+/// that Java refuses.
+fn length(count: usize) -> [u8; 4] {
+    u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+/// A short ASCII text as `java.io.DataOutput.writeUTF` writes it.
+fn text(file: &mut Vec<u8>, text: &str) {
+    file.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
+    file.extend_from_slice(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trust_store_of_two_certificates_has_the_bytes_of_the_format() {
+        let trusted = Trusted {
+            system: vec![CertificateDer::from(vec![7, 8])],
+            ours: vec![CertificateDer::from(vec![9])],
+        };
+        let jks = trusted.jks();
+        let mut expected = b"\xfe\xed\xfe\xed\0\0\0\x02\0\0\0\x02".to_vec();
+        expected
+            .extend(b"\0\0\0\x02\0\x0funified-proxy-0\0\0\0\0\0\0\0\0\0\x05X.509\0\0\0\x01\x09");
+        expected.extend(b"\0\0\0\x02\0\x08system-1\0\0\0\0\0\0\0\0\0\x05X.509\0\0\0\x02\x07\x08");
+        let (content, digest) = jks.split_at(jks.len() - 20);
+        assert_eq!(content, expected);
+        let keyed = [b"\0c\0h\0a\0n\0g\0e\0i\0tMighty Aphrodite", content].concat();
+        let sha1 = aws_lc_rs::digest::digest(&SHA1_FOR_LEGACY_USE_ONLY, &keyed);
+        assert_eq!(digest, sha1.as_ref());
+    }
+
+    #[test]
+    fn pem_of_the_roots_reads_back_as_the_same_certificates() {
+        let roots = [vec![1; 48], vec![2; 100]].map(CertificateDer::from);
+        let trusted = Trusted {
+            system: roots.to_vec(),
+            ours: Vec::new(),
+        };
+        let pem = trusted.system_pem();
+        let read = CertificateDer::pem_slice_iter(pem.as_bytes());
+        assert_eq!(read.collect::<Result<Vec<_>, _>>().unwrap(), roots);
+    }
+}

@@ -1,0 +1,310 @@
+//! The clients, one line of the table each.
+
+use super::place::{Place, Printed};
+use super::stand_ins::{GIT_MESSAGE, PIECES, PLACEHOLDER};
+use super::tools::{Tool, Tools};
+use crate::support::PACE;
+
+/// The host that no client may reach.
+pub const DENIED_HOST: &str = "denied.example.com";
+
+/// What every script begins with: programs that were installed for the tests go before the
+/// machine's own, and Cargo is the toolchain's, since rustup looks for it in `HOME`.
+const PRELUDE: &str = "PATH=\"$CARGO_BIN:$TOOLS/python/bin:$TOOLS/node/node_modules/.bin:$PATH\"
+    export GIT_TERMINAL_PROMPT=0
+    export OPENAI_API_KEY=$KEY OPENAI_BASE_URL=https://$HOST/v1
+    export ANTHROPIC_API_KEY=$KEY ANTHROPIC_BASE_URL=https://$HOST
+";
+
+/// A client, and how it is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// What the table calls it, without a version.
+    pub name: &'static str,
+    pub needs: &'static [Tool],
+    /// A host that it may reach.
+    host: &'static str,
+    /// A script of sh that uses it on `$HOST`. It finds what was installed below `$TOOLS`.
+    script: &'static str,
+    expects: Expects,
+    /// What it needs besides the environment.
+    with: &'static str,
+}
+
+/// What the script prints for the allowed host.
+#[derive(Clone, Copy, Debug)]
+enum Expects {
+    Text(&'static str),
+    /// The pieces of the stand-in's reply, and after a space how many milliseconds lie between the
+    /// first and the last.
+    Stream,
+}
+
+/// What a client shows of a denial.
+#[derive(Clone, Copy, Debug)]
+pub enum Shown {
+    Sentence,
+    Status,
+    Nothing,
+}
+
+/// The authority that the origin saw, which its answer repeats.
+const ECHO: Expects = Expects::Text("\"authority\":\"api.example.com\"");
+
+const fn fetch(name: &'static str, needs: &'static [Tool], script: &'static str) -> Client {
+    Client {
+        name,
+        needs,
+        host: "api.example.com",
+        script,
+        expects: ECHO,
+        with: "",
+    }
+}
+
+const fn python(name: &'static str, script: &'static str) -> Client {
+    fetch(name, &[Tool::Python], script)
+}
+
+const fn node(name: &'static str, script: &'static str) -> Client {
+    fetch(name, &[Tool::Node], script)
+}
+
+/// A package manager that installs `demo` into the current directory.
+const fn packages(name: &'static str, needs: &'static [Tool], script: &'static str) -> Client {
+    Client {
+        host: "packages.example.com",
+        expects: Expects::Text("demo is installed"),
+        ..fetch(name, needs, script)
+    }
+}
+
+const fn stream(
+    name: &'static str,
+    tool: &'static [Tool],
+    host: &'static str,
+    script: &'static str,
+) -> Client {
+    Client {
+        host,
+        expects: Expects::Stream,
+        ..fetch(name, tool, script)
+    }
+}
+
+impl Client {
+    const fn with(self, with: &'static str) -> Self {
+        Self { with, ..self }
+    }
+
+    /// Uses it on a host that it may reach and on one that it may not.
+    pub fn try_in(&self, place: &Place<'_>, tools: &Tools) -> Shown {
+        let allowed = place.run(&self.script(self.host, tools));
+        assert!(allowed.succeeded, "{allowed:?}");
+        match self.expects {
+            Expects::Text(text) => assert!(allowed.stdout.contains(text), "{allowed:?}"),
+            Expects::Stream => assert_streamed(&allowed),
+        }
+        let denied = place.run(&self.script(DENIED_HOST, tools));
+        assert!(!denied.succeeded, "{denied:?}");
+        let said = denied.stdout + &denied.stderr;
+        println!("{}: {said}", self.name);
+        if said.contains(&format!("Domain not allowed: {DENIED_HOST}")) {
+            Shown::Sentence
+        } else if said.contains("403") {
+            Shown::Status
+        } else {
+            Shown::Nothing
+        }
+    }
+
+    fn script(&self, host: &str, tools: &Tools) -> String {
+        let tools = tools.dir.display();
+        let cargo = std::path::Path::new(env!("CARGO"))
+            .parent()
+            .unwrap()
+            .display();
+        format!(
+            "TOOLS='{tools}' CARGO_BIN='{cargo}' HOST={host} KEY={PLACEHOLDER}\n{PRELUDE}{}",
+            self.script
+        )
+    }
+
+    /// Its line of the table.
+    pub fn line(&self, shown: Shown) -> String {
+        let works = match self.expects {
+            Expects::Text(_) => "works",
+            Expects::Stream => "works; a reply arrives as it is sent",
+        };
+        let with = match self.with {
+            "" => String::new(),
+            with => format!(", with {with}"),
+        };
+        let shown = match shown {
+            Shown::Sentence => "shows the sentence",
+            Shown::Status => "shows the status 403",
+            Shown::Nothing => "shows a failed connection",
+        };
+        format!("| {} | {works}{with} | {shown} |", self.name)
+    }
+}
+
+/// A proxy that held the reply back would hand all of it on at once.
+fn assert_streamed(printed: &Printed) {
+    let (text, milliseconds) = printed.stdout.trim().split_once(' ').unwrap();
+    assert_eq!(text, PIECES.concat(), "{printed:?}");
+    let between: u128 = milliseconds.parse().unwrap();
+    let sent = PACE.as_millis() * (PIECES.len() as u128 - 1);
+    assert!(
+        between >= sent / 2,
+        "{sent} ms, but arrived within {between} ms"
+    );
+}
+
+/// Each git of the machine clones with one version of the protocol.
+macro_rules! git {
+    ($name:literal, $version:literal) => {
+        Client {
+            host: "git.example.com",
+            expects: Expects::Text(GIT_MESSAGE),
+            ..fetch(
+                $name,
+                &[Tool::Program("git")],
+                concat!(
+                    "IFS=:; for dir in $PATH; do
+                        [ -x \"$dir/git\" ] && [ ! -L \"$dir\" ] || continue
+                        rm -rf copy
+                        \"$dir/git\" -c protocol.version=",
+                    $version,
+                    " clone --quiet \
+                            https://$HOST/team/project.git copy || exit 1
+                        \"$dir/git\" -C copy log --format=%s
+                    done"
+                ),
+            )
+        }
+    };
+}
+
+pub const CLIENTS: [Client; 29] = [
+    fetch("curl", &[Tool::Program("curl")], "curl --silent --show-error https://$HOST/echo"),
+    fetch(
+        "wget",
+        &[Tool::Program("wget")],
+        "wget --no-verbose --output-document=- --ca-certificate=\"$SSL_CERT_FILE\" https://$HOST/echo",
+    )
+    .with("`--ca-certificate` where it is built with GnuTLS"),
+    git!("git, protocol v0", "0"),
+    git!("git, protocol v1", "1"),
+    git!("git, protocol v2", "2"),
+    Client {
+        host: "api.github.com",
+        expects: Expects::Text("Half measures"),
+        ..fetch(
+            "gh",
+            &[Tool::Program("gh")],
+            // Another host than api.github.com is an enterprise's server to it.
+            "export GH_TOKEN=token GH_ENTERPRISE_TOKEN=token
+            [ $HOST = api.github.com ] || enterprise=\"--hostname $HOST\"
+            gh api $enterprise zen",
+        )
+    },
+    python("Python requests", "python $TOOLS/fetch.py requests https://$HOST/echo"),
+    python("Python urllib3", "python $TOOLS/fetch.py urllib3 https://$HOST/echo")
+        .with("a `ProxyManager`"),
+    python("Python httpx", "python $TOOLS/fetch.py httpx https://$HOST/echo"),
+    python("Python aiohttp", "python $TOOLS/fetch.py aiohttp https://$HOST/echo")
+        .with("`ClientSession(trust_env=True)`"),
+    node("Node.js `https`", "node $TOOLS/node/fetch.mjs https https://$HOST/echo").with(NODE),
+    node("Node.js `fetch`", "node $TOOLS/node/fetch.mjs fetch https://$HOST/echo").with(NODE),
+    node("axios", "node $TOOLS/node/fetch.mjs axios https://$HOST/echo").with(NODE),
+    node("undici", "node $TOOLS/node/fetch.mjs undici https://$HOST/echo").with(NODE),
+    node("Bun", "bun $TOOLS/node/fetch.mjs fetch https://$HOST/echo"),
+    node("Deno", "deno run --quiet --allow-all $TOOLS/node/fetch.mjs fetch https://$HOST/echo"),
+    fetch("Go `net/http`", &[Tool::Go], "$TOOLS/fetch-go https://$HOST/echo"),
+    fetch(
+        "Java `HttpClient`",
+        &[Tool::Java],
+        "java -cp $TOOLS/java Fetch HttpClient https://$HOST/echo",
+    ),
+    fetch(
+        "Java `HttpURLConnection`",
+        &[Tool::Java],
+        "java -cp $TOOLS/java Fetch HttpURLConnection https://$HOST/echo",
+    ),
+    packages(
+        "pip",
+        &[Tool::Python],
+        "python -m pip install --quiet --disable-pip-version-check --no-cache-dir --retries 1 \
+            --target here --index-url https://$HOST/pip/simple demo \
+            && [ -e here/demo.py ] && echo demo is installed",
+    ),
+    packages(
+        "uv",
+        &[Tool::Python],
+        "UV_HTTP_RETRIES=0 uv pip install --quiet --no-cache --target here \
+            --index-url https://$HOST/pip/simple demo \
+            && [ -e here/demo.py ] && echo demo is installed",
+    ),
+    packages(
+        "npm",
+        &[Tool::Program("npm")],
+        "npm install --silent --loglevel=error --fetch-retries=0 --registry=https://$HOST/npm demo \
+            && [ -e node_modules/demo/package.json ] && echo demo is installed",
+    ),
+    packages(
+        "pnpm",
+        &[Tool::Node],
+        "echo '{}' >package.json
+        pnpm add --config.fetch-retries=0 --registry=https://$HOST/npm demo \
+            && [ -e node_modules/demo/package.json ] && echo demo is installed",
+    ),
+    packages(
+        "Yarn",
+        &[Tool::Node],
+        // The stand-in says of no version how old it is.
+        "echo '{}' >package.json
+        touch yarn.lock
+        export YARN_NPM_REGISTRY_SERVER=https://$HOST/npm YARN_HTTP_RETRY=0
+        export YARN_ENABLE_TELEMETRY=0 YARN_NPM_MINIMAL_AGE_GATE=0 YARN_NODE_LINKER=node-modules
+        yarn add demo && [ -e node_modules/demo/package.json ] && echo demo is installed",
+    ),
+    packages(
+        "Cargo",
+        &[],
+        "mkdir src && touch src/lib.rs
+        printf '%s\\n' '[package]' 'name = \"here\"' 'edition = \"2021\"' '[dependencies]' \
+            'demo = { version = \"1\", registry = \"stand-in\" }' >Cargo.toml
+        export CARGO_REGISTRIES_STAND_IN_INDEX=sparse+https://$HOST/cargo/ CARGO_NET_RETRY=0
+        cargo fetch --quiet && [ -e .cargo/registry/cache/*/demo-1.0.0.crate ] && echo demo is installed",
+    ),
+    stream(
+        "OpenAI's SDK for Python",
+        &[Tool::Python],
+        "api.openai.com",
+        "python $TOOLS/stream.py openai",
+    ),
+    stream(
+        "Anthropic's SDK for Python",
+        &[Tool::Python],
+        "api.anthropic.com",
+        "python $TOOLS/stream.py anthropic",
+    ),
+    stream(
+        "OpenAI's SDK for Node.js",
+        &[Tool::Node],
+        "api.openai.com",
+        "node $TOOLS/node/stream.mjs openai",
+    )
+    .with(NODE),
+    stream(
+        "Anthropic's SDK for Node.js",
+        &[Tool::Node],
+        "api.anthropic.com",
+        "node $TOOLS/node/stream.mjs anthropic",
+    )
+    .with(NODE),
+];
+
+/// Earlier ones know no proxy variables.
+const NODE: &str = "Node.js 24, or 22 from 22.21 on";

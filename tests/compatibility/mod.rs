@@ -1,0 +1,90 @@
+//! Clients of every kind through the real binary, with nothing but the variables that
+//! `unified-proxy env` prints: an allowed host works, a denied one fails, and
+//! `docs/compatibility.md` says how.
+
+mod clients;
+mod place;
+mod stand_ins;
+mod table;
+mod tools;
+
+use serde_json::Value;
+use testkit::each_row;
+
+use crate::support::{Origin, Proxy, SOON, Setup, eventually};
+use clients::CLIENTS;
+use place::{Place, shell};
+use tools::Tools;
+
+/// The origin under the names that the clients use, and the proxy before it.
+fn start(origin: &Origin, tools: &Tools) -> Proxy {
+    stand_ins::repository(origin);
+    stand_ins::registries(origin, tools);
+    let mut setup = Setup::new(origin);
+    for host in stand_ins::HOSTS {
+        setup.host(host, origin.https);
+    }
+    for credential in stand_ins::credentials() {
+        setup.credential(credential);
+    }
+    setup.start()
+}
+
+/// What `unified-proxy env` prints for this proxy.
+fn environment(proxy: &Proxy) -> Vec<(String, String)> {
+    let printed = proxy.cli(&["env", "--shell", "json"]).ok();
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    let pairs = printed.as_object().unwrap().iter();
+    pairs
+        .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()))
+        .collect()
+}
+
+#[test]
+fn every_client_works_with_the_environment_alone_and_shows_what_the_document_says() {
+    let tools = Tools::install();
+    let origin = Origin::scripted(stand_ins::answer);
+    let proxy = start(&origin, &tools);
+    let place = Place {
+        environment: environment(&proxy),
+        start: &shell,
+    };
+    let rows = try_all(&place, &tools, &|| denials(&proxy));
+    let seen = format!("{:?}", origin.seen());
+    assert!(
+        !seen.contains(stand_ins::PLACEHOLDER),
+        "a placeholder reached an API"
+    );
+    table::compare(&rows);
+}
+
+/// Runs every client that this machine has in a place; `denials` counts what was audited of
+/// [`clients::DENIED_HOST`]. Returns the names of those that ran, and their lines of the table.
+fn try_all(
+    place: &Place<'_>,
+    tools: &Tools,
+    denials: &dyn Fn() -> usize,
+) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    each_row(CLIENTS, |client| {
+        let missing = client.needs.iter().find_map(|tool| tools.missing(*tool));
+        tools.summarize(client.name, missing.as_ref());
+        if missing.is_some() {
+            return;
+        }
+        let before = denials();
+        let shown = client.try_in(place, tools);
+        eventually("the denial is audited", SOON, || denials() > before);
+        rows.push((client.name, client.line(shown)));
+    });
+    rows
+}
+
+/// How often the host that no client may reach was denied.
+fn denials(proxy: &Proxy) -> usize {
+    let lines = proxy.audit().into_iter();
+    let lines = lines.filter(|line| line["host"] == clients::DENIED_HOST);
+    lines
+        .filter(|line| line["code"] == "domain_not_allowed")
+        .count()
+}

@@ -1,0 +1,50 @@
+//! Where clients run.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A place with its way to the proxy. The same clients run in each kind of place.
+pub struct Place<'a> {
+    /// What a client gets besides `PATH` and `HOME`; empty where the place sets it itself.
+    pub environment: Vec<(String, String)>,
+    /// Makes the command that runs the given program with its arguments there, in a
+    /// directory that the program may write to.
+    pub start: &'a dyn Fn(&Path, &[&str]) -> Command,
+}
+
+/// What a script printed there.
+#[derive(Debug)]
+pub struct Printed {
+    pub succeeded: bool,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place<'_> {
+    /// Runs a script of sh in an empty directory, within a minute.
+    pub fn run(&self, script: &str) -> Printed {
+        let directory = tempfile::TempDir::new().unwrap();
+        let output = (self.start)(directory.path(), &["timeout", "60", "sh", "-c", script])
+            .envs(self.environment.iter().cloned())
+            .output()
+            .unwrap();
+        Printed {
+            succeeded: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// On this machine as it is, with an empty environment and home.
+pub fn shell(directory: &Path, program: &[&str]) -> Command {
+    let mut command = Command::new(program[0]);
+    command
+        .args(&program[1..])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", directory)
+        .current_dir(directory)
+        .stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,55 @@
+//! `docs/compatibility.md`, as the test finds things.
+
+use std::fs;
+use std::path::Path;
+
+/// Names the variable that has the document written instead of compared.
+const RECORD: &str = "RECORD_COMPATIBILITY";
+
+const HEAD: &str = "\
+# Compatibility
+
+Clients that work with the variables of `unified-proxy env` ([certificates.md](certificates.md)), what else they need, and what
+they show of a host that is not on the allowlist. `tests/compatibility` makes this table: it runs each client before a stand-in of what it
+talks to, over TLS, with those variables and nothing else, and fails when a line differs.
+`RECORD_COMPATIBILITY=1 ./scripts/test compatibility::` writes it anew.
+
+The proxy refuses a CONNECT with the sentence as its reason phrase, `Domain not allowed: NAME`. A client that shows less hides why;
+`unified-proxy tail --denied` shows it for all. A request that is denied inside a tunnel is answered with the sentence in a JSON
+body, which every client hands on.
+
+| client | an allowed host | a denied host |
+| --- | --- | --- |
+";
+
+/// Compares the document with the lines of the clients that ran. A client that could not run
+/// keeps the line that it has.
+pub fn compare(rows: &[(&str, String)]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
+    let recorded = fs::read_to_string(&path).unwrap_or_default();
+    let names = super::CLIENTS.iter().map(|client| client.name);
+    let lines = names.map(|name| {
+        let ran = rows.iter().find(|(ran, _)| *ran == name);
+        let start = format!("| {name} |");
+        let kept = || recorded.lines().find(|line| line.starts_with(&start));
+        ran.map(|(_, line)| line.as_str())
+            .or_else(kept)
+            .unwrap_or_default()
+            .to_owned()
+            + "\n"
+    });
+    let found = HEAD.to_owned() + &lines.collect::<String>();
+    if std::env::var_os(RECORD).is_some() {
+        return fs::write(path, found).unwrap();
+    }
+    for line in found
+        .lines()
+        .filter(|line| !recorded.lines().any(|old| old == *line))
+    {
+        println!("docs/compatibility.md lacks: {line}");
+    }
+    assert!(
+        found == recorded,
+        "docs/compatibility.md differs: {RECORD}=1 writes it anew"
+    );
+}

@@ -1,0 +1,137 @@
+//! The clients that this machine may lack: installed once, in pinned versions, below the target
+//! directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::installed;
+
+const REQUIREMENTS: &str = include_str!("requirements.txt");
+const NODE: &str = include_str!("node.json");
+const GO: &str = include_str!("programs/fetch.go");
+const JAVA: &str = include_str!("programs/Fetch.java");
+/// Programs that need no compiler, and where they lie: an import of Node's looks for packages
+/// beside the program.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("fetch.py", include_str!("programs/fetch.py")),
+    ("stream.py", include_str!("programs/stream.py")),
+    ("node/fetch.mjs", include_str!("programs/fetch.mjs")),
+    ("node/stream.mjs", include_str!("programs/stream.mjs")),
+];
+
+/// What a client needs on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// A virtual environment with the packages of `requirements.txt`.
+    Python,
+    /// The packages of `node.json`, Node.js itself among them.
+    Node,
+    /// A compiled `fetch.go`.
+    Go,
+    /// A compiled `Fetch.java`.
+    Java,
+    /// A program of the machine's own.
+    Program(&'static str),
+}
+
+/// What is installed, and why the rest is not.
+pub struct Tools {
+    pub dir: PathBuf,
+    failed: Vec<(Tool, String)>,
+}
+
+impl Tools {
+    /// Installs what is missing. A second process waits for the first.
+    pub fn install() -> Self {
+        let (dir, _lock) = installed::directory("compatibility");
+        fs::create_dir_all(dir.join("node")).unwrap();
+        for (path, text) in PROGRAMS {
+            fs::write(dir.join(path), text).unwrap();
+        }
+        let installations = [
+            (
+                Tool::Python,
+                "python",
+                REQUIREMENTS,
+                python as fn(&Path) -> _,
+            ),
+            (Tool::Node, "npm", NODE, node),
+            (Tool::Go, "go", GO, go),
+            (Tool::Java, "java", JAVA, java),
+        ];
+        let results = installations.map(|(tool, name, pinned, install)| {
+            let result = installed::once(&dir, name, pinned, || install(&dir));
+            Some((tool, result.err()?))
+        });
+        Self {
+            failed: results.into_iter().flatten().collect(),
+            dir,
+        }
+    }
+
+    /// Why a tool is missing, if it is.
+    pub fn missing(&self, tool: Tool) -> Option<String> {
+        if let Tool::Program(name) = tool {
+            let lookup = Command::new("sh")
+                .args(["-c", "command -v \"$0\"", name])
+                .output();
+            let found = lookup.is_ok_and(|output| output.status.success());
+            return (!found).then(|| format!("{name} is not installed"));
+        }
+        let failed = self.failed.iter().find(|(failed, _)| *failed == tool);
+        failed.map(|(_, why)| why.clone())
+    }
+
+    /// Adds a line to the summary that `scripts/test` prints.
+    pub fn summarize(&self, client: &str, missing: Option<&String>) {
+        let result = missing.cloned().map_or(Ok(()), Err);
+        installed::summarize(&self.dir, client, &result);
+    }
+}
+
+fn python(dir: &Path) -> Result<(), String> {
+    let environment = dir.join("python");
+    let requirements = dir.join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS).unwrap();
+    let mut make = Command::new("python3");
+    make.args(["-m", "venv", "--clear"]).arg(&environment);
+    installed::run("python3 cannot make a virtual environment", &mut make)?;
+    let mut install = Command::new(environment.join("bin/pip"));
+    install.args(["install", "--quiet", "--disable-pip-version-check"]);
+    install
+        .args(["--retries", "1", "--requirement"])
+        .arg(&requirements);
+    installed::run("pip cannot install the clients", &mut install)
+}
+
+fn node(dir: &Path) -> Result<(), String> {
+    let dir = dir.join("node");
+    fs::write(dir.join("package.json"), NODE).unwrap();
+    let mut install = Command::new("npm");
+    install.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]);
+    install
+        .args(["--fetch-retries=1", "--fetch-timeout=60000"])
+        .current_dir(dir);
+    installed::run("npm cannot install the clients", &mut install)
+}
+
+fn go(dir: &Path) -> Result<(), String> {
+    let source = dir.join("fetch.go");
+    fs::write(&source, GO).unwrap();
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-o"])
+        .arg(dir.join("fetch-go"))
+        .arg(&source);
+    build.env("GOCACHE", dir.join("go-cache"));
+    installed::run("go cannot build the client", &mut build)
+}
+
+fn java(dir: &Path) -> Result<(), String> {
+    let source = dir.join("Fetch.java");
+    fs::write(&source, JAVA).unwrap();
+    let mut build = Command::new("javac");
+    build.arg("-d").arg(dir.join("java")).arg(&source);
+    installed::run("javac cannot build the client", &mut build)
+}

@@ -1,0 +1,136 @@
+//! Packets of every kind, and who received them.
+
+use std::io::ErrorKind;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::machine::Machine;
+
+/// ssh, HTTP, HTTPS, and where a TCP admin API would be.
+const TCP: [u16; 4] = [22, 80, 443, 8081];
+/// QUIC, NTP, and DNS on another port than the proxy's.
+const UDP: [u16; 3] = [443, 123, 5353];
+/// A protocol number for experiments (RFC 3692).
+const PROTOCOL: i32 = 253;
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Listeners for TCP, UDP and a raw protocol on a machine, over IPv4 and IPv6.
+pub struct Ears {
+    tcp: Vec<TcpListener>,
+    udp: Vec<UdpSocket>,
+    raw: Socket,
+}
+
+impl Ears {
+    /// `resolver` adds one on port 53, where the machine has none yet.
+    pub fn on(machine: &Machine, resolver: bool) -> Self {
+        machine.run(|| {
+            let tcp = TCP.map(|port| TcpListener::bind(("::", port)).unwrap());
+            let udp = UDP.into_iter().chain(resolver.then_some(53));
+            let udp = udp.map(|port| UdpSocket::bind(("::", port)).unwrap());
+            let ears = Self {
+                tcp: tcp.into(),
+                udp: udp.collect(),
+                raw: raw(),
+            };
+            ears.tcp
+                .iter()
+                .for_each(|socket| socket.set_nonblocking(true).unwrap());
+            ears.udp
+                .iter()
+                .for_each(|socket| socket.set_nonblocking(true).unwrap());
+            ears.raw.set_nonblocking(true).unwrap();
+            ears
+        })
+    }
+
+    /// What arrived since it was last asked.
+    pub fn heard(&self) -> Vec<String> {
+        std::thread::sleep(PATIENCE);
+        let mut heard = Vec::new();
+        for socket in &self.tcp {
+            let port = socket.local_addr().unwrap().port();
+            while let Ok((_, from)) = socket.accept() {
+                heard.push(format!("tcp/{port} from {}", from.ip().to_canonical()));
+            }
+        }
+        for socket in &self.udp {
+            let port = socket.local_addr().unwrap().port();
+            while let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
+                heard.push(format!("udp/{port} from {}", from.ip().to_canonical()));
+            }
+        }
+        let mut packet = [MaybeUninit::uninit(); 64];
+        while let Ok((_, from)) = self.raw.recv_from(&mut packet) {
+            heard.push(format!("raw from {}", from.as_socket().unwrap().ip()));
+        }
+        heard
+    }
+}
+
+/// Tries to reach addresses from a machine in every way; returns what was answered. What was only
+/// sent is heard by the [`Ears`] of the receiver, or not.
+pub fn reach(from: &Machine, targets: &[IpAddr]) -> Vec<String> {
+    // Side by side: most of it waits for an answer that must not come.
+    from.run(|| {
+        std::thread::scope(|scope| {
+            let tries = targets
+                .iter()
+                .map(|target| scope.spawn(|| try_all(*target)));
+            let tries: Vec<_> = tries.collect();
+            let answers = tries.into_iter().map(|attempt| attempt.join().unwrap());
+            answers.flatten().collect()
+        })
+    })
+}
+
+fn try_all(target: IpAddr) -> Vec<String> {
+    let mut answered = Vec::new();
+    for port in TCP {
+        match TcpStream::connect_timeout(&SocketAddr::new(target, port), PATIENCE) {
+            Ok(_) => answered.push(format!("tcp/{port} of {target}")),
+            // A refusal is an answer of the target too.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                answered.push(format!("tcp/{port} of {target}, refused"));
+            }
+            Err(_) => {}
+        }
+    }
+    let any: IpAddr = if target.is_ipv4() {
+        [0; 4].into()
+    } else {
+        [0; 16].into()
+    };
+    let udp = UdpSocket::bind((any, 0)).unwrap();
+    for port in UDP.into_iter().chain([53]) {
+        // An error here says that there is no way to send it, which is what is hoped for.
+        let _ = udp.send_to(b"out", (target, port));
+    }
+    if let IpAddr::V4(target) = target {
+        let _ = raw().send_to(b"out", &SocketAddr::from((target, 0)).into());
+    }
+    let ping = Command::new("ping")
+        .args(["-c1", "-W1", &target.to_string()])
+        .output();
+    if ping.unwrap().status.success() {
+        answered.push(format!("ping of {target}"));
+    }
+    answered
+}
+
+/// What [`reach`] and [`Ears`] tell together where nothing is in between.
+pub fn everything(from: Ipv4Addr) -> Vec<String> {
+    let tcp = TCP.map(|port| format!("tcp/{port} from {from}"));
+    let udp = UDP.map(|port| format!("udp/{port} from {from}"));
+    let raw = [format!("raw from {from}")];
+    [&tcp[..], &udp, &raw].concat()
+}
+
+fn raw() -> Socket {
+    let protocol = Some(Protocol::from(PROTOCOL));
+    Socket::new(Domain::IPV4, Type::RAW, protocol).unwrap()
+}

@@ -1,0 +1,129 @@
+//! The docker back end before a stand-in that records what it is asked for: no engine is needed, and
+//! whether an engine does what it is asked is not tested.
+
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::summary::can_run;
+use crate::support::{SOON, eventually};
+use crate::world::World;
+
+/// Makes the bridge of a network, as an engine does, and records each call with what the host had
+/// set up by then.
+const STAND_IN: &str = r#"#!/bin/bash
+set -u
+here="$(dirname "$0")"
+printf '%s\n' "$*" >>"$here/calls"
+case "$1 $2" in
+"network create")
+    for word in "$@"; do [[ $word != *bridge.name=* ]] || ip link add "${word#*bridge.name=}" type bridge; done ;;
+"network rm") ip link delete "$(cat "$here/bridge")" ;;
+run*)
+    ip -brief link | grep -o '^sb[0-9a-f]*' >"$here/bridge"
+    nft list ruleset >"$here/rules"
+    "$UNIFIED_PROXY" container list >"$here/containers" ;;
+wait*) until [[ -e "$here/removed" ]]; do sleep 0.02; done ;;
+rm*) touch "$here/removed" ;;
+esac
+"#;
+
+#[test]
+fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
+    if !can_run("docker_is_asked_for_a_container_that_reaches_the_proxy_alone") {
+        return;
+    }
+    let world = World::start();
+    let dir = world.proxy.path("bin");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("docker"), STAND_IN).unwrap();
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.join("docker"), executable).unwrap();
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+
+    let mut up = world.script(&[
+        "up",
+        "a",
+        "--address",
+        "198.18.9.2",
+        "--backend",
+        "docker",
+        "--image",
+        "image:1",
+    ]);
+    up.env("PATH", &path);
+    let output = world.host.run(|| up.output().unwrap());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        said, "a is up at 198.18.9.2; its proxy is http://198.18.9.1:8080\n",
+        "{errors}"
+    );
+
+    // Registered and behind the firewall before it started.
+    assert!(
+        read("containers").contains("198.18.9.2"),
+        "{}",
+        read("containers")
+    );
+    let sandbox = world.find("a");
+    let rules = read("rules");
+    let allowed = "ip saddr 198.18.9.2 ip daddr 198.18.9.1 tcp dport { 53, 8080, 8090 } accept";
+    assert!(rules.contains(allowed), "{rules}");
+    assert!(
+        rules.contains(&format!("device \"{}\"", sandbox.device)),
+        "{rules}"
+    );
+    let calls = read("calls");
+    let create = calls
+        .lines()
+        .find(|line| line.starts_with("network create"))
+        .unwrap();
+    for part in [
+        "--internal",
+        "--subnet 198.18.9.0/30",
+        "--gateway 198.18.9.1",
+    ] {
+        assert!(create.contains(part), "{part} is not in {create}");
+    }
+    let run = calls.lines().find(|line| line.starts_with("run ")).unwrap();
+    for part in [
+        "--network a --ip 198.18.9.2 --mac-address 02:5b:c6:12:09:02",
+        "--dns 198.18.9.1",
+        "--cap-drop NET_RAW",
+        "--cap-drop NET_ADMIN",
+        "--security-opt no-new-privileges",
+        "/certs:/run/unified-proxy/certs:ro",
+        "/sandbox-proxy.sh:/etc/profile.d/sandbox-proxy.sh:ro",
+        "/resolv.conf:/etc/resolv.conf:ro",
+        "--entrypoint sleep image:1 infinity",
+    ] {
+        assert!(run.contains(part), "{part} is not in {run}");
+    }
+    assert!(
+        !run.contains("api.sock") && !run.contains("privileged "),
+        "{run}"
+    );
+    let profile = world.read("a", "sandbox-proxy.sh");
+    for line in [
+        "export HTTPS_PROXY='http://198.18.9.1:8080'",
+        "export UNIFIED_PROXY_HOST='198.18.9.1'",
+        "export UNIFIED_PROXY_PORT='8080'",
+    ] {
+        assert!(profile.contains(line), "{line} is not in {profile}");
+    }
+
+    // The supervisor is killed: the container is removed before it is unregistered.
+    let token = world.read("a", "token");
+    let supervisor = token.split('.').next().unwrap().parse().unwrap();
+    kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
+    eventually("it is unregistered", SOON, || {
+        world.registration("a").is_none()
+    });
+    assert!(
+        read("calls").contains("rm --force a\nnetwork rm a\n"),
+        "{}",
+        read("calls")
+    );
+}

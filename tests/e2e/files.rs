@@ -1,0 +1,120 @@
+//! What a sandbox finds: environment, placeholders, and what of the host is opened to it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+
+use serde_json::json;
+
+use crate::summary::can_run;
+use crate::world::World;
+
+const SECRET: &str = "sk-ant-real-4f9a1c7be02d58c36e";
+/// A user of the host that owns a project; no process runs as it.
+const USER: u32 = 64_123;
+
+#[test]
+fn a_sandbox_has_the_environment_and_placeholders_and_no_secret() {
+    if !can_run("a_sandbox_has_the_environment_and_placeholders_and_no_secret") {
+        return;
+    }
+    let world = World::with(|setup| {
+        let file = setup.dir().join("login.json");
+        let login = json!({ "claudeAiOauth": {
+            "accessToken": SECRET, "refreshToken": SECRET, "expiresAt": 4_102_444_800_000_u64,
+            "scopes": ["user:inference"],
+        } });
+        fs::write(&file, login.to_string()).unwrap();
+        setup.credential(json!({
+            "name": "claude", "hosts": ["api.anthropic.com"],
+            "oauth": { "provider": "claude", "token_file": file },
+        }));
+        setup.credential(json!({
+            "name": "openai", "hosts": ["api.openai.com"], "bearer": SECRET,
+        }));
+    });
+    let sandbox = world.up("a", &[]);
+    let proxy = format!("http://{}:8080", sandbox.proxy);
+    let environment = world.exec("a", "env").ok();
+    for line in [
+        format!("HTTPS_PROXY={proxy}"),
+        format!("http_proxy={proxy}"),
+        format!("UNIFIED_PROXY_HOST={}", sandbox.proxy),
+        "UNIFIED_PROXY_PORT=8080".to_owned(),
+        "SSL_CERT_FILE=/run/unified-proxy/certs/ca-bundle.pem".to_owned(),
+        "HOME=/home/agent".to_owned(),
+    ] {
+        assert!(
+            environment.lines().any(|found| found == line),
+            "{line} is not in {environment}"
+        );
+    }
+    assert!(
+        environment.contains("OPENAI_API_KEY=sk-up-placeholder-"),
+        "{environment}"
+    );
+    assert!(
+        !environment.contains(SECRET) && !environment.contains("api.sock"),
+        "{environment}"
+    );
+
+    // A login shell that begins with nothing has the same.
+    let login = world
+        .exec(
+            "a",
+            "env -i HOME=$HOME bash -lc 'echo $HTTPS_PROXY $UNIFIED_PROXY_PORT $no_proxy'",
+        )
+        .ok();
+    assert!(
+        login.starts_with(&format!("{proxy} 8080 localhost,127.0.0.1")),
+        "{login}"
+    );
+    let file = world
+        .exec(
+            "a",
+            "cat ~/.claude/.credentials.json && test -w ~/.claude/.credentials.json",
+        )
+        .ok();
+    assert!(
+        file.contains("up-placeholder-") && !file.contains(SECRET),
+        "{file}"
+    );
+    let names = world
+        .exec("a", "cat /etc/resolv.conf; getent hosts unified-proxy")
+        .ok();
+    assert!(
+        names.starts_with(&format!("nameserver {}\n{}", sandbox.proxy, sandbox.proxy)),
+        "{names}"
+    );
+    let certificates = "touch /run/unified-proxy/certs/x /etc/x /usr/x";
+    assert_eq!(world.exec("a", certificates).code, Some(1));
+}
+
+#[test]
+fn paths_of_the_host_are_opened_one_by_one() {
+    if !can_run("paths_of_the_host_are_opened_one_by_one") {
+        return;
+    }
+    let world = World::start();
+    let project = world.proxy.path("project with a space");
+    let reference = world.proxy.path("reference");
+    for dir in [&project, &reference] {
+        fs::create_dir(dir).unwrap();
+        fs::write(dir.join("there"), "text").unwrap();
+    }
+    chown(&project, Some(USER), Some(USER)).unwrap();
+    let (write, read) = (project.to_str().unwrap(), reference.to_str().unwrap());
+    let user = format!("{USER}:{USER}");
+    world.up("a", &["--user", &user, "--write", write, "--read", read]);
+    assert_eq!(
+        world.exec("a", "pwd; cat there; echo new >made").ok(),
+        format!("{write}\ntext")
+    );
+    assert_eq!(fs::metadata(project.join("made")).unwrap().uid(), USER);
+    let reading = world.exec("a", &format!("cat {read}/there && echo >{read}/made"));
+    assert_eq!((reading.stdout.as_str(), reading.code), ("text", Some(1)));
+    let config = world.proxy.path("config");
+    assert_eq!(
+        world.exec("a", &format!("ls {}", config.display())).code,
+        Some(2)
+    );
+}

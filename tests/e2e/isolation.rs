@@ -1,0 +1,165 @@
+//! What a sandbox cannot reach though it were root in its network namespace: the firewall is on the
+//! host's side of the link.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::attempts::{Ears, everything, reach};
+use crate::summary::can_run;
+use crate::world::{HOST, INTERNET, Sandbox, World};
+
+/// Gives a sandbox what it lacks: routes to everywhere and IPv6, on both ends of its link.
+fn open_up(world: &World, sandbox: &Sandbox) {
+    let (device, proxy) = (&sandbox.device, sandbox.proxy);
+    world.host.sh(&format!(
+        "echo 0 >/proc/sys/net/ipv6/conf/{device}/disable_ipv6
+         ip -6 address add 2001:db8:5::1/64 dev {device} nodad"
+    ));
+    sandbox.machine().sh(&format!(
+        "ip route add default via {proxy}
+         echo 0 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6
+         ip -6 address add 2001:db8:5::2/64 dev eth0 nodad
+         ip -6 route add default via 2001:db8:5::1"
+    ));
+}
+
+#[test]
+fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
+    if !can_run("nothing_but_the_proxy_is_reached_from_a_sandbox") {
+        return;
+    }
+    let world = World::start();
+    let (a, b) = (world.up("a", &[]), world.up("b", &[]));
+    open_up(&world, &a);
+    let internet = Ears::on(&world.internet, true);
+    let host = Ears::on(&world.host, false);
+    let neighbour = Ears::on(&b.machine(), true);
+    let heard = || [internet.heard(), host.heard(), neighbour.heard()].concat();
+
+    // What is tried from the sandbox works from the host.
+    assert_eq!(reach(&world.host, &[INTERNET.into()]).len(), 5);
+    let from_host = internet.heard();
+    for packet in everything(HOST) {
+        assert!(
+            from_host.contains(&packet),
+            "{packet} is not among {from_host:?}"
+        );
+    }
+    // The neighbour gets what the host sends, and cannot answer.
+    assert_eq!(reach(&world.host, &[b.address.into()]), [""; 0]);
+    assert_eq!(
+        neighbour.heard().len(),
+        5,
+        "four datagrams and a raw packet"
+    );
+
+    let six = ["2001:db8::1", "2001:db8::2", "2001:db8:5::1", "fe80::1"];
+    let six = six.map(|address| address.parse().unwrap());
+    let four = [INTERNET, HOST, a.proxy, b.proxy, b.address].map(IpAddr::V4);
+    let inside = a.machine();
+    assert_eq!(reach(&inside, &[&four[..], &six].concat()), [""; 0]);
+    assert_eq!(heard(), [""; 0]);
+    assert_eq!(world.status("a", "https://api.example.com/echo"), "200/200");
+
+    // It is the rules that keep it in.
+    let device = &a.device;
+    world.host.sh(&format!(
+        "nft delete table netdev {device}; nft delete table inet {device}"
+    ));
+    assert_eq!(reach(&inside, &[INTERNET.into()]).len(), 5);
+    let from_sandbox = internet.heard();
+    for packet in everything(a.address) {
+        assert!(
+            from_sandbox.contains(&packet),
+            "{packet} is not among {from_sandbox:?}"
+        );
+    }
+}
+
+#[test]
+fn another_address_or_hardware_address_is_dropped() {
+    if !can_run("another_address_or_hardware_address_is_dropped") {
+        return;
+    }
+    let world = World::start();
+    let (a, b) = (world.up("a", &[]), world.up("b", &[]));
+    let inside = a.machine();
+    let ask = |source: Ipv4Addr, inside: &crate::machine::Machine| {
+        let (proxy, url) = (a.proxy, "http://plain.example.com/echo");
+        let http =
+            format!("curl -s -m2 -o /dev/null --interface {source} -x http://{proxy}:8080 {url}");
+        let dns = format!("dig -b {source} @{proxy} +time=1 +tries=1 api.example.com >/dev/null");
+        inside
+            .sh(&format!("r=0; {http} || r=$?; {dns} || r=$r,$?; echo $r"))
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(ask(a.address, &inside), "0");
+    // Without the rules the route back to b is the next obstacle; one to a is set for it.
+    inside.sh(&format!("ip address add {}/32 dev eth0", b.address));
+    world.host.sh(&format!(
+        "ip route replace {}/32 dev {}",
+        b.address, a.device
+    ));
+    assert_eq!(ask(b.address, &inside), "28,9");
+    assert!(
+        world
+            .proxy
+            .audit()
+            .iter()
+            .all(|line| line["container_id"] != "b")
+    );
+
+    let device = &a.device;
+    let rules = world.host.sh(&format!("nft list table netdev {device}"));
+    world.host.sh(&format!("nft delete table netdev {device}"));
+    assert_eq!(
+        ask(b.address, &inside),
+        "0",
+        "it is the rules that keep it from b's address"
+    );
+    world
+        .proxy
+        .audited(serde_json::json!({ "container_id": "b", "host": "plain.example.com" }));
+
+    let file = world.proxy.path("rules");
+    std::fs::write(&file, rules).unwrap();
+    world.host.sh(&format!("nft -f {}", file.display()));
+    assert_eq!(ask(a.address, &inside), "0");
+    inside.sh("ip link set eth0 address 02:00:00:00:00:01");
+    assert_eq!(ask(a.address, &inside), "28,9");
+}
+
+#[test]
+fn a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host() {
+    if !can_run("a_sandbox_sees_neither_the_admin_socket_nor_files_and_processes_of_the_host") {
+        return;
+    }
+    let world = World::start();
+    world.up("a", &[]);
+    let socket = world.proxy.path("api.sock");
+    assert!(socket.exists());
+    let found = world.exec("a", "find / -xdev -type s 2>/dev/null; find /run /tmp /home /root /var -name '*.sock' 2>/dev/null");
+    assert_eq!(found.stdout, "");
+    let socket = socket.display().to_string();
+    assert_eq!(world.exec("a", &format!("test -e {socket}")).code, Some(1));
+    let outside = std::process::id();
+    assert_eq!(world.exec("a", &format!("kill -0 {outside}")).code, Some(1));
+    let status = world
+        .exec("a", "cat /proc/self/status; id -u; ls /proc/self/fd")
+        .ok();
+    for line in [
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        assert!(status.contains(line), "{line} is not in {status}");
+    }
+    for file in ["/etc/shadow", "/etc/unified-proxy", "/root", "/sys/kernel"] {
+        assert_eq!(
+            world.exec("a", &format!("test -e {file}")).code,
+            Some(1),
+            "{file}"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! However a sandbox ends, its processes end first, and it is unregistered then.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::summary::can_run;
+use crate::support::{SOON, eventually};
+use crate::world::{Sandbox, World, runs};
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+/// The supervisor's process id is the first half of the token.
+fn supervisor(world: &World, name: &str) -> u32 {
+    let token = world.read(name, "token");
+    token.split('.').next().unwrap().parse().unwrap()
+}
+
+fn undertaker(world: &World, name: &str) -> u32 {
+    let token = world.read(name, "token").trim().to_owned();
+    let wanted = format!("_undertake\0{name}\0{token}\0");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_it = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).ends_with(&wanted)
+    };
+    pids.find(is_it).unwrap()
+}
+
+/// Once it is not registered any more nothing of it is left.
+fn assert_gone(world: &World, name: &str, sandbox: &Sandbox) {
+    eventually(&format!("{name} is unregistered"), SOON, || {
+        world.registration(name).is_none()
+    });
+    assert!(!runs(sandbox.init), "unregistered while its processes run");
+    let left = world.host.sh("nft list tables; ip -brief link; ip route");
+    assert!(!left.contains(&sandbox.device), "{left}");
+    let state = world.state_of(name);
+    eventually("its state is gone", Duration::from_secs(2), || {
+        !state.exists()
+    });
+}
+
+#[test]
+fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
+    if !can_run("whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration") {
+        return;
+    }
+    let world = World::start();
+    let ends: [(&str, &dyn Fn(&str, &Sandbox)); 4] = [
+        ("down", &|name, _| {
+            world.sandbox(&["down", name]).ok();
+        }),
+        ("its-first-process", &|_, sandbox| kill(sandbox.init)),
+        ("its-supervisor", &|name, _| kill(supervisor(&world, name))),
+        ("its-undertaker", &|name, _| kill(undertaker(&world, name))),
+    ];
+    for (name, end) in ends {
+        let sandbox = world.up(name, &[]);
+        // A process of its own session, as a daemon would be.
+        world
+            .exec(name, "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
+            .ok();
+        let sleeping = format!(
+            "pgrep --ns {} --nslist pid --count sleep || true",
+            sandbox.init
+        );
+        assert_eq!(world.host.sh(&sleeping).trim(), "2", "{name}");
+        end(name, &sandbox);
+        assert_gone(&world, name, &sandbox);
+    }
+}
+
+#[test]
+fn a_script_that_is_killed_takes_its_sandbox_with_it() {
+    if !can_run("a_script_that_is_killed_takes_its_sandbox_with_it") {
+        return;
+    }
+    let world = World::start();
+    for signal in [Signal::KILL, Signal::TERM, Signal::HUP] {
+        let mut script = world.script(&["up", "a", "--while", "sleep", "1000"]);
+        let mut script = world.host.run(|| script.spawn().unwrap());
+        eventually("the command runs", SOON, || {
+            let init = world.read("a", "init");
+            let init = init.split(' ').next().unwrap_or_default();
+            let sleeping = format!("pgrep --ns {init} --nslist pid --full 'sleep 1000' || true");
+            !init.is_empty() && !world.host.sh(&sleeping).is_empty()
+        });
+        let sandbox = world.find("a");
+        assert!(world.registration("a").is_some());
+        kill_process(Pid::from_child(&script), signal).unwrap();
+        assert_gone(&world, "a", &sandbox);
+        script.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code() {
+    if !can_run("a_sandbox_lasts_as_long_as_its_command_and_ends_with_its_code") {
+        return;
+    }
+    let world = World::start();
+    let script = "curl -s -o /dev/null https://api.example.com/echo && exit 7";
+    let ran = world.sandbox(&["up", "a", "--while", "bash", "-c", script]);
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(world.registration("a").is_none());
+    assert_eq!(world.origin.seen().len(), 1);
+}
+
+#[test]
+fn a_sandbox_that_cannot_be_made_leaves_nothing() {
+    if !can_run("a_sandbox_that_cannot_be_made_leaves_nothing") {
+        return;
+    }
+    let world = World::start();
+    let a = world.up("a", &[]);
+    let address = a.address.to_string();
+    for (arguments, code, why) in [
+        (&["up", "a"][..], 1, "a is up already"),
+        (&["up", "b", "--address", &address], 1, "is in use"),
+        (&["up", "b", "--mode", "root"], 64, "--mode is user or bot"),
+        (&["up", "b", "--user", "0:0"], 64, "not root"),
+        (&["up", "b", "--backend", "docker"], 64, "needs --image"),
+        (&["up", "b", "--repo", "no repository"], 1, ""),
+        (&["exec", "b", "--", "true"], 1, "no sandbox b is up"),
+        (&["down", "b"], 1, "no sandbox b is up"),
+    ] {
+        let ran = world.sandbox(arguments);
+        assert_ne!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(why), "{arguments:?} {code}: {ran:?}");
+    }
+    let listed = world
+        .proxy
+        .admin("GET", "/internal/containers", None)
+        .json();
+    assert_eq!(listed["containers"].as_array().unwrap().len(), 1);
+    assert_eq!(world.status("a", "https://api.example.com/echo"), "200/200");
+}

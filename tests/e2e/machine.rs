@@ -1,0 +1,94 @@
+//! A network namespace that ends with the test, and threads inside it.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::support::{SOON, eventually};
+
+/// A network namespace; one that was made here is held open by a process that dies with the test's
+/// thread, however that ends, and takes links, routes and rules with it.
+pub struct Machine {
+    namespace: File,
+    holder: Option<Child>,
+}
+
+impl Machine {
+    /// A new one, with loopback up.
+    pub fn new() -> Self {
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let holder = Command::new("setpriv")
+            .args([
+                "--pdeathsig",
+                "KILL",
+                "unshare",
+                "--net",
+                "sleep",
+                "infinity",
+            ])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let path = format!("/proc/{}/ns/net", holder.id());
+        eventually("a network namespace", SOON, || {
+            std::fs::read_link(&path).is_ok_and(|link| link != own)
+        });
+        let machine = Self {
+            namespace: File::open(path).unwrap(),
+            holder: Some(holder),
+        };
+        machine.sh("ip link set lo up");
+        machine
+    }
+
+    /// The one that a process is in.
+    pub fn of(pid: u32) -> Self {
+        Self {
+            namespace: File::open(format!("/proc/{pid}/ns/net")).unwrap(),
+            holder: None,
+        }
+    }
+
+    /// The process that holds a new one.
+    pub fn pid(&self) -> u32 {
+        self.holder.as_ref().unwrap().id()
+    }
+
+    /// Runs on a thread that is in it. Sockets that are opened there stay in it, and so do
+    /// threads and processes that are started there.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(self.namespace.as_fd(), kind).unwrap();
+                body()
+            });
+            match inside.join() {
+                Ok(value) => value,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Runs a shell's script in it, which must succeed, and returns what it printed.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        let output = self.run(|| Command::new("bash").args(["-ec", script]).output());
+        let output = output.unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {stderr}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(holder) = &mut self.holder {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+    }
+}

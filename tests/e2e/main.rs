@@ -1,0 +1,27 @@
+//! Two sandboxes of `scripts/sandbox`, the real binary and an origin, each in a network namespace
+//! of its own: what reaches what. It takes root; where it cannot run, it says so in the summary
+//! that `scripts/test` prints.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics has said what it had to say"
+)]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
+mod support;
+
+mod attempts;
+mod machine;
+mod summary;
+mod world;
+
+mod docker;
+mod files;
+mod isolation;
+mod life;
+mod proxy;
+mod redteam;
+mod reuse;

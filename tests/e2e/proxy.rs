@@ -1,0 +1,124 @@
+//! What sandboxes reach through the proxy, and what happens while it is away.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::attempts::{Ears, reach};
+use crate::summary::can_run;
+use crate::support::SOON;
+use crate::world::{INTERNET, World};
+
+/// `unified-proxy serve` has to be back within this after it was started again.
+const RESTART: Duration = Duration::from_secs(1);
+
+#[test]
+fn sandboxes_reach_allowed_hosts_through_the_proxy() {
+    if !can_run("sandboxes_reach_allowed_hosts_through_the_proxy") {
+        return;
+    }
+    let world = World::start();
+    world.origin.create_repository("acme/web");
+    world.up("a", &["--repo", "acme/web"]);
+    world.up("b", &[]);
+    for name in ["a", "b"] {
+        assert_eq!(
+            world.status(name, "http://plain.example.com/echo"),
+            "200/000"
+        );
+        assert_eq!(
+            world.status(name, "https://api.example.com/echo"),
+            "200/200"
+        );
+        assert_eq!(
+            world.status(name, "https://denied.example.org/"),
+            "000/403 56"
+        );
+        let answer = world.exec(name, "dig +short api.example.com").ok();
+        assert_eq!(answer.trim(), INTERNET.to_string());
+        let answer = world.exec(name, "dig denied.example.org").ok();
+        assert!(answer.contains("status: NXDOMAIN"), "{answer}");
+    }
+    let seen = world.origin.seen();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    world
+        .exec(
+            "a",
+            "git clone --quiet https://git.example.com/acme/web web && test -d web/.git",
+        )
+        .ok();
+}
+
+#[test]
+fn a_sandbox_cannot_use_the_repositories_of_another() {
+    if !can_run("a_sandbox_cannot_use_the_repositories_of_another") {
+        return;
+    }
+    let world = World::start();
+    for repo in ["acme/a", "acme/b"] {
+        world.origin.create_repository(repo);
+    }
+    world.up("a", &["--repo", "acme/a", "--mode", "bot"]);
+    world.up("b", &["--repo", "acme/b"]);
+    assert_eq!(world.registration("a").unwrap()["auth_mode"], "bot");
+    for (name, own, other) in [("a", "acme/a", "acme/b"), ("b", "acme/b", "acme/a")] {
+        let list = |repo: &str| {
+            world.exec(
+                name,
+                &format!("git ls-remote https://git.example.com/{repo}"),
+            )
+        };
+        list(own).ok();
+        let denied = list(other);
+        assert_eq!(denied.code, Some(128), "{denied:?}");
+        assert!(denied.stderr.contains("Repo not authorized"), "{denied:?}");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_killed_stops_traffic_and_comes_back_without_registrations() {
+    if !can_run("a_proxy_that_is_killed_stops_traffic_and_comes_back_without_registrations") {
+        return;
+    }
+    let mut world = World::start();
+    let ears = Ears::on(&world.internet, true);
+    let a = world.up("a", &[]);
+    world.up("b", &[]);
+    let before = world.registration("a");
+    assert!(before.is_some());
+
+    world.proxy.signal(Signal::KILL);
+    world.proxy.wait(SOON);
+    let requests = world.origin.seen().len();
+    for name in ["a", "b"] {
+        assert_eq!(
+            world.status(name, "http://plain.example.com/echo"),
+            "000/000 7"
+        );
+        assert_eq!(
+            world.status(name, "https://api.example.com/echo"),
+            "000/000 7"
+        );
+        assert_eq!(
+            world
+                .exec(name, "dig +time=1 +tries=1 api.example.com")
+                .code,
+            Some(9)
+        );
+    }
+    assert_eq!(reach(&a.machine(), &[INTERNET.into()]), [""; 0]);
+    assert_eq!(ears.heard(), [""; 0]);
+    assert_eq!(world.origin.seen().len(), requests);
+
+    let started = Instant::now();
+    let World { host, proxy, .. } = &mut world;
+    host.run(|| proxy.restart());
+    assert!(started.elapsed() < RESTART, "{:?}", started.elapsed());
+    assert_eq!(world.registration("a"), before);
+    for name in ["a", "b"] {
+        assert_eq!(
+            world.status(name, "https://api.example.com/echo"),
+            "200/200"
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Questions that came over HTTP, as the ingress hands them on.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{Code, Container, Denial, Principal, Source};
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::RecordType;
+use tokio::time::timeout;
+use unified_proxy::dns::Asker;
+
+use crate::loopback::dns_fixture::*;
+
+fn asker(source: &str) -> Asker {
+    SocketAddr::new(source.parse().unwrap(), 0).into()
+}
+
+/// On a connection that is bound to the container's lease, from an address that says nothing.
+fn bound(container: &Arc<Container>) -> Asker {
+    Asker {
+        principal: Some(Principal::from(Arc::clone(container))),
+        ..asker(STRANGER)
+    }
+}
+
+async fn ask(fixture: &DnsFixture, name: &str, asker: Asker) -> Result<Message, Denial> {
+    let question = question(name, RecordType::A).to_vec().unwrap();
+    let answer = fixture.service.answer(&question, asker).await?;
+    Ok(Message::from_vec(&answer).unwrap())
+}
+
+async fn code(fixture: &DnsFixture, name: &str, asker: Asker) -> ResponseCode {
+    ask(fixture, name, asker).await.unwrap().response_code
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_any_length_arrives_whole() {
+    let fixture = DnsFixture::open().await;
+    let answer = ask(&fixture, "big.example.com", asker(ONE)).await.unwrap();
+    assert!(!answer.truncation);
+    assert_eq!(answer.answers.len(), 200);
+}
+
+#[tokio::test]
+async fn the_lease_of_the_connection_asks_whatever_its_source() {
+    let fixture = DnsFixture::open().await;
+    let container = fixture.containers.get(ONE);
+    let known = code(&fixture, "www.example.com", bound(container)).await;
+    assert_eq!(known, ResponseCode::NoError);
+    let stranger = code(&fixture, "www.example.com", asker(STRANGER)).await;
+    assert_eq!(stranger, ResponseCode::Refused);
+}
+
+#[tokio::test]
+async fn a_listeners_connection_that_is_bound_to_no_lease_serves_none_that_lives() {
+    let fixture = DnsFixture::open().await;
+    let mut asker = asker(ONE);
+    asker.client.source = Some(Source::Listener(fixture.containers.get(ONE).id.clone()));
+    let refused = code(&fixture, "www.example.com", asker).await;
+    assert_eq!(refused, ResponseCode::Refused);
+    assert!(fixture.nameserver.asked().is_empty());
+}
+
+#[tokio::test]
+async fn questions_over_the_budget_of_a_second_are_denied_with_when_to_ask_again() {
+    let fixture = DnsFixture::open().await;
+    let container = fixture.containers.get(ONE);
+    let mut denied = None;
+    for _ in 0..50_000 {
+        denied = ask(&fixture, "www.example.org", bound(container))
+            .await
+            .err();
+        if denied.is_some() {
+            break;
+        }
+    }
+    let denied = denied.expect("a denial");
+    let told = (
+        denied.code(),
+        denied.code().status(),
+        denied.retry_after_seconds(),
+    );
+    assert_eq!(told, (Code::RateLimited, 429, Some(1)));
+    assert_eq!(denied.to_json()["container_id"], container.id.as_str());
+    let other = code(&fixture, "www.example.org", asker(OTHER)).await;
+    assert_eq!(other, ResponseCode::NXDomain);
+}
+
+#[tokio::test]
+async fn a_question_that_is_given_up_ends_as_aborted_and_frees_its_place() {
+    let fixture = DnsFixture::open().await;
+    // More than may wait at once.
+    for n in 0..100 {
+        let name = format!("n{n}.never.example.com");
+        let asking = ask(&fixture, &name, asker(ONE));
+        assert!(timeout(Duration::from_millis(5), asking).await.is_err());
+    }
+    let ended = fixture.ended();
+    assert_eq!(ended.len(), 100);
+    assert!(ended.iter().all(|flow| flow.outcome == "aborted"));
+    let known = code(&fixture, "www.example.com", asker(ONE)).await;
+    assert_eq!(known, ResponseCode::NoError);
+}

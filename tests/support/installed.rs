@@ -1,0 +1,70 @@
+//! Others' programs that tests run: installed once, below the target directory, in pinned versions.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a failed installation is not tried again: each test is a process of its own.
+const TRY_AGAIN: Duration = Duration::from_secs(600);
+
+/// A directory below the target directory that survives test runs, and a lock on it that is held
+/// until the file is dropped.
+pub fn directory(name: &str) -> (PathBuf, File) {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(name);
+    fs::create_dir_all(&dir).unwrap();
+    let lock = File::create(dir.join("lock")).unwrap();
+    lock.lock().unwrap();
+    (dir, lock)
+}
+
+/// Runs `install` unless it succeeded for the same `pinned` before, or has just failed. The
+/// caller holds the lock on `dir`.
+pub fn once(
+    dir: &Path,
+    name: &str,
+    pinned: &str,
+    install: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
+    let (installed, failed) = (file("installed"), file("failed"));
+    if fs::read_to_string(&installed).is_ok_and(|text| text == pinned) {
+        return Ok(());
+    }
+    let tried = failed.metadata().and_then(|metadata| metadata.modified());
+    if tried.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < TRY_AGAIN)) {
+        return Err(fs::read_to_string(&failed).unwrap());
+    }
+    let result = install();
+    match &result {
+        Ok(()) => fs::write(installed, pinned).unwrap(),
+        Err(why) => fs::write(failed, why).unwrap(),
+    }
+    result
+}
+
+/// Runs a command of an installation; an error is one line.
+pub fn run(what: &str, command: &mut Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output();
+    let output = output.map_err(|error| format!("{program} cannot be run ({error})"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let first = said.lines().find(|line| !line.trim().is_empty());
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{what} ({})", first.unwrap_or_default().trim())),
+    }
+}
+
+/// Says whether `name` ran, in the output and in the summary that `scripts/test` prints.
+pub fn summarize(dir: &Path, name: &str, result: &Result<(), String>) {
+    let said = match result {
+        Ok(()) => format!("ran: {name}"),
+        Err(why) => format!("not run: {name}: {why}"),
+    };
+    println!("{said}");
+    let mut summary = File::options();
+    let summary = summary.append(true).create(true).open(dir.join("summary"));
+    writeln!(summary.unwrap(), "{said}").unwrap();
+}

@@ -1,0 +1,89 @@
+//! Listeners that containers have for their own, spoken to by hand.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::exchange::{Reply, read_reply};
+use super::{Proxy, SOON, eventually};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Proxy {
+    /// Registers a container with a listener of its own, waits until that is open, and returns
+    /// where. `more` are further members of the body.
+    pub fn own_listener(&self, id: &str, more: Value) -> PathBuf {
+        let mut body = json!({ "listener": "unix", "container_id": id, "repos": [] });
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let reply = self.admin("POST", "/internal/containers", Some(body));
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        let socket = PathBuf::from(reply.json()["socket"].as_str().unwrap());
+        eventually("it listens", SOON, || socket.exists());
+        socket
+    }
+}
+
+/// Connects to a listener.
+pub fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Sends bytes and reads one answer.
+pub fn send(stream: &mut UnixStream, bytes: &[u8]) -> Reply {
+    // A denial may close the connection while a body is being sent.
+    let _ = stream.write_all(bytes);
+    read_reply(stream).unwrap()
+}
+
+/// A request in origin form.
+pub fn origin_form(method: &str, path: &str, fields: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// A DNS message as RFC 8484 has it posted.
+pub fn dns_query(message: &[u8]) -> Vec<u8> {
+    let fields = "content-type: application/dns-message\r\n";
+    origin_form("POST", "/dns-query", fields, message)
+}
+
+/// A question for the A records of a name.
+pub fn question(name: &str) -> Vec<u8> {
+    let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in name.split('.') {
+        message.push(u8::try_from(label.len()).unwrap());
+        message.extend(label.as_bytes());
+    }
+    message.extend(b"\0\0\x01\0\x01");
+    message
+}
+
+/// The response code of an answer that is a DNS message.
+#[track_caller]
+pub fn response_code(reply: &Reply) -> u8 {
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.only("content-type"), Some("application/dns-message"));
+    assert_eq!(reply.only("cache-control"), Some("no-store"));
+    assert_eq!(reply.body[2] & 0x80, 0x80, "it is an answer");
+    reply.body[3] & 15
+}
+
+/// Reads to the end of a connection, which must come.
+#[track_caller]
+pub fn assert_ends(stream: &mut UnixStream) {
+    let mut rest = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut rest) {
+        assert_ne!(error.kind(), ErrorKind::WouldBlock, "it still stands");
+    }
+}

@@ -1,0 +1,198 @@
+//! Denials of DNS over HTTP, on listeners that containers have for their own.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use addons::contract::Code;
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::ask::{Ingress, readable};
+use super::files::Transcripts;
+use super::send::header;
+use super::stage::Stage;
+use super::upstream::failing_nameserver;
+use crate::support::listener::{connect, dns_query, origin_form, question, send};
+use crate::support::{Origin, Reply, SOON, Setup, eventually};
+
+const CONNECTIONS: usize = 5;
+
+const TYPED: &str = "content-type: application/dns-message\r\n";
+
+pub fn record() -> Transcripts {
+    let origin = Origin::start();
+    let mut stage = start(&origin);
+    names(&mut stage);
+    requests(&mut stage);
+    bodies(&mut stage);
+    budgets(&mut stage);
+    registry(&mut stage);
+    stage.finish()
+}
+
+/// Records the denial of a request on a container's listener.
+pub fn deny(stage: &mut Stage, code: Code, name: &str, socket: &Path, request: &[u8]) {
+    stage.row(code, Ingress::DnsHttp, name, |_| {
+        (
+            asked(request),
+            answered(&send(&mut connect(socket), request)),
+        )
+    });
+}
+
+/// A question for a name, as it is posted.
+pub fn dns_question(name: &str) -> Vec<u8> {
+    dns_query(&question(name))
+}
+
+fn start(origin: &Origin) -> Stage {
+    let mut setup = Setup::new(origin);
+    setup.host("open.example.com", origin.https);
+    setup.host("public.example.com", origin.https);
+    setup.allow("unresolved.example.org");
+    let domains = setup.allowlist["domains"].as_array_mut().unwrap();
+    domains.retain(|entry| entry != "public.example.com");
+    setup.allow(json!({ "domain": "public.example.com", "max_level": "Public" }));
+    setup.proxy["upstream"]["nameservers"] = json!([failing_nameserver().to_string()]);
+    setup.proxy["limits"] = json!({
+        "max_connections_per_container": CONNECTIONS,
+        "inspect_memory": "1MB", "inspect_timeout": "3s",
+    });
+    setup.proxy["dns"] = json!({ "queries_per_minute": 10, "distinct_names_per_minute": 100 });
+    let mut proxy = setup.start();
+    proxy.own_listener("raised", json!({}));
+    proxy.signal(Signal::TERM);
+    proxy.wait(SOON);
+    let registry = rusqlite::Connection::open(proxy.path("data/registry.db")).unwrap();
+    let raise = "UPDATE containers SET level = 'Secret' WHERE id = 'raised'";
+    assert_eq!(registry.execute(raise, []).unwrap(), 1);
+    drop(registry);
+    proxy.restart();
+    Stage::new(proxy, origin, Vec::new())
+}
+
+fn names(stage: &mut Stage) {
+    let inner = stage.proxy.own_listener("inner", json!({}));
+    for (code, name) in [
+        (Code::DomainNotAllowed, "unlisted.example.com"),
+        (Code::AddressNotAllowed, "192.0.2.1"),
+        (Code::UpstreamUnreachable, "unresolved.example.org"),
+    ] {
+        deny(stage, code, "", &inner, &dns_question(name));
+    }
+    let raised = stage.proxy.own_listener("raised", json!({}));
+    let public = dns_question("public.example.com");
+    deny(stage, Code::LevelExceeded, "", &raised, &public);
+    let fields = format!("{TYPED}x-container-id: another\r\n");
+    let claims = origin_form("POST", "/dns-query", &fields, &question("open.example.com"));
+    deny(stage, Code::ContainerIdMismatch, "", &inner, &claims);
+}
+
+fn requests(stage: &mut Stage) {
+    let socket = stage.proxy.own_listener("requests", json!({}));
+    let get = origin_form("GET", "/dns-query?dns=AAAB", "", b"");
+    deny(stage, Code::MethodNotAllowed, "", &socket, &get);
+    let untyped = origin_form("POST", "/dns-query", "", &question("open.example.com"));
+    deny(stage, Code::UnsupportedEncoding, "", &socket, &untyped);
+    for (name, request) in [
+        ("no-message", dns_query(b"no message")),
+        ("class", dns_query(&chaos())),
+        ("mcp", origin_form("POST", "/mcp", "", b"{}")),
+        ("elsewhere", origin_form("GET", "/", "", b"")),
+    ] {
+        deny(stage, Code::MalformedRequest, name, &socket, &request);
+    }
+}
+
+fn bodies(stage: &mut Stage) {
+    let announcing = |bytes: usize| {
+        let head = format!("POST /dns-query HTTP/1.1\r\nhost: localhost\r\n{TYPED}");
+        format!("{head}content-length: {bytes}\r\n\r\n").into_bytes()
+    };
+    let socket = stage.proxy.own_listener("bodies", json!({}));
+    let longer = announcing(65_536);
+    deny(stage, Code::BodyTooLargeToInspect, "", &socket, &longer);
+    deny(stage, Code::BodyTimeout, "", &socket, &announcing(30));
+    // Three take most of a container's quarter of the memory.
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let reserved = || stage.proxy.metric("proxy_inspection_memory_bytes", &[]);
+        let before = reserved();
+        let mut stream = connect(&socket);
+        stream.write_all(&announcing(65_000)).unwrap();
+        eventually("the body is held", SOON, || reserved() > before);
+        held.push(stream);
+    }
+    deny(
+        stage,
+        Code::InspectionBusy,
+        "",
+        &socket,
+        &announcing(65_000),
+    );
+}
+
+fn budgets(stage: &mut Stage) {
+    let asks = stage.proxy.own_listener("asks", json!({}));
+    let request = dns_question("open.example.com");
+    let once = || send(&mut connect(&asks), &request);
+    // What the budget permits, without a row for each.
+    while once().body[3] & 15 == 0 {}
+    deny(stage, Code::RateLimited, "", &asks, &request);
+    let holds = stage.proxy.own_listener("holds", json!({}));
+    let held: Vec<UnixStream> = (0..CONNECTIONS).map(|_| connect(&holds)).collect();
+    eventually("they are counted", SOON, || {
+        stage.proxy.metric("proxy_active_connections", &[]) >= CONNECTIONS as f64
+    });
+    deny(stage, Code::TooManyConnections, "", &holds, &request);
+    drop(held);
+}
+
+fn registry(stage: &mut Stage) {
+    let socket = stage.proxy.own_listener("last", json!({}));
+    let registry = stage.proxy.path("data/registry.db");
+    let aside = stage.proxy.path("data/aside");
+    std::fs::rename(&registry, &aside).unwrap();
+    std::fs::write(&registry, b"this is no database".repeat(500)).unwrap();
+    eventually("health is degraded", SOON, || {
+        stage.proxy.health().status == 503
+    });
+    let request = dns_question("open.example.com");
+    deny(stage, Code::RegistryUnavailable, "", &socket, &request);
+    std::fs::rename(&aside, &registry).unwrap();
+}
+
+/// A question of class CHAOS.
+fn chaos() -> Vec<u8> {
+    let mut message = question("version.bind");
+    *message.last_mut().unwrap() = 3;
+    message
+}
+
+/// The head of the request, and its body as bytes.
+fn asked(request: &[u8]) -> String {
+    let end = request.windows(4).position(|four| four == b"\r\n\r\n");
+    let (head, body) = request.split_at(end.unwrap() + 4);
+    let mut shown = String::from("over the container's own listener\n");
+    for line in readable(head).lines() {
+        let _ = writeln!(shown, "> {line}");
+    }
+    let _ = writeln!(shown, "> {}", body.escape_ascii());
+    shown
+}
+
+/// The answer, a DNS message as its header and bytes.
+fn answered(reply: &Reply) -> String {
+    let mut shown = format!("HTTP/1.1 {} {}\n", reply.status, reply.reason);
+    for (name, value) in &reply.headers {
+        let _ = writeln!(shown, "{name}: {value}");
+    }
+    let body = match reply.header("content-type") {
+        Some("application/dns-message") => header(&reply.body),
+        _ => readable(&reply.body),
+    };
+    let _ = write!(shown, "\n{body}");
+    shown
+}

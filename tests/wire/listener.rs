@@ -1,0 +1,210 @@
+//! The listener that one container has for its own: what it takes, and how long it lives.
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, geteuid};
+use serde_json::json;
+use testkit::each_row;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::support::listener::{
+    assert_ends, connect, dns_query, origin_form, question, response_code, send,
+};
+use crate::support::{Origin, Proxy, SOON, Setup, eventually, read_connect_reply, read_reply};
+
+const NOERROR: u8 = 0;
+const NXDOMAIN: u8 = 3;
+
+/// `nobody`, on every system that matters.
+const NOBODY: u32 = 65534;
+
+/// Within which what belongs to a lease ends with it.
+const ENDED: Duration = Duration::from_secs(5);
+
+#[test]
+fn other_paths_in_origin_form_are_denied_in_plain_words() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let socket = proxy.own_listener("inner", json!({}));
+    let gateway = "The MCP gateway is not available on this listener";
+    let others = "Malformed request: in origin form this listener takes POST /dns-query alone";
+    each_row(
+        [
+            ("/mcp", gateway),
+            ("/mcp/files", gateway),
+            ("/mcp?session=1", gateway),
+            ("/mcpx", others),
+            ("/", others),
+            ("/dns-query/", others),
+            ("/DNS-QUERY", others),
+            ("/internal/containers", others),
+        ],
+        |(path, sentence)| {
+            for method in ["GET", "POST"] {
+                let request = origin_form(method, path, "", b"{}");
+                let reply = send(&mut connect(&socket), &request);
+                reply.assert_denied(400, "malformed_request", sentence);
+            }
+        },
+    );
+    // Both protocols on one connection.
+    let mut stream = connect(&socket);
+    for _ in 0..2 {
+        let reply = send(&mut stream, &origin_form("GET", "/mcp", "", b""));
+        assert_eq!(reply.status, 400);
+        let reply = send(&mut stream, &dns_query(&question("plain.example.com")));
+        assert_eq!(response_code(&reply), NOERROR);
+        let plain =
+            b"GET http://plain.example.com/echo HTTP/1.1\r\nhost: plain.example.com\r\n\r\n";
+        assert_eq!(send(&mut stream, plain).status, 200);
+    }
+}
+
+#[test]
+fn a_question_under_way_is_answered_in_a_shutdown_and_the_socket_goes() {
+    // It answers late: after the signal.
+    let nameserver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut setup = Setup::new(&Origin::start());
+    let address = nameserver.local_addr().unwrap().to_string();
+    setup.proxy["upstream"]["nameservers"] = json!([address]);
+    setup.allow("a.example.org");
+    let mut proxy = setup.start();
+    let socket = proxy.own_listener("inner", json!({}));
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o666);
+    assert_eq!(socket.parent(), proxy.path("api.sock").parent());
+    let (mut asking, mut idle) = (connect(&socket), connect(&socket));
+    asking
+        .write_all(&dns_query(&question("a.example.org")))
+        .unwrap();
+    let mut packet = [0; 512];
+    let (length, peer) = nameserver.recv_from(&mut packet).unwrap();
+    proxy.signal(Signal::TERM);
+    assert_ends(&mut idle);
+    packet[2] |= 0x80;
+    packet[3] = NXDOMAIN;
+    nameserver.send_to(&packet[..length], peer).unwrap();
+    assert_eq!(response_code(&read_reply(&mut asking).unwrap()), NXDOMAIN);
+    proxy.wait(SOON);
+    assert!(!socket.exists(), "the socket is left behind");
+}
+
+#[test]
+fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
+    let mut proxy = Proxy::start(&Origin::start());
+    let end = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let end = end.format(&Rfc3339).unwrap();
+    let brief = proxy.own_listener("brief", json!({ "expires_at": end }));
+    let lasting = proxy.own_listener("lasting", json!({}));
+    proxy.signal(Signal::KILL);
+    proxy.wait(SOON);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(brief.exists() && lasting.exists());
+    // Another server's, in the same directory.
+    let others = lasting.with_file_name("sandbox-0123456789ab.sock");
+    let _living = UnixListener::bind(&others).unwrap();
+    // What is no listener of a container stays, too.
+    let (dead, file) = (
+        proxy.path("other.sock"),
+        proxy.path("sandbox-ba9876543210.sock"),
+    );
+    drop(UnixListener::bind(&dead).unwrap());
+    std::fs::write(&file, "no socket").unwrap();
+    proxy.restart();
+    eventually("the lasting one answers", SOON, || {
+        UnixStream::connect(&lasting).is_ok()
+    });
+    let ask = dns_query(&question("plain.example.com"));
+    assert_eq!(response_code(&send(&mut connect(&lasting), &ask)), NOERROR);
+    eventually("the other one is gone", SOON, || !brief.exists());
+    assert!(others.exists() && dead.exists() && file.exists());
+}
+
+/// The admin socket's own mode and `admin_uids` say who may register; the directory's mode says who
+/// gets to the sockets in it.
+#[test]
+fn another_user_connects_where_the_directory_lets_it_pass() {
+    if !geteuid().is_root() {
+        // Only root can become another user here.
+        return;
+    }
+    let mut setup = Setup::new(&Origin::start());
+    setup.proxy["admin_mode"] = json!("0666");
+    setup.proxy["admin_uids"] = json!([NOBODY]);
+    let proxy = setup.start();
+    let directory = proxy.path("api.sock").parent().unwrap().to_owned();
+    let curl = |socket: &PathBuf, arguments: &[&str]| {
+        let mut curl = proxy.command("curl");
+        curl.uid(NOBODY).gid(NOBODY).current_dir("/");
+        curl.args(["--silent", "--fail", "--max-time", "5", "--unix-socket"]);
+        curl.arg(socket).args(arguments).output().unwrap()
+    };
+    each_row(
+        [(0o700, false), (0o710, false), (0o711, true)],
+        |(mode, passes)| {
+            std::fs::set_permissions(&directory, PermissionsExt::from_mode(mode)).unwrap();
+            let body = json!({ "listener": "unix", "container_id": "theirs", "repos": [] });
+            let url = "http://localhost/internal/containers";
+            let registered = curl(&proxy.path("api.sock"), &["--json", &body.to_string(), url]);
+            assert_eq!(
+                registered.status.success(),
+                passes,
+                "{mode:o}: {registered:?}"
+            );
+            let socket = proxy.own_listener("theirs", json!({}));
+            let url = ["http://localhost/dns-query", "--data-binary", "x"];
+            let answered = curl(&socket, &url);
+            // 22: there was an answer, and it is an error.
+            let wanted = if passes { 22 } else { 7 };
+            assert_eq!(
+                answered.status.code(),
+                Some(wanted),
+                "{mode:o}: {answered:?}"
+            );
+        },
+    );
+}
+
+/// A lease as `run --server` has it, twenty times as fast: of three seconds, renewed each second.
+#[test]
+fn what_a_renewed_lease_owns_lasts_until_the_last_renewal_runs_out() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let renew = || {
+        let end = OffsetDateTime::now_utc() + LEASE;
+        proxy.own_listener(
+            "inner",
+            json!({ "expires_at": end.format(&Rfc3339).unwrap() }),
+        )
+    };
+    let socket = renew();
+    let ask = dns_query(&question("plain.example.com"));
+    let mut questions = connect(&socket);
+    let mut tunnel = connect(&socket);
+    let head = "CONNECT plain.example.com:80 HTTP/1.1\r\nhost: plain.example.com\r\n\r\n";
+    tunnel.write_all(head.as_bytes()).unwrap();
+    assert_eq!(read_connect_reply(&mut tunnel).unwrap().status, 200);
+    let inside = b"GET /echo HTTP/1.1\r\nhost: plain.example.com\r\n\r\n";
+    for _ in 0..7 {
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(renew(), socket);
+        assert_eq!(response_code(&send(&mut questions, &ask)), NOERROR);
+        assert_eq!(send(&mut tunnel, inside).status, 200);
+    }
+    let renewed = Instant::now();
+    assert_ends(&mut questions);
+    assert_ends(&mut tunnel);
+    eventually("the listener is gone", ENDED, || !socket.exists());
+    let stood = renewed.elapsed();
+    assert!(stood + Duration::from_secs(1) > LEASE, "{stood:?}");
+    assert!(stood < LEASE + ENDED, "{stood:?}");
+    assert!(UnixStream::connect(&socket).is_err());
+}
