@@ -29,6 +29,10 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -s V -l versio
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "serve" -d 'Run the appliance'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "dev" -d 'Run on this machine, with local defaults'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "check" -d 'Validate every configuration file'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run" -d 'Run one command in a sandbox of its own'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run-appliance" -d 'The appliance of one `run`'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'The process between a sandbox and its way out'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-pid1" -d 'PID 1 of a sandbox'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "explain" -d 'Say what would happen to a request, and why'
@@ -48,6 +52,21 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -l mcp-
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand dev" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -l config -d 'The directory of the configuration files [default: /etc/unified-proxy; ./config where it is not there and `dev` has run here]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand check" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l repo -d 'A repository that the command may use, also as its URL at github.com; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l allow -d 'A host that is allowed besides those of the configuration: HOST, *.HOST, or HOST:PORT for that port alone; may be repeated' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l mode -d 'Who pushes: user or bot' -r -f -a "user\t''
+bot\t''"
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l config -d 'The directory of the configuration files [default: ~/.config/unified-proxy, /etc/unified-proxy, or the shipped allowlist]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l write -d 'A directory or file that the command may write to; may be repeated' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l read -d 'A directory or file that the command may read; may be repeated' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l learn -d 'Write an allowlist of the hosts that were asked for; they are denied all the same' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l server -d 'Use a running server, by its admin socket, in the place of an appliance of its own' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l with-logins -d 'Let the command use this user\'s logins of gh, claude, codex, gemini and opencode, and keys from the environment: the proxy injects them, the sandbox sees placeholders'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -l quiet -d 'Say nothing but errors'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run-appliance" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forwarder" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-pid1" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print where its certificate is'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show its certificate'

@@ -30,6 +30,7 @@ pub async fn run_private(
     options: PrivateOptions,
     channel: &Channel<BorrowedFd<'static>>,
 ) -> Result<(), Failure> {
+    let state = options.state.clone();
     let started = start(options).await;
     let said = match &started {
         Ok(_) => PrivateStart::Ready,
@@ -45,6 +46,8 @@ pub async fn run_private(
         () = closed => {}
     }
     running.drain().await;
+    // A launcher that was killed cannot remove it.
+    let _ = std::fs::remove_dir_all(state);
     Ok(())
 }
 

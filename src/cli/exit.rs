@@ -41,7 +41,8 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
             // Nobody to tell, if this fails.
-            let _ = writeln!(io::stderr(), "unified-proxy: {}", self.message);
+            let lines: Vec<_> = self.message.lines().map(printable).collect();
+            let _ = writeln!(io::stderr(), "unified-proxy: {}", lines.join("\n"));
         }
         ExitCode::from(self.code)
     }

@@ -91,12 +91,9 @@ async fn answer<S: Socket>(
         Ok(passthrough) => passthrough,
         Err(denial) => {
             live.denied(&denial);
-            let response = denied_connect(&denial, live.id());
-            return if connection.container.is_none() || connection.refusal.is_some() {
-                closing(response)
-            } else {
-                response
-            };
+            // A client that got no tunnel has no use for the connection. Node.js does not close it
+            // itself, and its process then lives until the connection is idle for too long.
+            return closing(denied_connect(&denial, live.id()));
         }
     };
     live.answered(200);

@@ -27,8 +27,6 @@ struct Machine {
     maximum: Option<String>,
     /// Whether a seccomp filter is in force, as in most containers.
     filtered: bool,
-    /// Whether our root is not the machine's.
-    changed_root: bool,
 }
 
 impl Machine {
@@ -44,7 +42,6 @@ impl Machine {
             debian: read(DEBIAN),
             maximum: read(MAXIMUM),
             filtered: status.lines().any(|line| line == "Seccomp:\t2"),
-            changed_root: fs::read_dir("/proc/self/root").is_err(),
         }
     }
 }
@@ -66,9 +63,6 @@ fn advice(machine: &Machine) -> &'static str {
         return "AppArmor restricts user namespaces (sysctl \
                 kernel.apparmor_restrict_unprivileged_userns is 1): install \
                 packaging/apparmor/unified-proxy, which allows them to this program";
-    }
-    if machine.changed_root {
-        return "this process runs in a changed root, where user namespaces are forbidden";
     }
     "user namespaces, and mounts in them, must be allowed; in a container also an unmasked /proc \
      (docs/sandboxes.md)"

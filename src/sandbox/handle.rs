@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -16,6 +17,9 @@ use super::FORWARDER;
 use super::channel::{self, Channel};
 use super::spec::Spec;
 use crate::exit_code as code;
+
+/// How long the forwarder may take to end after its PID 1.
+const LAST: Duration = Duration::from_millis(500);
 
 /// Why there is no sandbox: with the exit code for it.
 #[derive(Clone, Debug, Deserialize, Error, PartialEq, Eq, Serialize)]
@@ -192,6 +196,12 @@ impl Sandbox {
 }
 
 impl Sandbox {
+    /// Waits until the last process outside has ended after the command, or ends it.
+    pub async fn end(mut self) {
+        // It reaps PID 1, which has nothing more to do.
+        let _ = tokio::time::timeout(LAST, self.forwarder.wait()).await;
+    }
+
     /// Why the sandbox is gone although its command did not end.
     async fn ended(&mut self) -> Refused {
         // It ends at once when PID 1 has ended.

@@ -38,6 +38,8 @@ pub fn run() -> ExitCode {
 
 fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
+    // What `ps` shows; a name that is not shown stops nothing.
+    let _ = rustix::thread::set_name(c"up-pid1");
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Refused::internal("its PID 1", &error.into()))?;
     let (message, fds) = launcher
@@ -50,7 +52,10 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     };
     let spec: Spec = channel::from_memory(spec).map_err(failed("its specification"))?;
     namespaces::enter_mounts()?;
-    new_root::build(&spec.files).map_err(|error| diagnosis::refused("its files", &error))?;
+    new_root::build(&spec.files).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => diagnosis::refused("its files", &error),
+        _ => Refused::internal("its files", &error),
+    })?;
     rustix::system::sethostname(spec.hostname.as_bytes())
         .map_err(|error| Refused::internal("its host name", &error.into()))?;
     // A process that belongs to the same user may not look into this one.

@@ -56,6 +56,16 @@ pub fn drop_capabilities() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
+/// Raises the limit of open files to what is granted: a connection that is carried takes two.
+pub fn raise_open_files() -> io::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    Ok(setrlimit(Resource::Nofile, limit)?)
+}
+
 /// Limits what one sandbox can take of the machine: no core files, and a bound on processes and
 /// open files. A lower limit that is in force stays.
 pub fn limit_resources() -> io::Result<()> {

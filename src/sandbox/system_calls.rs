@@ -25,11 +25,13 @@ const LAST_COMMON: i64 = libc::SYS_mseal;
 /// Numbers that libc does not name yet.
 const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
+const FCHMODAT2: i64 = 452;
 
-/// Calls that do not exist, so that programs fall back on older ones. `clone3` keeps its flags in
-/// memory, where no filter sees them. `io_uring` makes system calls that no filter sees.
-const ABSENT: [i64; 4] = [
+/// Calls that do not exist, so that programs fall back on older ones. `clone3` and `openat2` keep
+/// their arguments in memory, where no filter sees them. `io_uring` makes system calls that no filter sees.
+const ABSENT: [i64; 5] = [
     libc::SYS_clone3,
+    libc::SYS_openat2,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -97,10 +99,11 @@ const DENIED: [i64; 48] = [
 
 /// The same, of x86-64 alone.
 #[cfg(target_arch = "x86_64")]
-const DENIED_HERE: [i64; 4] = [
+const DENIED_HERE: [i64; 5] = [
     libc::SYS_iopl,
     libc::SYS_ioperm,
     libc::SYS_uselib,
+    libc::SYS_modify_ldt,
     libc::SYS_kexec_file_load,
 ];
 #[cfg(target_arch = "aarch64")]
@@ -126,8 +129,36 @@ const FAMILIES: [i32; 4] = [
     libc::AF_NETLINK,
 ];
 
-/// Requests of `ioctl` that put input into a terminal.
-const TERMINAL_INPUT: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
+/// Requests of `ioctl` that put input into a terminal, or change what is behind it.
+const TERMINAL_INPUT: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
+
+/// Bits of a mode that let a program run with its owner's rights: outside, where the file stays.
+const SET_ID: [u32; 2] = [libc::S_ISUID, libc::S_ISGID];
+/// Calls with a mode, and which argument it is.
+const WITH_MODE: [(i64, u8); 5] = [
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (FCHMODAT2, 2),
+    (libc::SYS_mknodat, 2),
+    (libc::SYS_mkdirat, 2),
+];
+/// Calls with flags, by which they have a mode or not, in the argument before it.
+const OPENING: [(i64, u8); 1] = [(libc::SYS_openat, 3)];
+/// The same, of x86-64 alone.
+#[cfg(target_arch = "x86_64")]
+const WITH_MODE_HERE: [(i64, u8); 3] = [
+    (libc::SYS_chmod, 1),
+    (libc::SYS_creat, 1),
+    (libc::SYS_mknod, 1),
+];
+#[cfg(target_arch = "x86_64")]
+const OPENING_HERE: [(i64, u8); 1] = [(libc::SYS_open, 2)];
+#[cfg(target_arch = "aarch64")]
+const WITH_MODE_HERE: [(i64, u8); 0] = [];
+#[cfg(target_arch = "aarch64")]
+const OPENING_HERE: [(i64, u8); 0] = [];
+/// Flags of opening that make a file; `O_TMPFILE` without the part that is `O_DIRECTORY`.
+const MAKING: [i32; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
 /// Puts the filters in force, for this process and all it starts.
 pub fn restrict() -> io::Result<()> {
@@ -163,16 +194,43 @@ fn denied() -> io::Result<BpfProgram> {
         libc::SYS_ioctl,
         requests.into_iter().collect::<io::Result<_>>()?,
     ));
+    rules.extend(with_set_id()?);
     let other_family =
         FAMILIES.map(|family| (0, Width::Dword, Is::Ne, u64::from(family.unsigned_abs())));
+    let netlink = u64::from(libc::AF_NETLINK.unsigned_abs());
+    let route = u64::from(libc::NETLINK_ROUTE.unsigned_abs());
+    let other_netlink = [
+        (0, Width::Dword, Is::Eq, netlink),
+        (2, Width::Dword, Is::Ne, route),
+    ];
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        rules.push((call, vec![rule(&other_family)?]));
+        rules.push((call, vec![rule(&other_family)?, rule(&other_netlink)?]));
     }
     compile(
         rules.into_iter().collect(),
         SeccompAction::Allow,
         SeccompAction::Errno(libc::EPERM as u32),
     )
+}
+
+/// Rules for calls that would give a file a bit of [`SET_ID`].
+fn with_set_id() -> io::Result<Vec<(i64, Vec<SeccompRule>)>> {
+    let masked = |argument, mask: u64| (argument, Width::Dword, Is::MaskedEq(mask), mask);
+    let bits = SET_ID.map(u64::from);
+    let mut rules = Vec::new();
+    for (call, mode) in WITH_MODE.into_iter().chain(WITH_MODE_HERE) {
+        let each = bits.iter().map(|bit| rule(&[masked(mode, *bit)]));
+        rules.push((call, each.collect::<io::Result<_>>()?));
+    }
+    for (call, mode) in OPENING.into_iter().chain(OPENING_HERE) {
+        let flags = MAKING.map(|flag| u64::from(flag.unsigned_abs()));
+        let each = flags.iter().flat_map(|flag| {
+            bits.iter()
+                .map(|bit| rule(&[masked(mode - 1, *flag), masked(mode, *bit)]))
+        });
+        rules.push((call, each.collect::<io::Result<_>>()?));
+    }
+    Ok(rules)
 }
 
 fn rule(conditions: &[(u8, Width, Is, u64)]) -> io::Result<SeccompRule> {

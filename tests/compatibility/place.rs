@@ -15,7 +15,7 @@ pub struct Place<'a> {
 /// What a script printed there.
 #[derive(Debug)]
 pub struct Printed {
-    pub succeeded: bool,
+    pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
@@ -29,7 +29,7 @@ impl Place<'_> {
             .output()
             .unwrap();
         Printed {
-            succeeded: output.status.success(),
+            code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }

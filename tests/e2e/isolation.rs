@@ -1,7 +1,8 @@
 //! What a sandbox cannot reach though it were root in its network namespace: the firewall is on the
 //! host's side of the link.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::time::Duration;
 
 use crate::attempts::{Ears, everything, reach};
 use crate::summary::can_run;
@@ -59,6 +60,14 @@ fn nothing_but_the_proxy_is_reached_from_a_sandbox() {
     assert_eq!(reach(&inside, &[&four[..], &six].concat()), [""; 0]);
     assert_eq!(heard(), [""; 0]);
     assert_eq!(world.status("a", "https://api.example.com/echo"), "200/200");
+
+    // The proxy is where the sandbox was told that it is, and nowhere else.
+    let connects = |address: Ipv4Addr| {
+        let (target, patience) = ((address, 8080).into(), Duration::from_millis(300));
+        inside.run(|| TcpStream::connect_timeout(&target, patience).is_ok())
+    };
+    assert!(connects(a.proxy));
+    assert!(!connects(HOST) && !connects(b.proxy));
 
     // It is the rules that keep it in.
     let device = &a.device;
@@ -125,7 +134,19 @@ fn another_address_or_hardware_address_is_dropped() {
     std::fs::write(&file, rules).unwrap();
     world.host.sh(&format!("nft -f {}", file.display()));
     assert_eq!(ask(a.address, &inside), "0");
-    inside.sh("ip link set eth0 address 02:00:00:00:00:01");
+    // Both ends know each other's hardware address, so that ARP is not what fails.
+    let link = world.host.sh(&format!("ip -oneline link show {device}"));
+    let host_mac = link.split("link/ether ").nth(1).unwrap();
+    let host_mac = host_mac.split(' ').next().unwrap();
+    let (address, proxy) = (a.address, a.proxy);
+    let mac = "02:00:00:00:00:01";
+    world.host.sh(&format!(
+        "ip neighbour replace {address} lladdr {mac} dev {device} nud permanent"
+    ));
+    inside.sh(&format!(
+        "ip link set eth0 address {mac}
+         ip neighbour replace {proxy} lladdr {host_mac} dev eth0 nud permanent"
+    ));
     assert_eq!(ask(a.address, &inside), "28,9");
 }
 

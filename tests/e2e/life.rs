@@ -8,6 +8,9 @@ use crate::summary::can_run;
 use crate::support::{SOON, eventually};
 use crate::world::{Sandbox, World, runs};
 
+/// Ends a sandbox, by its name and what is known of it.
+type End<'a> = &'a dyn Fn(&str, &Sandbox);
+
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
@@ -50,7 +53,7 @@ fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
         return;
     }
     let world = World::start();
-    let ends: [(&str, &dyn Fn(&str, &Sandbox)); 4] = [
+    let ends: [(&str, End<'_>); 4] = [
         ("down", &|name, _| {
             world.sandbox(&["down", name]).ok();
         }),
@@ -68,7 +71,9 @@ fn whatever_ends_a_sandbox_ends_its_processes_and_then_its_registration() {
             "pgrep --ns {} --nslist pid --count sleep || true",
             sandbox.init
         );
-        assert_eq!(world.host.sh(&sleeping).trim(), "2", "{name}");
+        eventually("its processes sleep", SOON, || {
+            world.host.sh(&sleeping).trim() == "2"
+        });
         end(name, &sandbox);
         assert_gone(&world, name, &sandbox);
     }
@@ -124,13 +129,18 @@ fn a_sandbox_that_cannot_be_made_leaves_nothing() {
         (&["up", "b", "--mode", "root"], 64, "--mode is user or bot"),
         (&["up", "b", "--user", "0:0"], 64, "not root"),
         (&["up", "b", "--backend", "docker"], 64, "needs --image"),
-        (&["up", "b", "--repo", "no repository"], 1, ""),
+        (
+            &["up", "b", "--repo", "no repository"],
+            70,
+            "the registration failed",
+        ),
+        (&["up", "b", "--image", "i"], 64, "--image is for"),
         (&["exec", "b", "--", "true"], 1, "no sandbox b is up"),
         (&["down", "b"], 1, "no sandbox b is up"),
     ] {
         let ran = world.sandbox(arguments);
-        assert_ne!(ran.code, Some(0), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains(why), "{arguments:?} {code}: {ran:?}");
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(why), "{arguments:?}: {ran:?}");
     }
     let listed = world
         .proxy

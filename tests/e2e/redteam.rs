@@ -1,11 +1,48 @@
-//! The attempts of `tests/security/redteam-sandbox.sh` in a sandbox of each back end that runs here.
+//! The attempts of `tests/security/redteam-sandbox.sh`, inside a sandbox of each kind that runs here.
+//! What they would reach outside listens: nothing may arrive there.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
 
 use crate::attempts::Ears;
 use crate::summary::can_run;
+use crate::support::Ran;
 use crate::world::{INTERNET, World, ran};
+
+/// How many attempts are made at least; fewer would mean that the script broke off.
+const ATTEMPTS: usize = 150;
+
+/// The script's options on what is outside, and on a host that is allowed.
+fn options() -> Vec<String> {
+    let target = INTERNET.to_string();
+    let options = ["--target", &target, "--target6", "2001:db8::2"];
+    let allowed = ["--allowed", "api.example.com"];
+    [&options[..], &allowed]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
+}
+
+fn script() -> File {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    File::open(root.join("tests/security/redteam-sandbox.sh")).unwrap()
+}
+
+/// All attempts that were made were held.
+fn assert_held(ran: &Ran, ears: &Ears) {
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    let held = ran.stdout.lines().filter(|line| line.starts_with("held "));
+    let open = ran.stdout.lines().filter(|line| line.starts_with("OPEN "));
+    assert_eq!(open.collect::<Vec<_>>(), [""; 0]);
+    assert!(held.count() >= ATTEMPTS, "{said}");
+    assert_eq!(ran.code, Some(0), "{said}");
+    assert_eq!(ears.heard(), [""; 0]);
+}
 
 #[test]
 fn every_attempt_of_the_red_team_is_held_in_a_network_namespace() {
@@ -16,38 +53,52 @@ fn every_attempt_of_the_red_team_is_held_in_a_network_namespace() {
     let ears = Ears::on(&world.internet, true);
     world.up("a", &[]);
     world.up("b", &[]);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/security/redteam-sandbox.sh");
     let mut command = world.script(&["exec", "a", "--", "bash", "-s", "--", "--kind", "netns"]);
-    // What would answer here, and a host that is allowed here.
-    command.args([
-        "--target",
-        &INTERNET.to_string(),
-        "--target6",
-        "2001:db8::2",
-    ]);
-    command.args(["--allowed", "api.example.com"]);
-    command.stdin(File::open(script).unwrap());
+    command.args(options()).stdin(script());
     let ran = ran(world.host.run(|| command.output().unwrap()));
-    let (held, other): (Vec<&str>, _) = ran
-        .stdout
-        .lines()
-        .partition(|line| line.starts_with("held "));
-    let open = other.iter().filter(|line| !line.starts_with("not tried "));
-    assert_eq!(open.count(), 0, "{}{}", ran.stdout, ran.stderr);
+    assert_held(&ran, &ears);
+    let seen = world.origin.seen();
     assert!(
-        held.len() > 40,
-        "{} attempts: {}{}",
-        held.len(),
-        ran.stdout,
-        ran.stderr
+        seen.iter()
+            .all(|seen| seen.authority.ends_with(".example.com")),
+        "{seen:?}"
     );
-    assert_eq!(ran.code, Some(0));
-    assert_eq!(ears.heard(), [""; 0]);
-    assert!(
-        world
-            .origin
-            .seen()
-            .iter()
-            .all(|seen| seen.authority.ends_with(".example.com"))
-    );
+}
+
+#[test]
+fn every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user() {
+    if !can_run("every_attempt_of_the_red_team_is_held_in_run_by_an_unprivileged_user") {
+        return;
+    }
+    let world = World::start();
+    let ears = Ears::on(&world.internet, true);
+    // A program and a project that `nobody` can reach.
+    let (programs, home) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let binary = programs.path().join("unified-proxy");
+    fs::copy(env!("CARGO_BIN_EXE_unified-proxy"), &binary).unwrap();
+    for path in [programs.path(), home.path(), &binary] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let project = home.path().join("project");
+    let prepare = "git init --quiet project && mkdir project/.claude project/.vscode && chown -R 65534:65534 .";
+    let prepared = Command::new("bash")
+        .args(["-ec", prepare])
+        .current_dir(home.path())
+        .status();
+    assert!(prepared.unwrap().success());
+
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(&binary)
+        .args(["run", "--quiet", "--allow", "api.example.com", "--"])
+        .args(["bash", "-s", "--", "--kind", "run"])
+        .args(options())
+        .env_clear()
+        .env("HOME", home.path())
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .current_dir(&project)
+        .stdin(script());
+    let ran = ran(world.host.run(|| command.output().unwrap()));
+    assert_held(&ran, &ears);
 }

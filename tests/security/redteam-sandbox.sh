@@ -83,7 +83,9 @@ directly() {
     for port in 22 25 80 111 443 2375 3306 5432 6379 8081 9090 10250; do tcp "proxy-address-port-$port" "$proxy_host" "$port"; done
     # Other addresses of the network: hosts beside the proxy's.
     address="${proxy_host%.*}"
-    [[ ! "$proxy_host" =~ ^[0-9.]+$ || "$proxy_host" == 127.* ]] || for port in 1 254; do tcp "neighbour-$port" "$address.$port" 8080; done
+    if [[ "$proxy_host" =~ ^[0-9.]+$ && "$proxy_host" != 127.* ]]; then
+        for port in 1 254; do [[ "$address.$port" == "$proxy_host" ]] || tcp "neighbour-$port" "$address.$port" 8080; done
+    fi
     if command -v ping >/dev/null; then
         attempt ping "$target answers ICMP" ping -c1 -W1 "$target"
         attempt ping-over-ipv6 "$target6 answers ICMP" ping -6 -c1 -W1 "$target6"

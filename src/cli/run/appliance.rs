@@ -1,6 +1,8 @@
 //! The appliance of one run: a child process with private state.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,6 +18,7 @@ use super::logins::Logins;
 use super::places::Places;
 use crate::app::{self, PrivateOptions, PrivateStart};
 use crate::cli::exit::{Failure, code};
+use crate::config;
 use crate::sandbox::Channel;
 
 /// The hidden command that is the appliance.
@@ -23,6 +26,8 @@ pub const APPLIANCE: &str = "run-appliance";
 
 /// How long it may take to end: its own drain, and a little.
 const LAST: Duration = Duration::from_secs(12);
+/// After this time without a lock, the state of a run has been left behind.
+const SETTLED: Duration = Duration::from_secs(5);
 /// Audit logs of runs that are kept.
 const KEPT_RUNS: usize = 500;
 
@@ -39,6 +44,7 @@ pub struct Appliance {
     readiness: UnixStream,
     options: PrivateOptions,
     log: PathBuf,
+    _lock: File,
     _state: TempDir,
 }
 
@@ -51,10 +57,10 @@ impl Appliance {
         places: &Places,
         kept: &Path,
     ) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| {
+        let failed = |error: io::Error| {
             Failure::internal(format_args!("the appliance cannot be started: {error}"))
         };
-        let state = private_directory().map_err(failed)?;
+        let (state, lock) = private_directory().map_err(failed)?;
         let config = match config.or_else(own_config) {
             Some(config) => usable(&config, places)?,
             None => write_shipped(state.path()).map_err(failed)?,
@@ -83,7 +89,7 @@ impl Appliance {
             .arg(APPLIANCE)
             .stdin(theirs.into_inner())
             .stdout(Stdio::null())
-            .stderr(fs::File::create(&log).map_err(failed)?)
+            .stderr(File::create(&log).map_err(failed)?)
             // A key that interrupts the command does not interrupt its way out.
             .process_group(0);
         if let Some(logins) = logins {
@@ -98,6 +104,7 @@ impl Appliance {
             channel,
             options,
             log,
+            _lock: lock,
             _state: state,
         })
     }
@@ -115,11 +122,6 @@ impl Appliance {
     /// The admin socket.
     pub fn socket(&self) -> PathBuf {
         self.options.socket()
-    }
-
-    /// The directory of its state.
-    pub fn state(&self) -> &Path {
-        &self.options.state
     }
 
     /// Waits until it ends, which it should not.
@@ -155,8 +157,10 @@ impl Appliance {
 
 /// Runs as the appliance, with the launcher's channel as standard input.
 pub fn run() -> std::process::ExitCode {
+    // What `ps` shows; a name that is not shown stops nothing.
+    let _ = rustix::thread::set_name(c"up-appliance");
     // Checked below: a launcher that is gone has closed its end.
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let channel = Channel::from_stdin();
     let options = match channel.receive::<PrivateOptions>() {
         Ok(Some((options, _))) => options,
@@ -172,16 +176,50 @@ pub fn run() -> std::process::ExitCode {
     }
 }
 
-/// A directory for state that ends with the run, where no sandbox looks: the path of a socket in
-/// it must be short, so TMPDIR is not used.
-fn private_directory() -> std::io::Result<TempDir> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|path| path.is_absolute() && path.is_dir());
+/// The directory of the state of this user's runs. No sandbox sees it. The paths of sockets in it
+/// must be short, so TMPDIR and XDG_RUNTIME_DIR are not used.
+pub fn state_directory() -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    PathBuf::from(format!("/tmp/unified-proxy-{user}"))
+}
+
+/// A directory for the state of one run, which ends with it. It is locked while the run lasts.
+fn private_directory() -> io::Result<(TempDir, File)> {
+    let all = state_directory();
+    match fs::DirBuilder::new().mode(0o700).create(&all) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&all)?;
+    let is_ours = found.uid() == rustix::process::getuid().as_raw();
+    if !found.is_dir() || !is_ours || found.mode() & 0o077 != 0 {
+        let text = format!(
+            "{} is not a directory that is this user's alone: remove it",
+            all.display()
+        );
+        return Err(io::Error::other(text));
+    }
+    remove_ended(&all);
     let mut builder = tempfile::Builder::new();
-    builder.prefix("unified-proxy-");
-    match runtime.map(|path| builder.tempdir_in(path)) {
-        Some(Ok(directory)) => Ok(directory),
-        Some(Err(_)) | None => builder.tempdir_in("/tmp"),
+    builder
+        .prefix("run-")
+        .permissions(fs::Permissions::from_mode(0o700));
+    let directory = builder.tempdir_in(all)?;
+    let lock = File::open(directory.path())?;
+    lock.lock()?;
+    Ok((directory, lock))
+}
+
+/// Removes what runs left that were killed. A directory is locked right after it was made.
+fn remove_ended(all: &Path) {
+    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let age = entry.metadata().and_then(|found| found.modified());
+        let is_old = age.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > SETTLED));
+        let has_ended = File::open(&path).is_ok_and(|lock| lock.try_lock().is_ok());
+        if is_old && has_ended {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 }
 
@@ -202,7 +240,14 @@ fn usable(config: &Path, places: &Places) -> Result<PathBuf, Failure> {
         Ok(config) => config,
         Err(error) => return refused(format_args!("{}: {error}", config.display())),
     };
-    let writable = places.writable.iter().find(|path| config.starts_with(path));
+    // A file may lie elsewhere than its directory.
+    let files = config::FILES.map(|name| config.join(name));
+    let files = files.iter().filter_map(|file| fs::canonicalize(file).ok());
+    let mut all = files.chain([config.clone()]);
+    let writable = all.find_map(|file| {
+        let mut writable = places.writable.iter();
+        writable.find(|path| file.starts_with(path))
+    });
     match writable {
         None => Ok(config),
         Some(path) => refused(format_args!(
@@ -214,7 +259,7 @@ fn usable(config: &Path, places: &Places) -> Result<PathBuf, Failure> {
     }
 }
 
-fn write_shipped(state: &Path) -> std::io::Result<PathBuf> {
+fn write_shipped(state: &Path) -> io::Result<PathBuf> {
     let config = state.join("config");
     fs::create_dir(&config)?;
     for (name, text) in SHIPPED {

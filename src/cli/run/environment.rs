@@ -9,11 +9,12 @@ use std::path::Path;
 use addons::credentials::{is_placeholder, placeholder};
 
 /// Parts of names that stand for secrets, between `_` or at an end.
-const SECRET_WORDS: [&str; 21] = [
+const SECRET_WORDS: [&str; 24] = [
     "ACCESSKEY",
     "APIKEY",
     "AUTH",
     "BEARER",
+    "CONNECTION",
     "CONNSTR",
     "COOKIE",
     "COOKIES",
@@ -24,6 +25,8 @@ const SECRET_WORDS: [&str; 21] = [
     "JWT",
     "KEY",
     "KEYS",
+    "LICENSE",
+    "OTP",
     "PASS",
     "PASSPHRASE",
     "PASSWD",
@@ -33,21 +36,26 @@ const SECRET_WORDS: [&str; 21] = [
     "SECRET",
 ];
 /// Ends of words that stand for secrets: `GITHUB_TOKEN`, `dbpassword`, `CLIENTSECRETS`.
-const SECRET_ENDS: [&str; 9] = [
+const SECRET_ENDS: [&str; 14] = [
+    "accesskey",
+    "aikey",
     "apikey",
     "password",
     "passwd",
     "passphrase",
+    "privatekey",
     "secret",
+    "secretkey",
     "secrets",
     "token",
     "tokens",
+    "secretaccesskey",
     "webhook",
 ];
 /// Names that look like secrets and are none.
 const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
 /// Beginnings of values that are secrets whatever their name.
-const SECRET_VALUES: [&str; 21] = [
+const SECRET_VALUES: [&str; 24] = [
     "-----BEGIN",
     "AIza",
     "AKIA",
@@ -64,11 +72,22 @@ const SECRET_VALUES: [&str; 21] = [
     "ghu_",
     "github_pat_",
     "glpat-",
+    "gsk_",
     "hf_",
     "npm_",
     "pypi-",
+    "rk_live_",
     "sk-",
+    "sk_",
     "xox",
+];
+/// Parts of values that name a secret within them.
+const SECRET_PARTS: [&str; 5] = [
+    "AccountKey=",
+    "Password=",
+    "SharedAccessKey=",
+    "password=",
+    "sig=",
 ];
 /// Variables that lead to sockets and sessions of the host, or to files that are not there.
 const DROPPED: [&str; 22] = [
@@ -138,6 +157,11 @@ fn is_dropped(name: &str) -> bool {
     DROPPED.contains(&name) || (begins && !KEPT.contains(&name))
 }
 
+/// A word without the digits at its end: `SECRET1`.
+fn without_number(word: &str) -> &str {
+    word.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
 /// Whether a variable looks like a secret, by its name or its value.
 pub fn is_secret(name: &str, value: &str) -> bool {
     !PLAIN.contains(&name) && (has_secret_name(name) || has_secret_value(value))
@@ -147,14 +171,18 @@ fn has_secret_name(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
     let lower = name.to_ascii_lowercase();
     let mut words = upper.split(['_', '-', '.']);
-    words.any(|word| SECRET_WORDS.contains(&word))
-        || lower
-            .split(['_', '-', '.'])
-            .any(|word| SECRET_ENDS.iter().any(|end| word.ends_with(end)))
+    words.any(|word| SECRET_WORDS.contains(&without_number(word)))
+        || lower.split(['_', '-', '.']).any(|word| {
+            SECRET_ENDS
+                .iter()
+                .any(|end| without_number(word).ends_with(end))
+        })
 }
 
 fn has_secret_value(value: &str) -> bool {
-    SECRET_VALUES.iter().any(|start| value.starts_with(start)) || has_password(value)
+    SECRET_VALUES.iter().any(|start| value.starts_with(start))
+        || SECRET_PARTS.iter().any(|part| value.contains(part))
+        || has_password(value)
 }
 
 /// Whether a value is an address with a user's password in it.
@@ -187,6 +215,15 @@ mod tests {
                 ("MYSQL_PWD", "x"),
                 ("SLACK_WEBHOOK", "x"),
                 ("SENTRY_DSN", "x"),
+                ("SECRET1", "x"),
+                ("AWSSECRETKEY", "x"),
+                ("MY_PRIVATEKEY", "x"),
+                ("OPENAIKEY", "x"),
+                ("NPM_OTP", "x"),
+                ("AZURE_STORAGE_CONNECTION_STRING", "x"),
+                ("SOMETHING", "sk_live_0123456789"),
+                ("SOMETHING", "gsk_0123456789"),
+                ("SAS_URL", "https://blob.example.com/a?sv=1&sig=0123"),
                 ("SOMETHING", "ghp_0123456789"),
                 ("SOMETHING", "sk-ant-api03-0123456789"),
                 ("SOMETHING", "eyJhbGciOiJIUzI1NiJ9.e30.x"),

@@ -1,13 +1,14 @@
 //! The person's settings of git that name no program and hold no secret.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Keys that are taken over: who commits, and how history is shaped.
 const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
 
-/// A `.gitconfig` for the home directory inside; `None` where there is nothing to say, or no git.
-pub fn git_settings() -> Option<String> {
-    let output = Command::new("git")
+/// A `.gitconfig` for the home directory inside; `None` where there is nothing to say.
+pub fn git_settings(git: &Path) -> Option<String> {
+    let output = Command::new(git)
         .args([
             "config",
             "--global",

@@ -10,19 +10,21 @@ use serde_json::Value;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::Run;
-use super::appliance::Appliance;
+use super::appliance::{self, Appliance};
+use super::guard::Guard;
 use super::logins::Logins;
 use super::placeholders::Placeholders;
 use super::places::{self, Places};
+use super::programs::trusted_program;
 use super::protected::Protected;
 use super::registration::{RENEWAL, Registration};
 use super::report::Report;
 use super::signals::{Passed, Signals};
-use super::specification::specification;
+use super::specification::{Prepared, specification};
 use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
 use crate::cli::exit::{Failure, code};
-use crate::sandbox::{self, Entry, Event, Refused, Sandbox};
+use crate::sandbox::{self, Event, Refused, Sandbox};
 
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
@@ -42,17 +44,28 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         .build()
         .map_err(Failure::internal)?;
     runtime.block_on(async {
-        let mut placeholders = Placeholders::lock(&places.writable, &kept).map_err(|error| {
-            Failure::internal(format_args!("placeholders cannot be locked: {error}"))
+        let shown: Vec<_> = places
+            .writable
+            .iter()
+            .chain(&places.readable)
+            .cloned()
+            .collect();
+        let mut placeholders = Placeholders::record(&shown, &kept).map_err(|error| {
+            Failure::internal(format_args!("placeholders cannot be recorded: {error}"))
         })?;
         let mut signals = Signals::listen().map_err(Failure::internal)?;
-        let mut parts = Parts::start(&run, &places, &kept, &mut placeholders).await?;
+        let mut parts = tokio::select! {
+            parts = Parts::start(&run, &places, &kept, &mut placeholders) => parts?,
+            interrupted = signals.interrupted() => return Ok(interrupted),
+        };
         let ended = parts.run_command(&run, &places, &mut signals).await;
-        let report = parts.end().await;
+        let made = parts.protected.made_since(&places.writable);
+        let mut report = parts.end(ended.is_ok()).await;
+        report.made = made;
         let ended = ended?;
         if !run.quiet {
             // Nobody to tell, if this fails.
-            let _ = io::stderr().write_all(report.denials().as_bytes());
+            let _ = io::stderr().write_all(report.text().as_bytes());
         }
         if let Some(mut file) = learn {
             report.write_allowlist(&mut file).map_err(|error| {
@@ -93,7 +106,9 @@ struct Parts {
     /// The flows of the container, at a server of others.
     watched: Option<WatchedFlows>,
     /// What is protected in the directories of the run.
-    protected: Vec<Entry>,
+    protected: Protected,
+    guard: Guard,
+    prepared: Prepared,
     renewal: Interval,
 }
 
@@ -110,18 +125,22 @@ impl Parts {
             Some(_) => None,
             None => Some(start_appliance(run, places, kept)?),
         };
-        let (socket, state) = match (&appliance, &run.server) {
-            (Some(appliance), _) => (appliance.socket(), appliance.state().to_owned()),
-            (None, server) => {
-                let socket = server.clone().unwrap_or_default();
-                (socket.clone(), socket)
-            }
+        let socket = match (&appliance, &run.server) {
+            (Some(appliance), _) => appliance.socket(),
+            (None, server) => server.clone().unwrap_or_default(),
         };
-        let found = Protected::find(&places.writable, &places.readable, &[state])
-            .map_err(|problem| Failure::new(code::USAGE, problem))?;
-        placeholders
-            .make(&found.missing)
-            .map_err(|error| Failure::new(code::USAGE, format_args!("placeholder {error}")))?;
+        let refused = |problem: String| Failure::new(code::USAGE, problem);
+        let mut protected = Protected::find(&places.writable, &places.readable).map_err(refused)?;
+        let closed = placeholders
+            .make(std::mem::take(&mut protected.missing))
+            .map_err(|error| refused(error.to_string()))?;
+        protected.forget(&closed);
+        let guard = Guard::watch(protected.obeyed()).map_err(|error| {
+            let what = format_args!("protected files cannot be watched: {error}");
+            Failure::internal(what)
+        })?;
+        let prepared = Prepared::look(places);
+        protected.hide([appliance::state_directory(), socket.clone()]);
         if let Some(appliance) = &mut appliance {
             appliance.ready().await?;
         }
@@ -138,7 +157,9 @@ impl Parts {
             appliance,
             registration,
             watched,
-            protected: found.entries,
+            protected,
+            guard,
+            prepared,
             renewal,
         })
     }
@@ -151,8 +172,9 @@ impl Parts {
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
         let settings = self.registration.settings().await?;
-        let protected = std::mem::take(&mut self.protected);
-        let mut spec = specification(&run.command, places, &settings, protected)?;
+        let protected = self.protected.entries();
+        let prepared = std::mem::take(&mut self.prepared);
+        let mut spec = specification(&run.command, prepared, places, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {
             let message = format_args!("the standard streams cannot be used: {error}");
             Failure::new(code::USAGE, message)
@@ -165,6 +187,10 @@ impl Parts {
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.attend(terminal.as_mut(), signals).await;
+        // What has not ended still holds their other ends.
+        if ended.is_ok() {
+            streams.relays.finish().await;
+        }
         if let Some(terminal) = terminal {
             terminal.finish().await;
         }
@@ -204,6 +230,7 @@ impl Parts {
                     }
                 },
                 failure = lost(self.appliance.as_mut()) => return Err(failure),
+                path = self.guard.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
                     // A server that is away may be back before the lease has run out.
                     if let Ok(true) = self.registration.renew().await {
@@ -215,8 +242,13 @@ impl Parts {
     }
 
     /// Ends what is left; answers with what was asked for.
-    async fn end(self) -> Report {
-        drop(self.sandbox);
+    async fn end(self, ended: bool) -> Report {
+        // Where the command goes on, what it runs in is killed.
+        if ended {
+            self.sandbox.end().await;
+        } else {
+            drop(self.sandbox);
+        }
         if let Some(appliance) = self.appliance {
             return read_audit(&appliance.stop().await);
         }
@@ -228,6 +260,14 @@ impl Parts {
     }
 }
 
+fn replaced(path: &Path) -> Failure {
+    Failure::internal(format_args!(
+        "{} was replaced or removed on the host while the command ran, and so lost its \
+         protection; the sandbox has ended. Look at the file before you use it",
+        path.display()
+    ))
+}
+
 async fn lost(appliance: Option<&mut Appliance>) -> Failure {
     match appliance {
         Some(appliance) => appliance.ended().await,
@@ -237,7 +277,8 @@ async fn lost(appliance: Option<&mut Appliance>) -> Failure {
 
 fn start_appliance(run: &Run, places: &Places, kept: &Path) -> Result<Appliance, Failure> {
     let home = places.real_home.as_deref();
-    let logins = run.with_logins.then(|| Logins::find(home));
+    let gh = trusted_program("gh", &places.writable);
+    let logins = run.with_logins.then(|| Logins::find(home, gh.as_deref()));
     if let Some(logins) = logins.as_ref().filter(|_| !run.quiet) {
         announce(logins);
     }

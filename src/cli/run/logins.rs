@@ -78,7 +78,7 @@ pub struct Logins {
 
 impl Logins {
     /// Looks for the logins of this user.
-    pub fn find(home: Option<&Path>) -> Self {
+    pub fn find(home: Option<&Path>, gh: Option<&Path>) -> Self {
         let mut hosts: Vec<&str> = Vec::new();
         let mut files = Vec::new();
         for login in &LOGINS {
@@ -99,7 +99,7 @@ impl Logins {
             false => env::var("GH_TOKEN")
                 .ok()
                 .filter(|token| !token.is_empty())
-                .or_else(gh_token),
+                .or_else(|| gh_token(gh?)),
         };
         Self {
             files,
@@ -156,9 +156,10 @@ impl Logins {
 }
 
 /// The token of gh, which may keep it in a keyring.
-fn gh_token() -> Option<String> {
-    let output = Command::new("gh")
+fn gh_token(gh: &Path) -> Option<String> {
+    let output = Command::new(gh)
         .args(["auth", "token"])
+        .current_dir("/")
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()

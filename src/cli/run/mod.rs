@@ -2,11 +2,14 @@
 
 mod appliance;
 mod environment;
+mod git_directory;
 mod git_settings;
+mod guard;
 mod launch;
 mod logins;
 mod placeholders;
 mod places;
+mod programs;
 mod protected;
 mod registration;
 mod report;

@@ -1,87 +1,141 @@
 //! Placeholders: empty directories and files in the working directories, there for as long as a
 //! command runs, so that what is missing can be mounted over and so not be made by the command.
 //!
-//! Runs in one directory share them. Each holds a lock on a record of what was made there; the
-//! last one removes what the record names. After a run that was killed, the next one does.
+//! Each run has a record, locked while it lasts: the directories that it shows, and what it made
+//! there. A placeholder goes when no run that shows it is left; after a run that was killed, the
+//! next one to end removes it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
 /// The longest record, in bytes.
-const MAX_RECORD: u64 = 1 << 20;
+const MAX_RECORD: u64 = 16 << 20;
 /// The longest placeholder, in bytes.
 const MAX_TEXT: u64 = 16;
+/// What a placeholder that is a file may hold.
+const TEXTS: [&str; 2] = ["", ".\n"];
 
-/// The records of the directories of a run. Dropping it removes the placeholders, unless others
-/// need them.
-#[derive(Debug)]
-pub struct Placeholders {
-    records: Vec<Record>,
+/// What must be there, and is not.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    pub path: PathBuf,
+    /// The text of a file; none for a directory.
+    pub text: Option<String>,
 }
 
+/// What a record holds.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Contents {
+    /// What the run shows to its command.
+    shown: Vec<PathBuf>,
+    made: Vec<Missing>,
+}
+
+/// The record of this run. Dropping it removes the placeholders that no other run needs.
 #[derive(Debug)]
-struct Record {
-    directory: PathBuf,
-    path: PathBuf,
-    /// Locked, shared with other runs.
+pub struct Placeholders {
+    folder: PathBuf,
+    /// Locked.
     file: File,
+    contents: Contents,
 }
 
 impl Placeholders {
-    /// Locks the records of some directories. What is there from now on stays until this is
-    /// dropped.
-    pub fn lock(directories: &[PathBuf], state: &Path) -> io::Result<Self> {
+    /// Records what a run shows. What is there from now on stays until this is dropped.
+    pub fn record(shown: &[PathBuf], state: &Path) -> io::Result<Self> {
         let folder = state.join("placeholders");
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        let records = directories.iter().map(|directory| {
-            let path = folder.join(file_name(directory));
-            let file = lock(&path)?;
-            let directory = directory.clone();
-            Ok(Record {
-                directory,
-                path,
-                file,
-            })
-        });
-        Ok(Self {
-            records: records.collect::<io::Result<_>>()?,
-        })
+        let _order = order(&folder)?;
+        let (file, _) = tempfile::Builder::new()
+            .prefix("run-")
+            .tempfile_in(&folder)?
+            .keep()
+            .map_err(|error| error.error)?;
+        file.lock()?;
+        let mut record = Self {
+            folder,
+            file,
+            contents: Contents {
+                shown: shown.to_vec(),
+                made: Vec::new(),
+            },
+        };
+        record.write()?;
+        Ok(record)
     }
 
-    /// Makes what is missing: files with a text, directories without.
-    pub fn make(&mut self, missing: &[(PathBuf, Option<&str>)]) -> io::Result<()> {
-        for (path, text) in missing {
-            let holders = self.records.iter_mut();
-            let mut holders: Vec<_> = holders
-                .filter(|record| path.starts_with(&record.directory))
-                .collect();
-            holders.sort_by_key(|record| record.directory.components().count());
-            let Some(record) = holders.pop() else {
+    /// Makes what is missing. Answers with what cannot be made since this user may not: the
+    /// command may not either.
+    pub fn make(&mut self, missing: Vec<Missing>) -> io::Result<Vec<PathBuf>> {
+        let _order = order(&self.folder)?;
+        // Before it is made, so that one that is made is always known.
+        self.contents.made = missing;
+        self.write()?;
+        let mut closed = Vec::new();
+        for missing in &self.contents.made {
+            match make(missing) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+                    closed.push(missing.path.clone());
+                }
+                Err(error) => {
+                    let text = format!("{} cannot be made: {error}", missing.path.display());
+                    return Err(io::Error::other(text));
+                }
+            }
+        }
+        Ok(closed)
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.contents)?;
+        self.file.set_len(0)?;
+        io::Seek::rewind(&mut self.file)?;
+        self.file.write_all(&text)
+    }
+
+    /// Removes what this run and runs that were killed have made, but for what others show.
+    fn clean(&self) -> io::Result<()> {
+        let _order = order(&self.folder)?;
+        self.file.unlock()?;
+        let (mut shown, mut ended) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(&self.folder)?.flatten() {
+            let path = entry.path();
+            let Ok(file) = File::open(&path) else {
                 continue;
             };
-            // Before it is made, so that one that is made is always known.
-            writeln!(record.file, "{}", path.display())?;
-            let made = match text {
-                None => fs::create_dir(path),
-                Some(text) => OpenOptions::new()
-                    .write(true)
-                    .create_new(true)
-                    .open(path)
-                    .and_then(|mut file| file.write_all(text.as_bytes())),
-            };
-            match made {
-                // Another run was faster.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    let text = format!("{} cannot be made: {error}", path.display());
-                    return Err(io::Error::new(error.kind(), text));
-                }
-                Ok(()) => {}
+            if !entry.file_name().as_encoded_bytes().starts_with(b"run-") {
+                continue;
+            }
+            let lives = file.try_lock().is_err();
+            let contents = read(&file).unwrap_or_default();
+            match lives {
+                true => shown.extend(contents.shown),
+                false => ended.push((path, contents)),
+            }
+        }
+        for (path, contents) in ended {
+            let is_shown = |made: &Missing| shown.iter().any(|root| made.path.starts_with(root));
+            let (kept, gone): (Vec<_>, Vec<_>) = contents.made.into_iter().partition(is_shown);
+            gone.iter().for_each(remove);
+            if kept.is_empty() {
+                fs::remove_file(path)?;
+            } else {
+                let contents = Contents {
+                    shown: contents.shown,
+                    made: kept,
+                };
+                fs::write(path, serde_json::to_vec(&contents)?)?;
             }
         }
         Ok(())
@@ -90,75 +144,78 @@ impl Placeholders {
 
 impl Drop for Placeholders {
     fn drop(&mut self) {
-        for record in &mut self.records {
-            // What stays is removed by the next run in the directory.
-            let _ = record.clean();
-        }
+        // What stays is removed by the next run that ends.
+        let _ = self.clean();
     }
 }
 
-impl Record {
-    /// Removes what was made, if no other run is in the directory.
-    fn clean(&mut self) -> io::Result<()> {
-        self.file.unlock()?;
-        if self.file.try_lock().is_err() {
-            return Ok(());
-        }
-        let mut text = String::new();
-        self.file.rewind()?;
-        (&self.file).take(MAX_RECORD).read_to_string(&mut text)?;
-        for path in text.lines().map(Path::new) {
-            remove(path);
-        }
-        fs::remove_file(&self.path)
-    }
+/// One run at a time looks at the records or changes them; the lock goes with the file.
+fn order(folder: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(folder.join("order"))?;
+    file.lock()?;
+    Ok(file)
 }
 
-/// Removes a placeholder that is still one.
-fn remove(path: &Path) {
-    let Ok(found) = fs::symlink_metadata(path) else {
+fn read(file: &File) -> io::Result<Contents> {
+    let mut text = Vec::new();
+    file.take(MAX_RECORD).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Opens the directory of a placeholder through no link: another sandbox may have put one there.
+fn parent(path: &Path) -> Result<impl AsFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    openat2(CWD, parent, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+fn make(missing: &Missing) -> Result<(), Errno> {
+    let name = missing.path.file_name().ok_or(Errno::INVAL)?;
+    let parent = parent(&missing.path)?;
+    let Some(text) = &missing.text else {
+        return mkdirat(&parent, name, Mode::from_raw_mode(0o755));
+    };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let file = openat2(&parent, name, flags, mode, ResolveFlags::NO_SYMLINKS)?;
+    rustix::io::write(&file, text.as_bytes()).map(drop)
+}
+
+/// Removes a placeholder that is still one: an empty directory, or a file with its text.
+fn remove(missing: &Missing) {
+    let (Some(name), Ok(parent)) = (missing.path.file_name(), parent(&missing.path)) else {
         return;
     };
-    // Neither follows a link, and only an empty directory can be removed.
-    let _ = match found.is_dir() {
-        true => fs::remove_dir(path),
-        false if found.is_file() && found.len() <= MAX_TEXT && is_text(path) => {
-            fs::remove_file(path)
-        }
-        false => Ok(()),
+    // Neither follows a link.
+    let _ = match missing.text {
+        None => unlinkat(&parent, name, AtFlags::REMOVEDIR),
+        Some(_) if has_text(&parent, name) => unlinkat(&parent, name, AtFlags::empty()),
+        Some(_) => Ok(()),
     };
 }
 
-/// Whether a file has the text of a placeholder.
-fn is_text(path: &Path) -> bool {
-    fs::read_to_string(path).is_ok_and(|text| text.is_empty() || text == ".\n")
-}
-
-/// Opens and locks a record that is still at its path once it is locked.
-fn lock(path: &Path) -> io::Result<File> {
-    loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)?;
-        file.lock_shared()?;
-        let (ours, there) = (file.metadata()?, fs::metadata(path));
-        if there.is_ok_and(|there| there.ino() == ours.ino() && there.dev() == ours.dev()) {
-            return Ok(file);
-        }
-    }
-}
-
-/// A directory's path as a file name.
-fn file_name(directory: &Path) -> String {
-    let digest = aws_lc_rs::digest::digest(
-        &aws_lc_rs::digest::SHA256,
-        directory.as_os_str().as_encoded_bytes(),
-    );
-    let digits = digest.as_ref().iter().take(16);
-    digits.map(|byte| format!("{byte:02x}")).collect()
+fn has_text(parent: &impl AsFd, name: &std::ffi::OsStr) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = openat2(
+        parent,
+        name,
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    ) else {
+        return false;
+    };
+    let file = File::from(file);
+    let is_file = file.metadata().is_ok_and(|found| found.is_file());
+    let mut text = String::new();
+    is_file
+        && file.take(MAX_TEXT).read_to_string(&mut text).is_ok()
+        && TEXTS.contains(&text.as_str())
 }
 
 #[cfg(test)]
@@ -174,32 +231,44 @@ mod tests {
         names
     }
 
+    fn run(shown: &Path, state: &Path, missing: &[(&Path, Option<&str>)]) -> Placeholders {
+        let mut run = Placeholders::record(&[shown.to_owned()], state).unwrap();
+        let missing = missing.iter().map(|(path, text)| Missing {
+            path: path.to_path_buf(),
+            text: text.map(str::to_owned),
+        });
+        assert!(run.make(missing.collect()).unwrap().is_empty());
+        run
+    }
+
     #[test]
-    fn the_last_run_in_a_directory_removes_what_was_made_there() {
+    fn the_last_run_that_shows_a_placeholder_removes_it() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let directories = [work.path().to_owned()];
-        let missing = [
-            (work.path().join(".envrc"), None),
-            (work.path().join("commondir"), Some(".\n")),
-        ];
-        let mut first = Placeholders::lock(&directories, state.path()).unwrap();
-        first.make(&missing).unwrap();
-        let mut second = Placeholders::lock(&directories, state.path()).unwrap();
-        second.make(&missing).unwrap();
-        drop(first);
-        assert_eq!(names(work.path()), [".envrc", "commondir"]);
-        drop(second);
-        assert!(names(work.path()).is_empty());
-        assert!(names(&state.path().join("placeholders")).is_empty());
+        let inner = work.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let (envrc, common) = (inner.join(".envrc"), inner.join("commondir"));
+        let missing = [(&*envrc, None), (&*common, Some(".\n"))];
+        let outer = run(work.path(), state.path(), &missing);
+        let within = run(&inner, state.path(), &missing);
+        drop(outer);
+        assert_eq!(names(&inner), [".envrc", "commondir"]);
+        drop(within);
+        assert!(names(&inner).is_empty());
+        let inside = run(&inner, state.path(), &missing);
+        let above = run(work.path(), state.path(), &[]);
+        drop(inside);
+        assert_eq!(names(&inner), [".envrc", "commondir"]);
+        drop(above);
+        assert!(names(&inner).is_empty());
+        assert_eq!(names(&state.path().join("placeholders")), ["order"]);
     }
 
     #[test]
     fn what_is_no_placeholder_any_more_stays() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (directory, file) = (work.path().join(".vscode"), work.path().join("commondir"));
-        let mut run = Placeholders::lock(&[work.path().to_owned()], state.path()).unwrap();
-        run.make(&[(directory.clone(), None), (file.clone(), Some(""))])
-            .unwrap();
+        let missing = [(&*directory, None), (&*file, Some(""))];
+        let run = run(work.path(), state.path(), &missing);
         fs::write(directory.join("settings.json"), "{}").unwrap();
         fs::write(&file, "../elsewhere").unwrap();
         drop(run);
@@ -207,16 +276,42 @@ mod tests {
     }
 
     #[test]
+    fn a_name_with_a_newline_removes_nothing_else() {
+        let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let other = work.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let odd = work.path().join(format!(
+            "x\n{}\n",
+            other.display().to_string().replace('/', "_")
+        ));
+        drop(run(work.path(), state.path(), &[(&odd, None)]));
+        assert_eq!(names(work.path()), ["other"]);
+    }
+
+    #[test]
     fn what_a_killed_run_left_is_removed_by_the_next() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let directories = [work.path().to_owned()];
-        let missing = [(work.path().join(".idea"), None)];
-        let mut killed = Placeholders::lock(&directories, state.path()).unwrap();
-        killed.make(&missing).unwrap();
+        let idea = work.path().join(".idea");
+        let killed = run(work.path(), state.path(), &[(&idea, None)]);
         // The kernel lets go of the lock, and nothing else happens.
-        killed.records.clear();
+        killed.file.unlock().unwrap();
+        std::mem::forget(killed);
         assert_eq!(names(work.path()), [".idea"]);
-        drop(Placeholders::lock(&directories, state.path()).unwrap());
+        drop(run(work.path(), state.path(), &[]));
         assert!(names(work.path()).is_empty());
+    }
+
+    #[test]
+    fn a_link_on_the_way_is_not_followed() {
+        let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), work.path().join("sub")).unwrap();
+        let mut run = Placeholders::record(&[work.path().to_owned()], state.path()).unwrap();
+        let missing = Missing {
+            path: work.path().join("sub/.git"),
+            text: None,
+        };
+        assert!(run.make(vec![missing]).is_err());
+        assert!(names(elsewhere.path()).is_empty());
     }
 }

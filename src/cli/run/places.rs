@@ -3,12 +3,15 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::cli::exit::{Failure, code};
 
 /// The home directory inside, where the real one is no place for it.
 const PLAIN_HOME: &str = "/home/sandbox";
+
+/// Links that are followed one after the other.
+const MAX_LINKS: usize = 8;
 
 /// The directories of a run, without links on the way.
 #[derive(Clone, Debug)]
@@ -29,8 +32,13 @@ impl Places {
     /// Finds the directories, and refuses those that would open the home directory.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
-        let real_home = real_home.filter(|home| home.is_absolute() && home != Path::new("/"));
+        let real_home = real_home.filter(|home| home.is_absolute());
         let home = real_home.as_deref().map(canonical_or_same);
+        let is_home = |home: &PathBuf| {
+            let mut system = ["/etc", "/usr", "/proc", "/dev", "/sys"].iter();
+            home != Path::new("/") && !system.any(|system| home.starts_with(system))
+        };
+        let home = home.filter(is_home);
         let directory = env::current_dir().map_err(|error| {
             let message = format_args!("the working directory cannot be used: {error}");
             Failure::new(code::USAGE, message)
@@ -52,6 +60,28 @@ impl Places {
         Ok(places)
     }
 
+    /// Where a path leads to, if no sandbox with these directories could have a say in it, and if
+    /// it is not visible in them anyway.
+    pub fn resolve_outside(&self, path: &Path) -> Option<PathBuf> {
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            let mut work = self.writable.iter().chain(&self.readable);
+            if work.any(|root| path.starts_with(root)) {
+                return None;
+            }
+            if fs::canonicalize(&path).ok()? == path {
+                return Some(path);
+            }
+            // The last part is a link; one further up is not followed.
+            let parent = path.parent()?;
+            if fs::canonicalize(parent).ok()? != parent {
+                return None;
+            }
+            path = without_parents(&parent.join(fs::read_link(&path).ok()?));
+        }
+        None
+    }
+
     fn check(&self) -> Result<(), Failure> {
         let refuse = |message: String| Err(Failure::new(code::USAGE, message));
         for path in self.writable.iter().chain(&self.readable) {
@@ -59,6 +89,13 @@ impl Places {
                 return refuse(format!(
                     "{} holds the home directory, with every login in it: change to a \
                      directory below it, or name one",
+                    path.display()
+                ));
+            }
+            if self.writable.contains(path) && is_of_system(path) {
+                return refuse(format!(
+                    "{} belongs to the system, which a sandbox may not write to: start in another \
+                     directory",
                     path.display()
                 ));
             }
@@ -84,6 +121,42 @@ impl Places {
             )),
         }
     }
+}
+
+/// A path without `..`, by its text alone: what it names may be missing.
+pub fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// Programs and settings of the machine.
+fn is_of_system(path: &Path) -> bool {
+    let below = [
+        "/boot",
+        "/etc",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/sbin",
+        "/usr/local/bin",
+    ];
+    let exactly = [
+        "/opt",
+        "/usr",
+        "/usr/local",
+        "/usr/share",
+        "/var",
+        "/var/lib",
+    ];
+    below.iter().any(|system| path.starts_with(system))
+        || exactly.iter().any(|system| path == Path::new(system))
 }
 
 fn canonical(flag: &str, path: &Path) -> Result<PathBuf, Failure> {

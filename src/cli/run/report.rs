@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use addons::contract::Code;
 use serde_json::Value;
@@ -22,6 +23,8 @@ pub struct Report {
     others: u64,
     /// Host and port, with whether it was allowed at least once.
     asked: BTreeMap<(String, u64), bool>,
+    /// What the command made that the host would execute or obey.
+    pub made: Vec<PathBuf>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,8 +77,21 @@ impl Report {
         }
     }
 
+    /// What there is to say at the end of a run; empty where there is nothing.
+    pub fn text(&self) -> String {
+        let mut text = self.denials();
+        if !self.made.is_empty() {
+            text.push_str("unified-proxy: the command made what git, an editor or an agent may execute or obey; look at it first\n");
+        }
+        for path in self.made.iter().take(MAX_LINES) {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {}", printable(&path.display().to_string()));
+        }
+        text
+    }
+
     /// What was denied, each once with its count; empty where nothing was.
-    pub fn denials(&self) -> String {
+    fn denials(&self) -> String {
         let mut text = String::new();
         if self.denied.is_empty() {
             return text;

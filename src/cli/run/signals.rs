@@ -37,6 +37,19 @@ impl Signals {
         listening.collect::<io::Result<_>>().map(Self)
     }
 
+    /// Waits for one that ends a process before its command has started; answers with its exit
+    /// code.
+    pub async fn interrupted(&mut self) -> u8 {
+        let ends = [Number::HUP, Number::INT, Number::QUIT, Number::TERM];
+        loop {
+            if let Passed::Signal { number, .. } = self.next().await
+                && ends.iter().any(|end| end.as_raw() == number)
+            {
+                return u8::try_from(number).unwrap_or(0).saturating_add(128);
+            }
+        }
+    }
+
     /// The next one. Cancellation-safe.
     pub async fn next(&mut self) -> Passed {
         let number = poll_fn(|context| {

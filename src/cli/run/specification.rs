@@ -1,7 +1,6 @@
 //! From directories, credentials and the command to the sandbox that is to be made.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::environment::environment;
 use super::git_settings::git_settings;
 use super::places::Places;
+use super::programs::{find_program, trusted_program};
 use super::visible::{self, CERTIFICATES};
 use crate::admin::SandboxSettings;
 use crate::cli::exit::{Failure, code};
@@ -28,9 +28,27 @@ const LOGIN_FILES: [(&str, &str); 4] = [
 /// Claude Code asks who is logged in when it runs for the first time; the placeholder is.
 const CLAUDE_SETTINGS: (&str, &str) = (".claude.json", "{\"hasCompletedOnboarding\":true}\n");
 
+/// What is found out while the appliance starts.
+#[derive(Default)]
+pub struct Prepared {
+    system: Vec<Entry>,
+    git_settings: Option<String>,
+}
+
+impl Prepared {
+    pub fn look(places: &Places) -> Self {
+        let git = trusted_program("git", &places.writable);
+        Self {
+            system: visible::system(),
+            git_settings: git.as_deref().and_then(git_settings),
+        }
+    }
+}
+
 /// What the sandbox is to be; its terminal is added by who knows the streams.
 pub fn specification(
     command: &[OsString],
+    prepared: Prepared,
     places: &Places,
     settings: &SandboxSettings,
     protected: Vec<Entry>,
@@ -44,10 +62,10 @@ pub fn specification(
         let message = format_args!("the server's certificates, {}: {error}", settings.certs_dir);
         Failure::new(code::UNAVAILABLE, message)
     })?;
-    let mut files = visible::entries(places, &certificates, found.as_deref());
+    let mut files = visible::entries(prepared.system, places, &certificates, found.as_deref());
     let (logins, keys) = placeholder_logins(settings);
     let mut home = logins;
-    if let Some(text) = git_settings() {
+    if let Some(text) = prepared.git_settings {
         home.insert(".gitconfig".into(), text);
     }
     files.extend(home.into_iter().map(|(path, text)| Entry::File {
@@ -55,6 +73,8 @@ pub fn specification(
         text,
     }));
     files.extend(protected);
+    let sockets = visible::hidden_sockets(&files);
+    files.extend(sockets);
     let proxy = variables(
         &format!("http://127.0.0.1:{PROXY_PORT}"),
         Path::new(CERTIFICATES),
@@ -94,16 +114,4 @@ fn placeholder_logins(
         home.insert(path.into(), text.to_owned());
     }
     (home, keys)
-}
-
-/// Where a program is, as a shell would find it, without links.
-fn find_program(name: &OsString, directory: &Path) -> Option<PathBuf> {
-    let name = Path::new(name);
-    if name.components().count() > 1 {
-        return fs::canonicalize(directory.join(name)).ok();
-    }
-    let path = env::var_os("PATH")?;
-    let mut candidates = env::split_paths(&path).map(|folder| folder.join(name));
-    let found = candidates.find(|candidate| candidate.is_file())?;
-    fs::canonicalize(found).ok()
 }

@@ -1,9 +1,9 @@
 //! The terminal of the person, and the sandbox's own between it and the command: what the
 //! command does to its terminal, and puts into its input, stays inside.
 
-use std::fs::OpenOptions;
+use std::fs::{File, FileType, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use rustix::fs::OFlags;
@@ -28,6 +28,7 @@ pub struct Streams {
     /// What the sandbox's own terminal is to be, if it needs one.
     pub wanted: Option<sandbox::Terminal>,
     pub terminal: Option<HostTerminal>,
+    pub relays: Relays,
 }
 
 impl Streams {
@@ -38,49 +39,93 @@ impl Streams {
             rustix::stdio::stdout(),
             rustix::stdio::stderr(),
         ];
-        let mut is_terminal = ours.map(isatty);
-        let mut streams = Vec::with_capacity(ours.len());
-        for stream in ours {
-            streams.push(stream.try_clone_to_owned()?);
-        }
-        let mut streams = <[OwnedFd; 3]>::try_from(streams)
-            .map_err(|_| io::Error::other("a process has three streams"))?;
-        if std::fs::File::from(ours[0].try_clone_to_owned()?)
-            .metadata()?
-            .is_dir()
-        {
-            return Err(io::Error::other("standard input is a directory"));
-        }
-        let interactive = is_terminal[0] && is_terminal[1];
-        // In a pipeline the keyboard belongs to whoever shows the output.
-        if is_terminal[0] && is_pipe(&streams[1])? {
-            streams[0] = std::fs::File::open("/dev/null")?.into();
-            is_terminal[0] = false;
-        }
-        let terminal = match is_terminal.contains(&true) {
-            true => Some(HostTerminal::open(interactive)?),
-            false => None,
+        let [stdin, stdout, stderr] = ours.map(|stream| stream.try_clone_to_owned());
+        let [mut stdin, mut stdout, mut stderr] = [stdin?, stdout?, stderr?];
+        let [mut reads, writes, complains] = ours.map(isatty);
+        let mut relays = Relays::default();
+        let of_terminal = [(reads, &stdin), (writes, &stdout), (complains, &stderr)];
+        let any = of_terminal.iter().find(|(is_terminal, _)| *is_terminal);
+        let terminal = match any {
+            Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), reads && writes)?),
+            None => None,
         };
+        // In a pipeline the keyboard belongs to whoever shows the output.
+        if reads && kind(&stdout)?.is_fifo() {
+            stdin = File::open("/dev/null")?.into();
+            reads = false;
+        }
+        stdin = relays.input(stdin)?;
+        stdout = relays.output(stdout)?;
+        stderr = relays.output(stderr)?;
         let wanted = terminal.as_ref().map(|terminal| {
             let (rows, columns) = terminal.size();
             sandbox::Terminal {
-                streams: is_terminal,
+                streams: [reads, writes, complains],
                 rows,
                 columns,
-                interactive,
+                interactive: terminal.interactive,
             }
         });
         Ok(Self {
-            streams,
+            streams: [stdin, stdout, stderr],
             wanted,
-            terminal: terminal.map(|terminal| terminal.for_input(is_terminal[0])),
+            terminal: terminal.map(|terminal| terminal.for_input(reads)),
+            relays,
         })
     }
 }
 
-fn is_pipe(stream: &OwnedFd) -> io::Result<bool> {
-    let kind = std::fs::File::from(stream.try_clone()?).metadata()?;
-    Ok(kind.file_type().is_fifo())
+fn kind(stream: &OwnedFd) -> io::Result<FileType> {
+    Ok(File::from(stream.try_clone()?).metadata()?.file_type())
+}
+
+/// Threads that carry bytes between files and pipes: a process that has a file open can open it
+/// again, for more than it was given to it for.
+#[derive(Default)]
+pub struct Relays {
+    outputs: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Relays {
+    /// A pipe that gives what is in a file; anything else but a directory as it is.
+    fn input(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
+        if !is_file(&stream)? {
+            return Ok(stream);
+        }
+        let (from, mut to) = io::pipe()?;
+        // Ends with the command, which closes its end.
+        std::thread::spawn(move || io::copy(&mut File::from(stream), &mut to));
+        Ok(from.into())
+    }
+
+    /// A pipe whose bytes go into a file; anything else but a directory as it is.
+    fn output(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
+        if !is_file(&stream)? {
+            return Ok(stream);
+        }
+        let (mut from, to) = io::pipe()?;
+        let relay = std::thread::spawn(move || {
+            // A full disk is what the command would not have been told either.
+            let _ = io::copy(&mut from, &mut File::from(stream));
+        });
+        self.outputs.push(relay);
+        Ok(to.into())
+    }
+
+    /// Waits until everything that the command wrote is written.
+    pub async fn finish(self) {
+        for output in self.outputs {
+            let _ = tokio::task::spawn_blocking(|| output.join()).await;
+        }
+    }
+}
+
+fn is_file(stream: &OwnedFd) -> io::Result<bool> {
+    let kind = kind(stream)?;
+    match kind.is_dir() {
+        true => Err(io::Error::other("one of them is a directory")),
+        false => Ok(kind.is_file()),
+    }
 }
 
 /// The terminal of the person. Its modes are restored when this is dropped.
@@ -101,13 +146,18 @@ struct Relay {
 }
 
 impl HostTerminal {
-    fn open(interactive: bool) -> io::Result<Self> {
+    fn open(stream: BorrowedFd<'_>, interactive: bool) -> io::Result<Self> {
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open("/dev/tty")?;
+        let open = |path: &str| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(flags)
+                .open(path)
+        };
+        // A session without a controlling terminal may have one open all the same.
+        let same = format!("/proc/self/fd/{}", stream.as_raw_fd());
+        let file = open("/dev/tty").or_else(|_| open(&same))?;
         let file = OwnedFd::from(file);
         Ok(Self {
             modes: tcgetattr(&file)?,
@@ -163,7 +213,7 @@ impl HostTerminal {
 
     /// Gives the terminal its modes again.
     pub fn give_back(&self) {
-        let _ = tcsetattr(&self.file, OptionalActions::Now, &self.modes);
+        let _ = tcsetattr(&self.file, OptionalActions::Flush, &self.modes);
     }
 
     /// Tells the terminal inside of the size.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::places::Places;
+use super::places::{Places, without_parents};
+use super::protected::listed_sockets;
 use crate::sandbox::{Access, Entry};
 
 /// Directories of the system. They hold programs and settings; what else a machine may keep at
@@ -26,7 +27,7 @@ const SYSTEM_VAR: [&str; 6] = [
 ];
 /// Parts of a home directory that hold programs, and settings without secrets. Not among them:
 /// shells' start-up files, which people export keys in.
-const FROM_HOME: [&str; 34] = [
+const FROM_HOME: [&str; 38] = [
     ".asdf",
     ".bun/bin",
     ".cargo/bin",
@@ -35,7 +36,10 @@ const FROM_HOME: [&str; 34] = [
     ".config/htop",
     ".config/nvim",
     ".deno/bin",
-    ".dotnet",
+    ".dotnet/dotnet",
+    ".dotnet/host",
+    ".dotnet/sdk",
+    ".dotnet/shared",
     ".editorconfig",
     ".fnm",
     ".go",
@@ -50,7 +54,8 @@ const FROM_HOME: [&str; 34] = [
     ".local/share/mise",
     ".local/share/pipx",
     ".local/share/pnpm",
-    ".local/share/uv",
+    ".local/share/uv/python",
+    ".local/share/uv/tools",
     ".npm-global",
     ".nvm",
     ".pyenv",
@@ -61,6 +66,12 @@ const FROM_HOME: [&str; 34] = [
     ".vimrc",
     ".volta",
     "go/bin",
+];
+/// Directories of which a sandbox has its own.
+const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
+/// Directories beside a `bin` that its programs load from.
+const LIBRARIES: [&str; 7] = [
+    "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
 ];
 /// Where programs find the system's roots in one file; ours is put there for those that read no
 /// variable.
@@ -76,9 +87,15 @@ const MAX_SETTINGS: usize = 20_000;
 /// Where the certificates are inside.
 pub const CERTIFICATES: &str = "/run/unified-proxy/certs";
 
-/// The tree of a run, before the directories that the command works in are protected.
-pub fn entries(places: &Places, certificates: &Path, program: Option<&Path>) -> Vec<Entry> {
-    let mut entries = system();
+/// The tree of a run on top of the system's, before the directories that the command works in are
+/// protected.
+pub fn entries(
+    system: Vec<Entry>,
+    places: &Places,
+    certificates: &Path,
+    program: Option<&Path>,
+) -> Vec<Entry> {
+    let mut entries = system;
     for (at, mode) in [
         ("/tmp", 0o1777),
         ("/run", 0o755),
@@ -96,7 +113,7 @@ pub fn entries(places: &Places, certificates: &Path, program: Option<&Path>) -> 
         at: places.home.clone(),
         mode: 0o700,
     });
-    entries.extend(from_home(places, program));
+    entries.extend(programs(places, program));
     entries.push(read_only(certificates, Path::new(CERTIFICATES)));
     entries.extend(network_settings());
     for at in ROOTS.map(Path::new) {
@@ -132,7 +149,8 @@ fn work(places: &Places) -> Vec<Entry> {
         .collect()
 }
 
-fn system() -> Vec<Entry> {
+/// The directories of the system.
+pub fn system() -> Vec<Entry> {
     let mut entries = Vec::new();
     let root = Path::new("/");
     let below_var = SYSTEM_VAR.map(|name| Path::new("/var").join(name));
@@ -198,7 +216,11 @@ fn network_settings() -> Vec<Entry> {
             // As systemd-resolved has it: a link below /run, which is empty inside.
             Ok(_) => {
                 let to = fs::read_link(at).unwrap_or_default();
-                let to = normal(&Path::new("/etc").join(to));
+                let to = without_parents(&Path::new("/etc").join(to));
+                let to = match to.strip_prefix("/var/run") {
+                    Ok(rest) => Path::new("/run").join(rest),
+                    Err(_) => to,
+                };
                 if to.starts_with("/run") {
                     entries.push(Entry::File { at: to, text });
                 } else if let Some(at) = plain_file(&to) {
@@ -211,80 +233,89 @@ fn network_settings() -> Vec<Entry> {
     entries
 }
 
-/// A path without `..`, resolved by its text alone: what it leads to may not exist.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            std::path::Component::ParentDir => {
-                normal.pop();
-            }
-            part => normal.push(part),
-        }
-    }
-    match normal.strip_prefix("/var/run") {
-        Ok(rest) => Path::new("/run").join(rest),
-        Err(_) => normal,
-    }
-}
-
 /// Where a path leads to, if that is a file.
 fn plain_file(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 
 /// Programs outside the system's directories: those of the home directory that are known to hold
-/// no secret, every directory of PATH, and the one that the command is in.
-fn from_home(places: &Places, program: Option<&Path>) -> Vec<Entry> {
+/// no secret, every directory of PATH, and the command's own.
+fn programs(places: &Places, program: Option<&Path>) -> Vec<Entry> {
     let mut wanted = BTreeSet::new();
     if let Some(home) = &places.real_home {
         wanted.extend(FROM_HOME.iter().map(|name| home.join(name)));
     }
     let path = env::var_os("PATH").unwrap_or_default();
-    wanted.extend(env::split_paths(&path).flat_map(|directory| with_parent(places, directory)));
-    wanted.extend(program.and_then(Path::parent).map(Path::to_owned));
-    let is_system = |path: &Path| {
-        let mut parts = path.components().skip(1);
-        let first = parts.next().and_then(|part| part.as_os_str().to_str());
-        first.is_some_and(|first| first != "var" && SYSTEM.contains(&first))
-    };
+    wanted.extend(env::split_paths(&path).flat_map(with_libraries));
+    wanted.extend(program.map(Path::to_owned));
     let mut entries = Vec::new();
-    for at in wanted {
-        let Ok(from) = fs::canonicalize(&at) else {
+    for at in wanted.into_iter().filter(|at| at.is_absolute()) {
+        let Some(from) = places.resolve_outside(&at) else {
             continue;
         };
         let opens_home = places.home.starts_with(&from) || from == Path::new("/");
-        let own = ["/proc", "/dev", "/sys", "/run", "/tmp"];
-        let is_own = own
+        let is_own = OWN
             .iter()
-            .any(|own| at == Path::new(own) || from == Path::new(own));
+            .any(|own| from == Path::new(own) || at == Path::new(own));
+        if opens_home || is_own {
+            continue;
+        }
         // A link on the way to it would not be there inside.
         let is_reached = at
             .parent()
-            .is_some_and(|parent| fs::canonicalize(parent).is_ok_and(|real| real == parent));
-        if at.is_absolute() && !opens_home && !is_own && !is_system(&at) && is_reached {
+            .is_some_and(|parent| canonical(parent) == Some(parent.into()));
+        if is_reached && !is_system(&at) {
             entries.push(read_only(&from, &at));
         }
-        if from != at && !opens_home && !is_own && !is_system(&from) {
+        if from != at && !is_system(&from) {
             entries.push(read_only(&from, &from));
         }
     }
     entries
 }
 
-/// A directory of programs; where it is a `bin` outside the home directory, with the libraries
-/// beside it.
-fn with_parent(places: &Places, directory: PathBuf) -> Vec<PathBuf> {
-    let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
-    let parent = directory.parent().filter(|parent| {
-        let of_home = |home: &PathBuf| parent.starts_with(home);
-        is_bin && parent.components().count() > 2 && !places.real_home.as_ref().is_some_and(of_home)
-    });
-    let parent = parent.map(Path::to_owned);
-    parent.into_iter().chain([directory]).collect()
+fn canonical(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok()
 }
 
-/// Whether a file is a socket.
-pub fn is_socket(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+fn is_system(path: &Path) -> bool {
+    let first = path.components().nth(1);
+    let first = first.and_then(|part| part.as_os_str().to_str());
+    first.is_some_and(|first| first != "var" && SYSTEM.contains(&first))
+}
+
+/// A directory of programs, with the directories beside it that programs load from.
+fn with_libraries(directory: PathBuf) -> Vec<PathBuf> {
+    let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
+    let beside = directory
+        .parent()
+        .filter(|parent| is_bin && !is_system(parent));
+    let beside = beside.map(|parent| LIBRARIES.map(|name| parent.join(name)));
+    let mut found: Vec<_> = beside
+        .into_iter()
+        .flatten()
+        .filter(|path| path.is_dir())
+        .collect();
+    found.push(directory);
+    found
+}
+
+/// Hides the sockets of the host that could be reached through what is bound.
+pub fn hidden_sockets(entries: &[Entry]) -> Vec<Entry> {
+    let mut hidden = Vec::new();
+    for socket in listed_sockets() {
+        for entry in entries {
+            if let Entry::Bind { from, at, .. } = entry
+                && let Ok(below) = socket.strip_prefix(from)
+            {
+                let at = match below.as_os_str().is_empty() {
+                    true => at.clone(),
+                    false => at.join(below),
+                };
+                hidden.push(Entry::Hide { at });
+            }
+        }
+    }
+    hidden.dedup();
+    hidden
 }

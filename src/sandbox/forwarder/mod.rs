@@ -41,6 +41,8 @@ pub fn run() -> ExitCode {
 
 fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
     let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
+    // What `ps` shows; a name that is not shown stops nothing.
+    let _ = rustix::thread::set_name(c"up-forwarder");
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Refused::internal("its forwarder", &error.into()))?;
     namespaces::enter()?;
@@ -55,6 +57,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
             .map_err(|error| diagnosis::refused("its listeners", &error))?;
         privileges::pass_on_to_pid1().map_err(failed("starting its PID 1"))?;
         let mut pid1 = start_pid1().map_err(failed("starting its PID 1"))?;
+        privileges::raise_open_files().map_err(failed("raising its limit of open files"))?;
         // Its ports are open and its child is started: nothing more needs a privilege.
         privileges::drop_capabilities().map_err(failed("giving up privileges"))?;
         let told = launcher.receive().map_err(failed("its first message"))?;

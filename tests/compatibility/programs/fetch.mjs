@@ -33,5 +33,6 @@ try {
   console.log(...(await libraries[library]()));
 } catch (error) {
   for (let cause = error; cause; cause = cause.cause) console.error(String(cause));
-  process.exit(1);
+  // Not `exit`: a connection that the proxy left open would keep the process.
+  process.exitCode = 1;
 }

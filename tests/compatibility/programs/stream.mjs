@@ -25,6 +25,6 @@ try {
   }
 } catch (error) {
   for (let cause = error; cause; cause = cause.cause) console.error(String(cause));
-  process.exit(1);
+  process.exitCode = 1;
 }
-console.log(text, Math.round(times.at(-1) - times[0]));
+if (!process.exitCode) console.log(text, Math.round(times.at(-1) - times[0]));

@@ -79,6 +79,7 @@ fn the_unit_keeps_one_capability_and_knows_our_exit_codes() {
             "ExecReload=/bin/kill -HUP $MAINPID",
             "RestartPreventExitStatus=64 78",
             "RuntimeDirectory=proxy",
+            "RuntimeDirectoryMode=0700",
         ],
         |line| assert!(unit.lines().any(|present| present == line), "{line}"),
     );

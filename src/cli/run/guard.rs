@@ -1,0 +1,121 @@
+//! Watches what is protected from outside. A file that the host replaces or removes while the
+//! command runs loses its mount inside: then the command must end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use tokio::net::unix::pipe;
+
+/// Room for many events, in bytes.
+const BUFFER: usize = 16 << 10;
+
+/// The files and directories that are watched.
+pub struct Guard {
+    events: OwnedFd,
+    readiness: pipe::Receiver,
+    /// What each was at the start.
+    files: BTreeMap<PathBuf, Identity>,
+}
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+impl Guard {
+    /// Begins to watch. Needs a runtime.
+    pub fn watch(files: &BTreeSet<PathBuf>) -> io::Result<Self> {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let changes = WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
+        let directories: BTreeSet<&Path> = files.iter().filter_map(|path| path.parent()).collect();
+        for directory in directories {
+            inotify::add_watch(&events, directory, changes)?;
+        }
+        let files = files
+            .iter()
+            .filter_map(|path| Some((path.clone(), identity(path)?)));
+        Ok(Self {
+            readiness: pipe::Receiver::from_owned_fd_unchecked(events.try_clone()?)?,
+            files: files.collect(),
+            events,
+        })
+    }
+
+    /// Ends when one of them is no longer what it was. Cancellation-safe.
+    pub async fn lost(&self) -> PathBuf {
+        loop {
+            // An error comes again as one of the events.
+            let _ = self.readiness.readable().await;
+            let told = self.readiness.try_io(|| self.read());
+            // Without events nothing more is known: look.
+            if told.is_ok_and(|concerns_us| !concerns_us) {
+                continue;
+            }
+            if let Some(path) = self.first_lost() {
+                return path;
+            }
+        }
+    }
+
+    /// Takes the events there are. Whether one of them may concern a file that is watched.
+    fn read(&self) -> io::Result<bool> {
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut reader = Reader::new(&self.events, &mut buffer);
+        let mut concerns_us = false;
+        let mut first = true;
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::AGAIN) if !first => return Ok(concerns_us),
+                Err(error) => return Err(error.into()),
+            };
+            first = false;
+            let name = event.file_name().map(|name| name.to_bytes());
+            // Without a name it is the queue that ran over.
+            concerns_us |= name.is_none_or(|name| {
+                let mut names = self.files.keys().filter_map(|path| path.file_name());
+                names.any(|watched| watched.as_encoded_bytes() == name)
+            });
+        }
+    }
+
+    fn first_lost(&self) -> Option<PathBuf> {
+        let mut files = self.files.iter();
+        let lost = files.find(|(path, was)| identity(path) != Some(**was));
+        lost.map(|(path, _)| path.clone())
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_is_replaced_is_noticed_and_others_are_not() {
+        let work = tempfile::tempdir().unwrap();
+        let config = work.path().join("config");
+        fs::write(&config, "old").unwrap();
+        let guard = Guard::watch(&BTreeSet::from([config.clone()])).unwrap();
+        fs::write(work.path().join("index.lock"), "").unwrap();
+        fs::rename(work.path().join("index.lock"), work.path().join("index")).unwrap();
+        fs::write(&config, "written in place").unwrap();
+        let soon = Duration::from_millis(200);
+        assert!(tokio::time::timeout(soon, guard.lost()).await.is_err());
+        fs::write(work.path().join("config.lock"), "new").unwrap();
+        fs::rename(work.path().join("config.lock"), &config).unwrap();
+        let lost = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
+        assert_eq!(lost.unwrap(), config);
+    }
+}

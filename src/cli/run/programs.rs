@@ -1,0 +1,35 @@
+//! Finding programs, for the command and for the launcher itself.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where the command's program is, as a shell would find it, without links.
+pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
+    let name = Path::new(name);
+    if name.components().count() > 1 {
+        return executable(&directory.join(name));
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).find_map(|folder| executable(&directory.join(folder).join(name)))
+}
+
+/// A program that the launcher may start itself: one that no sandbox with these writable
+/// directories could have put there.
+pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let mut folders = env::split_paths(&path).filter(|folder| folder.is_absolute());
+    folders.find_map(|folder| {
+        let own = |path: &Path| writable.iter().any(|root| path.starts_with(root));
+        let found = executable(&folder.join(name))?;
+        (!own(&folder) && !own(&found)).then_some(found)
+    })
+}
+
+fn executable(path: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(path).ok()?;
+    let found = fs::metadata(&real).ok()?;
+    (found.is_file() && found.permissions().mode() & 0o111 != 0).then_some(real)
+}
