@@ -16,6 +16,7 @@ mod report;
 mod signals;
 mod specification;
 mod terminal;
+mod unplaced;
 mod visible;
 mod watched;
 
