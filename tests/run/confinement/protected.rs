@@ -1,0 +1,369 @@
+//! Files of the working directory that the host would execute or obey later.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use testkit::each_row;
+
+use crate::attempts::check;
+use crate::fixture::Person;
+use crate::processes;
+use crate::support::{Ran, SOON, eventually};
+
+/// Tries everything to change what lies at the paths of its arguments, which are relative.
+const CHANGES: &str = r##"
+EVIL = "#!/bin/sh\necho planted\n"
+def write(path):
+    with open(path, "w") as file:
+        file.write(EVIL)
+
+def swap(path, make):
+    """Moves what is there away, and puts something in its place."""
+    os.rename(path, f"moved-{os.getpid()}")
+    make(path)
+
+for path in sys.argv[1:]:
+    kind = os.lstat(path) if os.path.lexists(path) else None
+    if kind and stat.S_ISDIR(kind.st_mode):
+        fails(f"{path}: a file in it", lambda: write(f"{path}/planted"))
+        fails(f"{path}: a directory in it", lambda: os.mkdir(f"{path}/planted"))
+        fails(f"{path}: a link in it", lambda: os.symlink("/tmp", f"{path}/planted"))
+        fails(f"{path}: removing it", lambda: os.rmdir(path))
+    else:
+        fails(f"{path}: writing", lambda: write(path))
+        fails(f"{path}: appending", lambda: os.close(os.open(path, os.O_WRONLY | os.O_APPEND)))
+        fails(f"{path}: cutting", lambda: os.truncate(path, 0))
+        fails(f"{path}: removing", lambda: os.unlink(path))
+        fails(f"{path}: a hard link to write through", lambda: (os.link(path, f"linked-{os.getpid()}"), write(f"linked-{os.getpid()}")))
+    fails(f"{path}: renaming", lambda: os.rename(path, "away"))
+    fails(f"{path}: replacing", lambda: (open("new", "w").close(), os.replace("new", path)))
+    fails(f"{path}: replacing by a directory", lambda: (os.makedirs("newdir", exist_ok=True), os.replace("newdir", path)))
+    fails(f"{path}: a link in its place", lambda: swap(path, lambda p: os.symlink("/tmp", p)))
+    fails(f"{path}: exchanging", lambda: (os.makedirs("newdir", exist_ok=True), call(316, -100, path.encode(), -100, b"newdir", 2)))
+    fails(f"{path}: other rights", lambda: os.chmod(path, 0o777))
+    fails(f"{path}: unmounting", lambda: call(166, path.encode(), 2))
+    fails(f"{path}: mounting over", lambda: call(165, b"/tmp", path.encode(), None, 4096, None))
+    for above in [os.path.join(*path.split("/")[:n]) for n in range(1, path.count("/") + 1)]:
+        fails(f"{path}: renaming {above}", lambda: os.rename(above, "away"))
+        fails(f"{path}: another {above}", lambda: swap(above, os.mkdir))
+        fails(f"{path}: exchanging {above}", lambda: (os.makedirs("newdir", exist_ok=True), call(316, -100, above.encode(), -100, b"newdir", 2)))
+"##;
+
+/// What is protected where it is missing, too.
+const ALWAYS: [&str; 12] = [
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".devcontainer",
+    ".envrc",
+    ".gemini",
+    ".git",
+    ".idea",
+    ".mcp.json",
+    ".opencode",
+    ".vscode",
+    "opencode.json",
+];
+
+fn git(person: &Person, directory: &Path, arguments: &[&str]) {
+    let name = ["-c", "user.name=A", "-c", "user.email=a@example.com"];
+    let file = [
+        "-c",
+        "protocol.file.allow=always",
+        "-c",
+        "init.defaultBranch=main",
+    ];
+    let mut command = person.outside("git");
+    command.arg("-C").arg(directory).args(name).args(file);
+    Ran::of(command.args(arguments)).ok();
+}
+
+/// A directory with the repository `at`, which has a commit.
+fn repository(person: &Person, at: &str) -> PathBuf {
+    let path = person.directory(at);
+    git(person, &path, &["init", "--quiet"]);
+    person.write(path.join("file"), "text\n");
+    git(person, &path, &["add", "file"]);
+    git(person, &path, &["commit", "--quiet", "-m", "first"]);
+    path
+}
+
+/// Every file below a directory with its content, and every directory and link.
+fn tree(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut next = vec![directory.to_owned()];
+    while let Some(path) = next.pop() {
+        for entry in fs::read_dir(&path).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            let content = match kind.is_file() {
+                true => fs::read(entry.path()).unwrap(),
+                false => Vec::new(),
+            };
+            if kind.is_dir() {
+                next.push(entry.path());
+            }
+            found.push((entry.path(), content));
+        }
+    }
+    found.retain(|(path, _)| !["new", "newdir"].iter().any(|name| path.ends_with(name)));
+    found.sort();
+    found
+}
+
+#[track_caller]
+fn check_unchanged(person: &Person, flags: &[&str], paths: &[&str]) {
+    let before = tree(&person.work());
+    check(person, flags, CHANGES, paths, paths.len() * 10);
+    let (after, names) = (tree(&person.work()), |tree: &[(PathBuf, Vec<u8>)]| {
+        tree.iter()
+            .map(|(path, _)| path.clone())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(names(&before), names(&after));
+    assert!(before == after, "a file has another content");
+}
+
+#[test]
+fn what_is_missing_cannot_be_made_and_leaves_nothing() {
+    let Some(person) = Person::new() else { return };
+    check_unchanged(&person, &[], &[&ALWAYS[..], &["HEAD"]].concat());
+}
+
+#[test]
+fn what_is_there_cannot_be_changed() {
+    let Some(person) = Person::new() else { return };
+    repository(&person, "project");
+    for name in [
+        ".envrc",
+        ".mcp.json",
+        "opencode.json",
+        ".pre-commit-config.yaml",
+        "mise.toml",
+        ".nvim.lua",
+    ] {
+        person.write(person.work().join(name), "here\n");
+    }
+    for name in [
+        ".claude/settings.json",
+        ".vscode/tasks.json",
+        ".husky/pre-commit",
+        ".githooks/pre-push",
+    ] {
+        person.write(person.work().join(name), "here\n");
+    }
+    check_unchanged(
+        &person,
+        &[],
+        &[
+            ".envrc",
+            ".mcp.json",
+            "opencode.json",
+            ".pre-commit-config.yaml",
+            "mise.toml",
+            ".nvim.lua",
+            ".claude",
+            ".claude/settings.json",
+            ".vscode",
+            ".vscode/tasks.json",
+            ".husky/pre-commit",
+            ".githooks/pre-push",
+            ".git/hooks",
+            ".git/config",
+            ".git/config.worktree",
+            ".git/commondir",
+            ".git/hooks/pre-push.sample",
+        ],
+    );
+}
+
+#[test]
+fn repositories_below_are_protected_whatever_a_directory_above_them_is_renamed_to() {
+    let Some(person) = Person::new() else { return };
+    repository(&person, "project");
+    repository(&person, "project/vendor/deep/nested");
+    person.write(person.work().join("tools/scripts/.envrc"), "here\n");
+    check_unchanged(
+        &person,
+        &[],
+        &[
+            "vendor/deep/nested/.git/hooks",
+            "vendor/deep/nested/.git/config",
+            "vendor/deep/nested/.git/commondir",
+            "tools/scripts/.envrc",
+        ],
+    );
+}
+
+#[test]
+fn submodules_and_worktrees_are_protected() {
+    let Some(person) = Person::new() else { return };
+    let library = repository(&person, "library");
+    let work = repository(&person, "project");
+    git(
+        &person,
+        &work,
+        &[
+            "submodule",
+            "--quiet",
+            "add",
+            library.to_str().unwrap(),
+            "lib/part",
+        ],
+    );
+    git(
+        &person,
+        &work,
+        &["worktree", "add", "--quiet", "trees/other", "-b", "other"],
+    );
+    check_unchanged(
+        &person,
+        &[],
+        &[
+            "lib/part/.git",
+            "trees/other/.git",
+            ".git/modules/lib/part/config",
+            ".git/modules/lib/part/hooks",
+            ".git/worktrees/other/commondir",
+        ],
+    );
+}
+
+#[test]
+fn a_worktree_and_a_bare_repository_are_protected_as_working_directories() {
+    let Some(person) = Person::new() else { return };
+    let main = repository(&person, "main");
+    let work = person.work();
+    git(
+        &person,
+        &main,
+        &["worktree", "add", "--quiet", work.to_str().unwrap()],
+    );
+    check_unchanged(&person, &[], &[".git", ".envrc", ".vscode"]);
+
+    let Some(person) = Person::new() else { return };
+    git(&person, &person.work(), &["init", "--quiet", "--bare"]);
+    check_unchanged(
+        &person,
+        &[],
+        &["hooks", "config", "config.worktree", "commondir", ".envrc"],
+    );
+}
+
+#[test]
+fn hooks_that_the_configuration_names_elsewhere_are_protected() {
+    let Some(person) = Person::new() else { return };
+    let work = repository(&person, "project");
+    person.write(work.join("build/hooks/pre-commit"), "#!/bin/sh\n");
+    git(&person, &work, &["config", "core.hooksPath", "build/hooks"]);
+    check_unchanged(&person, &[], &["build/hooks", "build/hooks/pre-commit"]);
+    git(&person, &work, &["config", "core.hooksPath", "missing"]);
+    check_unchanged(&person, &[], &["missing"]);
+}
+
+#[test]
+fn settings_that_the_configuration_includes_are_protected() {
+    let Some(person) = Person::new() else { return };
+    let work = repository(&person, "project");
+    person.write(work.join("build/shared.gitconfig"), "[alias]\n");
+    git(
+        &person,
+        &work,
+        &["config", "include.path", "../build/shared.gitconfig"],
+    );
+    check_unchanged(&person, &[], &["build/shared.gitconfig"]);
+}
+
+#[test]
+fn git_works_inside_a_repository_as_it_should() {
+    let Some(person) = Person::new() else { return };
+    repository(&person, "project");
+    let script = "set -e; git config --get user.name || true; \
+        git -c user.name=B -c user.email=b@example.com commit --quiet --allow-empty -m second; \
+        git checkout --quiet -b feature; echo more >> file; git stash --quiet; git stash pop --quiet; \
+        git -c user.name=B -c user.email=b@example.com commit --quiet -a -m third; \
+        git gc --quiet; git status --short; git log --format=%s HEAD";
+    let ran = person.sh(&[], script);
+    assert_eq!(ran.ok(), "third\nsecond\nfirst\n");
+    git(&person, &person.work(), &["fsck"]);
+}
+
+#[test]
+fn a_link_in_the_place_of_what_is_protected_is_refused() {
+    each_row([".git", ".envrc", ".vscode", ".claude"], |name| {
+        let Some(person) = Person::new() else { return };
+        person.directory("elsewhere");
+        symlink("../elsewhere", person.work().join(name)).unwrap();
+        let ran = person.sh(&[], "touch started");
+        assert_eq!(ran.code, Some(64), "{ran:?}");
+        assert!(ran.stderr.contains("is a symbolic link"), "{ran:?}");
+        assert!(!person.work().join("started").exists());
+    });
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn placeholders_stay_while_a_run_needs_them_and_are_gone_with_the_last() {
+    let Some(person) = Person::new() else { return };
+    let wait = ["sh", "-c", "echo ready; read -r line"];
+    let mut runs = [person.spawn(&[], &wait), person.spawn(&[], &wait)];
+    for run in &mut runs {
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    }
+    let [first, second] = &mut runs;
+    drop(first.stdin.take());
+    first.wait().unwrap();
+    assert!(names(&person.work()).contains(&".envrc".to_owned()));
+    // The one that goes on is protected by what the other one made.
+    check(&person, &[], CHANGES, &[".envrc", ".git"], 20);
+    drop(second.stdin.take());
+    second.wait().unwrap();
+    assert_eq!(names(&person.work()), ["new", "newdir"]);
+    let kept = person
+        .home()
+        .join(".local/state/unified-proxy/placeholders");
+    assert!(names(&kept).is_empty());
+}
+
+#[test]
+fn placeholders_of_a_run_that_was_killed_are_removed_by_the_next() {
+    let Some(person) = Person::new() else { return };
+    let mut run = person.spawn(&[], &["sh", "-c", "echo ready; read -r line"]);
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let pids = processes::descendants(run.id());
+    processes::send(run.id(), Signal::KILL);
+    run.wait().unwrap();
+    processes::end_within("it has ended", &pids, SOON);
+    person.sh(&[], "true").ok();
+    eventually("nothing is left", SOON, || names(&person.work()).is_empty());
+}
+
+#[test]
+fn what_a_command_puts_beside_placeholders_is_kept() {
+    let Some(person) = Person::new() else { return };
+    person
+        .sh(&[], "echo mine > made; mkdir sub; echo x > sub/.envrc-not")
+        .ok();
+    assert_eq!(names(&person.work()), ["made", "sub"]);
+    let output = Command::new("find")
+        .arg(person.work())
+        .args(["-name", ".*"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        format!("{}/sub/.envrc-not\n", person.work().display())
+    );
+}

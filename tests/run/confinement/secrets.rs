@@ -1,0 +1,269 @@
+//! Secrets of the person, in files and in the environment.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::people;
+use crate::attempts::check;
+use crate::fixture::{Person, User};
+
+/// A part of every secret of these tests; scripts get it cut in two, so that they do not hold it.
+pub const MARK: &str = "secret-7c1e59ab04d2";
+
+/// Searches everything that is visible for the mark: files, their names, environments.
+pub const SEARCH: &str = r#"
+mark = (sys.argv[1] + sys.argv[2]).encode()
+seen = 0
+def search(path):
+    global seen
+    try:
+        with open(path, "rb") as file:
+            before = b""
+            while block := file.read(1 << 20):
+                if mark in before + block:
+                    report(f"nothing in {path}", False, "the secret is there")
+                    return
+                before = block[-64:]
+        seen += 1
+    except OSError:
+        pass
+
+skipped = {os.path.join("/proc", name) for name in ("kcore", "kmsg", "kpagecount", "kpageflags", "kpagecgroup", "sys", "irq")}
+# Programs of the system: nothing of a person is there.
+skipped |= {"/usr", "/opt"}
+for directory, names, files in os.walk("/", followlinks=False):
+    names[:] = [n for n in names if os.path.join(directory, n) not in skipped and n not in ("task", "map_files")]
+    for name in files:
+        path = os.path.join(directory, name)
+        try:
+            kind = os.lstat(path)
+        except OSError:
+            continue
+        own = os.path.basename(path) in ("cmdline", "pagemap", "clear_refs", "mem", "kmsg") and directory.startswith("/proc")
+        if stat.S_ISREG(kind.st_mode) and path not in skipped and not own:
+            search(path)
+holds("files were searched", lambda: seen > 300 and seen)
+holds("nothing in the environment", lambda: not any(mark in value for value in os.environb.values()))
+for name in os.listdir("/proc"):
+    if name.isdigit():
+        for file in ("environ", "cmdline"):
+            try:
+                text = open(f"/proc/{name}/{file}", "rb").read()
+            except OSError:
+                continue
+            holds(f"nothing in /proc/{name}/{file}", lambda: mark not in text)
+"#;
+
+/// The mark in two parts.
+pub fn mark() -> [&'static str; 2] {
+    let (first, second) = MARK.split_at(6);
+    [first, second]
+}
+
+const FILES: [&str; 30] = [
+    ".ssh/id_ed25519",
+    ".ssh/config",
+    ".aws/credentials",
+    ".aws/config",
+    ".azure/msal_token_cache.json",
+    ".config/gcloud/credentials.db",
+    ".config/gh/hosts.yml",
+    ".config/git/credentials",
+    ".config/unified-proxy/credentials.yaml",
+    ".config/fish/config.fish",
+    ".netrc",
+    ".git-credentials",
+    ".gitconfig",
+    ".docker/config.json",
+    ".kube/config",
+    ".gnupg/private-keys-v1.d/key",
+    ".npmrc",
+    ".pypirc",
+    ".cargo/credentials.toml",
+    ".m2/settings.xml",
+    ".bashrc",
+    ".bash_history",
+    ".profile",
+    ".zshrc",
+    ".env",
+    ".claude/.credentials.json",
+    ".claude.json",
+    ".codex/auth.json",
+    ".gemini/oauth_creds.json",
+    ".local/share/opencode/auth.json",
+];
+
+const VARIABLES: [&str; 14] = [
+    "GITHUB_TOKEN",
+    "GH_TOKEN",
+    "ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "NPM_TOKEN",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "SENTRY_DSN",
+    "MY_SERVICE_SECRET",
+    "SSH_AUTH_SOCK",
+    "DOCKER_HOST",
+    "KUBECONFIG",
+];
+
+#[test]
+fn no_secret_of_the_home_directory_or_the_environment_is_visible() {
+    for mut person in people() {
+        for file in FILES {
+            person.write(file, format!("token = {MARK}\n"));
+        }
+        person
+            .env
+            .extend(VARIABLES.map(|name| (name.to_owned(), MARK.to_owned())));
+        let in_values = [
+            (
+                "DATABASE_URL",
+                format!("postgres://user:{MARK}@db.example.com/name"),
+            ),
+            ("REMOTE", format!("https://{MARK}@git.example.com/a/b")),
+            ("HARMLESS", format!("sk-{MARK}")),
+        ];
+        person
+            .env
+            .extend(in_values.map(|(name, value)| (name.to_owned(), value)));
+        // It shows that the search finds what is visible.
+        person.write("project/visible", MARK);
+        let script =
+            format!("{SEARCH}\nholds('the caller is not there', lambda: os.getppid() in (0, 1))");
+        let ran = {
+            let command = crate::attempts::python(&script, &mark());
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            person.run(&[], &command)
+        };
+        let (found, held): (Vec<_>, Vec<_>) = crate::attempts::rows(&ran)
+            .into_iter()
+            .partition(|row| !row.held);
+        let found: Vec<_> = found.iter().map(|row| row.name.clone()).collect();
+        let visible = format!("nothing in {}", person.work().join("visible").display());
+        assert_eq!(found, [visible], "{:?}", person.user);
+        assert!(held.len() >= 5, "{held:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_looks_like_a_secret_is_a_placeholder_and_one_that_leads_to_the_host_is_gone() {
+    let Some(mut person) = Person::new() else {
+        return;
+    };
+    let of_the_host = [
+        "SSH_AUTH_SOCK",
+        "DOCKER_HOST",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "TMUX",
+        "GPG_AGENT_INFO",
+        "KUBECONFIG",
+        "GIT_SSH_COMMAND",
+        "GIT_CONFIG_COUNT",
+        "UNIFIED_PROXY_SOCKET",
+        "BASH_ENV",
+    ];
+    let secret = ["GITHUB_TOKEN", "OPENAI_API_KEY", "PGPASSWORD", "MY_SECRET"];
+    let plain = ["EDITOR", "LANG", "MY_SETTING", "GIT_AUTHOR_NAME"];
+    let all = of_the_host.iter().chain(&secret).chain(&plain);
+    person
+        .env
+        .extend(all.map(|name| ((*name).to_owned(), "value-of-the-person".to_owned())));
+    let printed = person.run(&[], &["env", "-0"]).ok();
+    let env: BTreeMap<&str, &str> = printed
+        .split('\0')
+        .filter_map(|pair| pair.split_once('='))
+        .collect();
+    for name in of_the_host {
+        assert_ne!(env.get(name), Some(&"value-of-the-person"), "{name}");
+    }
+    for name in secret {
+        assert!(
+            env[name].contains("up-placeholder-"),
+            "{name}={}",
+            env[name]
+        );
+    }
+    for name in plain {
+        assert_eq!(env[name], "value-of-the-person", "{name}");
+    }
+    for (name, value) in [
+        ("HTTPS_PROXY", "http://127.0.0.1:3128"),
+        ("http_proxy", "http://127.0.0.1:3128"),
+        ("SSL_CERT_FILE", "/run/unified-proxy/certs/ca-bundle.pem"),
+        ("NODE_EXTRA_CA_CERTS", "/run/unified-proxy/certs/ca.pem"),
+        ("HOME", person.home().to_str().unwrap()),
+    ] {
+        assert_eq!(env[name], value, "{name}");
+    }
+}
+
+#[test]
+fn files_of_the_system_that_are_roots_alone_cannot_be_read() {
+    for person in people() {
+        let mut private: Vec<String> = [
+            "/etc/shadow",
+            "/etc/gshadow",
+            "/etc/sudoers",
+            "/etc/ssl/private",
+        ]
+        .iter()
+        .filter(|path| {
+            fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & 0o004 == 0)
+        })
+        .map(|path| (*path).to_owned())
+        .collect();
+        private.extend(
+            [
+                "/root/.bashrc",
+                "/root/.ssh",
+                "/proc/kcore",
+                "/proc/kmsg",
+                "/dev/mem",
+                "/var/log",
+                "/var/backups",
+            ]
+            .map(str::to_owned),
+        );
+        let script = r#"
+for path in sys.argv[1:]:
+    def read():
+        if os.path.isdir(path):
+            return os.listdir(path)
+        with open(path, "rb") as file:
+            return file.read(4096)
+    try:
+        content = read()
+        report(path, not content, content)
+    except OSError as error:
+        report(path, True, error)
+"#;
+        let arguments: Vec<&str> = private.iter().map(String::as_str).collect();
+        check(&person, &[], script, &arguments, 7);
+    }
+}
+
+#[test]
+fn the_appliances_state_is_not_visible_even_where_a_flag_opens_the_directory_around_it() {
+    let Some(person) = Person::new() else { return };
+    let runtime = person.runtime();
+    let script = r#"
+holds("the directory", lambda: os.path.isdir(sys.argv[1]))
+found = [os.path.join(d, f) for d, _, files in os.walk(sys.argv[1]) for f in files]
+holds("no file of the appliance", lambda: not found or report("found", False, found) or False) if found else report("no file of the appliance", True)
+"#;
+    check(
+        &person,
+        &["--read", runtime.to_str().unwrap()],
+        script,
+        &[runtime.to_str().unwrap()],
+        2,
+    );
+    assert_eq!(person.user, User::Unprivileged);
+}

@@ -1,0 +1,284 @@
+//! A person who starts `unified-proxy run`: home directory, working directory, configuration.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::support::{Origin, Ran, Setup};
+
+/// The user and group `nobody`.
+pub const NOBODY: u32 = 65_534;
+/// Directories of programs that every user may read.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+
+/// Who starts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// `nobody`; the user of the tests where that is not root.
+    Unprivileged,
+    Root,
+}
+
+/// A person, an origin in the place of the internet, and a configuration that leads there.
+pub struct Person {
+    pub user: User,
+    pub origin: Origin,
+    /// Written by [`Person::run`] and [`Person::command`].
+    pub setup: Setup,
+    /// More of the person's environment.
+    pub env: Vec<(String, String)>,
+    base: TempDir,
+}
+
+impl Person {
+    /// An unprivileged person; `None` where user namespaces do not work, which is said in the
+    /// summary that `scripts/test` prints.
+    pub fn new() -> Option<Self> {
+        Self::with(User::Unprivileged, Origin::start())
+    }
+
+    /// The same, before an origin of the test's own.
+    pub fn before(origin: Origin) -> Option<Self> {
+        Self::with(User::Unprivileged, origin)
+    }
+
+    /// Root; `None` where the tests are not root's as well.
+    pub fn root() -> Option<Self> {
+        Self::with(User::Root, Origin::start())
+    }
+
+    /// Either of them.
+    pub fn with(user: User, origin: Origin) -> Option<Self> {
+        let said = match possible(user) {
+            Ok(()) => format!("ran: {} as {user:?}", test_name()),
+            Err(why) => format!("not run: {} as {user:?}: {why}", test_name()),
+        };
+        println!("{said}");
+        note(&said);
+        said.starts_with("ran").then(|| Self {
+            user,
+            setup: Setup::new(&origin),
+            origin,
+            env: Vec::new(),
+            base: base(user),
+        })
+    }
+
+    /// A directory below which everything of this person lies.
+    pub fn base(&self) -> &Path {
+        self.base.path()
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.base().join("home")
+    }
+
+    /// The working directory, below the home directory.
+    pub fn work(&self) -> PathBuf {
+        self.home().join("project")
+    }
+
+    /// Where appliances keep their state while they run.
+    pub fn runtime(&self) -> PathBuf {
+        self.base().join("runtime")
+    }
+
+    /// A copy of the binary that everybody can execute.
+    pub fn binary(&self) -> PathBuf {
+        self.base().join("bin/unified-proxy")
+    }
+
+    /// Writes a file of the person's, with the directories above it.
+    pub fn write(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.home().join(path);
+        let missing = path.ancestors().skip(1).take_while(|path| !path.exists());
+        let missing: Vec<_> = missing.map(Path::to_owned).collect();
+        for directory in missing.iter().rev() {
+            fs::create_dir(directory).unwrap();
+            self.own(directory);
+        }
+        fs::write(&path, text).unwrap();
+        self.own(&path);
+        path
+    }
+
+    /// Makes a directory of the person's.
+    pub fn directory(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = self.home().join(path);
+        if !path.is_dir() {
+            fs::create_dir_all(&path).unwrap();
+            for directory in path.ancestors().take_while(|path| *path != self.home()) {
+                self.own(directory);
+            }
+        }
+        path
+    }
+
+    /// Gives a file to the person.
+    pub fn own(&self, path: &Path) {
+        if self.changes_user() {
+            chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+    }
+
+    fn changes_user(&self) -> bool {
+        self.user == User::Unprivileged && is_root()
+    }
+
+    /// A program that this person starts in the working directory, outside any sandbox.
+    pub fn outside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = match self.changes_user() {
+            true => {
+                let mut command = Command::new("setpriv");
+                let id = NOBODY.to_string();
+                command.args([&format!("--reuid={id}"), &format!("--regid={id}")]);
+                command.args(["--clear-groups", "--"]).arg(program);
+                command
+            }
+            false => Command::new(program),
+        };
+        command
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", self.home())
+            .env("XDG_RUNTIME_DIR", self.runtime())
+            .envs(self.env.iter().cloned())
+            .current_dir(self.work())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// `unified-proxy run` with flags, without the configuration of this test.
+    pub fn bare(&self, flags: &[&str], command: &[&str]) -> Command {
+        let mut run = self.outside(self.binary());
+        run.arg("run").args(flags).arg("--").args(command);
+        run
+    }
+
+    /// `unified-proxy run` with the configuration of this test.
+    pub fn command(&self, flags: &[&str], command: &[&str]) -> Command {
+        let config = self.config();
+        let flags = [&["--config", config.to_str().unwrap()], flags].concat();
+        self.bare(&flags, command)
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, flags: &[&str], command: &[&str]) -> Ran {
+        Ran::of(&mut self.command(flags, command))
+    }
+
+    /// Runs a script of `sh` to its end.
+    pub fn sh(&self, flags: &[&str], script: &str) -> Ran {
+        self.run(flags, &["sh", "-c", script])
+    }
+
+    /// Starts a command whose input and output are pipes.
+    pub fn spawn(&self, flags: &[&str], command: &[&str]) -> Child {
+        self.command(flags, command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// The directory of the configuration, written and readable for everybody.
+    pub fn config(&self) -> PathBuf {
+        self.setup.write();
+        let everybody = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.setup.dir(), everybody).unwrap();
+        self.setup.dir().join("config")
+    }
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Adds a line to the summary.
+fn note(line: &str) {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("run");
+    fs::create_dir_all(&directory).unwrap();
+    let summary = File::options()
+        .append(true)
+        .create(true)
+        .open(directory.join("summary"));
+    writeln!(summary.unwrap(), "{line}").unwrap();
+}
+
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// Whether this machine lets such a user make the namespaces of a sandbox, and why not.
+fn possible(user: User) -> Result<(), String> {
+    if user == User::Root && !is_root() {
+        return Err("the tests are not started by root".to_owned());
+    }
+    let mut probe = match user {
+        User::Unprivileged if is_root() => {
+            let mut probe = Command::new("setpriv");
+            probe.args([
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                "--",
+                "unshare",
+            ]);
+            probe
+        }
+        _ => Command::new("unshare"),
+    };
+    let probe = probe
+        .args([
+            "--user",
+            "--map-current-user",
+            "--net",
+            "--mount",
+            "--ipc",
+            "--uts",
+        ])
+        .args(["--pid", "--fork", "--mount-proc", "true"])
+        .output();
+    match probe {
+        Err(error) => Err(format!("unshare cannot be started ({error})")),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let said = said.lines().next().unwrap_or_default();
+            Err(format!("user namespaces do not work here ({said})"))
+        }
+    }
+}
+
+/// The directories of a person.
+fn base(user: User) -> TempDir {
+    let base = tempfile::Builder::new()
+        .prefix("run-")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let everybody = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(base.path(), everybody.clone()).unwrap();
+    for name in ["bin", "home", "home/project", "runtime"] {
+        let path = base.path().join(name);
+        fs::create_dir(&path).unwrap();
+        if user == User::Unprivileged && is_root() && name != "bin" {
+            chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+    }
+    let private = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(base.path().join("runtime"), private).unwrap();
+    let (from, to) = (
+        Path::new(env!("CARGO_BIN_EXE_unified-proxy")),
+        base.path().join("bin/unified-proxy"),
+    );
+    // A link takes no room on the disk; another file system needs a copy.
+    if fs::hard_link(from, &to).is_err() {
+        fs::copy(from, &to).unwrap();
+    }
+    base
+}

@@ -1,0 +1,98 @@
+//! SIGKILL of every process that a run consists of.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use testkit::each_row;
+
+use super::signals::ready;
+use crate::fixture::Person;
+use crate::processes;
+use crate::support::{SOON, eventually};
+
+/// What a sandbox may take to end.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// A process that takes part of everything: a group of its own, deaf to signals.
+const COMMAND: &str = "trap '' HUP INT TERM USR1 USR2; setsid sh -c 'trap \"\" HUP INT TERM; sleep 1000 & sleep 1001' & \
+    sleep 1002 & echo ready; while :; do sleep 0.2; done";
+
+/// The private directories of appliances.
+fn states(person: &Person) -> Vec<PathBuf> {
+    let entries = fs::read_dir(person.runtime()).unwrap().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
+    let Some(person) = Person::new() else { return };
+    each_row(["launcher", "run-appliance", "sandbox-forwarder", "sandbox-pid1"], |killed| {
+        let mut child = person.spawn(&[], &["sh", "-c", COMMAND]);
+        ready(&mut child);
+        let launcher = child.id();
+        let inside = processes::descendants(processes::below(launcher, "sandbox-pid1"));
+        let all: BTreeSet<u32> = processes::descendants(launcher).into_iter().chain([launcher]).collect();
+        assert!(inside.len() >= 5, "{inside:?}");
+        let victim = match killed {
+            "launcher" => launcher,
+            part => processes::below(launcher, part),
+        };
+        assert_eq!(states(&person).len(), 1);
+        processes::send(victim, Signal::KILL);
+        let began = Instant::now();
+        // A busy machine is slow to say it: what counts is when the last process had ended.
+        eventually("every process inside has ended", SOON, || !inside.iter().any(|pid| processes::runs(*pid)));
+        let took = began.elapsed();
+        assert!(took < AT_ONCE, "{took:?}");
+        let status = child.wait().unwrap();
+        processes::end_within("ours have ended", &all, Duration::from_secs(13));
+        if killed != "launcher" {
+            assert_eq!(status.code(), Some(70));
+            let mut said = String::new();
+            std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
+            assert!(said.contains("the sandbox has ended"), "{said}");
+        }
+        eventually("its state is removed", SOON, || states(&person).is_empty());
+    });
+}
+
+#[test]
+fn a_descendant_of_the_command_that_is_killed_ends_alone() {
+    let Some(person) = Person::new() else { return };
+    let script = "sleep 1000 & echo ready; wait $!; echo $?; sleep 0.1; exit 6";
+    let mut child = person.spawn(&[], &["sh", "-c", script]);
+    ready(&mut child);
+    processes::send(processes::below(child.id(), "sleep 1000"), Signal::KILL);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(6), &b"137\n"[..]));
+}
+
+#[test]
+fn a_launcher_that_is_killed_while_it_starts_leaves_nothing() {
+    let Some(person) = Person::new() else { return };
+    each_row([5, 20, 40, 80, 120, 200, 300], |millis| {
+        let mut child = person.spawn(&[], &["sh", "-c", "sleep 1000"]);
+        let launcher = child.id();
+        let until = Instant::now() + Duration::from_millis(millis);
+        let mut all = BTreeSet::new();
+        while Instant::now() < until {
+            all.extend(processes::descendants(launcher));
+        }
+        processes::send(launcher, Signal::KILL);
+        child.wait().unwrap();
+        let of_this = || {
+            let names = ["run-appliance", "sandbox-forwarder", "sandbox-pid1"];
+            all.iter().any(|pid| {
+                let line = processes::command_line(*pid);
+                names.iter().any(|name| line.contains(name)) || line.contains("sleep 1000")
+            })
+        };
+        eventually("all have ended", SOON, || !of_this());
+    });
+    // What a killed launcher left before its appliance could remove it goes with the next run.
+    person.sh(&[], "true").ok();
+    eventually("no state is left", SOON, || states(&person).is_empty());
+}

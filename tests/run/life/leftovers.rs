@@ -1,0 +1,84 @@
+//! What is left after many runs: nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::fixture::Person;
+use crate::processes;
+use crate::support::eventually;
+
+/// How many runs there are, and how many at once.
+const RUNS: usize = 100;
+const AT_ONCE: usize = 10;
+
+fn lines(path: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Paths of listening sockets below a directory.
+fn sockets(below: &Path) -> usize {
+    let below = below.display().to_string();
+    lines("/proc/net/unix").iter().filter(|line| line.contains(&below)).count()
+}
+
+#[test]
+fn a_hundred_runs_side_by_side_leave_nothing() {
+    let Some(person) = Person::new() else { return };
+    let mounts = lines("/proc/self/mountinfo");
+    let script = "echo $$ > \"made-$1\"; (setsid sleep 1000 &); readlink /proc/self/ns/*; curl -s https://api.example.com/zen >/dev/null; exit 7";
+    let mut namespaces = BTreeSet::new();
+    let mut all = BTreeSet::new();
+    let mut started = 0;
+    while started < RUNS {
+        let mut children: Vec<_> = (0..AT_ONCE)
+            .map(|number| person.spawn(&["--quiet"], &["sh", "-c", script, "sh", &(started + number).to_string()]))
+            .collect();
+        started += AT_ONCE;
+        for child in &children {
+            all.insert(child.id());
+            all.extend(processes::descendants(child.id()));
+        }
+        for child in children.drain(..) {
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(7), "{output:?}");
+            let printed = String::from_utf8(output.stdout).unwrap();
+            namespaces.extend(printed.lines().map(str::to_owned));
+        }
+    }
+    // Those of time and cgroups are the machine's.
+    let own = processes::namespaces(&[std::process::id()].into());
+    let made: BTreeSet<String> = namespaces.difference(&own).cloned().collect();
+    assert!(made.len() >= 5 * RUNS / 2, "{} namespaces", made.len());
+
+    let within = Duration::from_secs(15);
+    processes::end_within("every process has ended", &all, within);
+    eventually("no process is left", within, || {
+        let everything = processes::descendants(1);
+        !everything.iter().any(|pid| {
+            processes::command_line(*pid).contains(&*person.base().to_string_lossy())
+                || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(person.base()))
+        })
+    });
+    eventually("no namespace is left", within, || {
+        processes::namespaces(&processes::descendants(1)).is_disjoint(&made)
+    });
+    assert_eq!(lines("/proc/self/mountinfo"), mounts);
+    assert_eq!(sockets(person.base()), 0);
+    assert_eq!(names(&person.runtime()), [""; 0]);
+    let kept = person.home().join(".local/state/unified-proxy");
+    assert_eq!(names(&kept.join("placeholders")), [""; 0]);
+    let left = names(&person.work());
+    assert!(left.iter().all(|name| name.starts_with("made-")), "{left:?}");
+    assert_eq!(left.len(), RUNS);
+    assert_eq!(person.origin.seen().len(), RUNS);
+}

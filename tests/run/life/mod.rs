@@ -1,0 +1,5 @@
+//! How a sandbox lives and ends.
+
+mod kills;
+mod leftovers;
+mod signals;

@@ -1,0 +1,22 @@
+//! `unified-proxy run`, started as people start it: as an unprivileged user with a home directory
+//! of their own, and where it matters as root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics has said what it had to say"
+)]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
+mod support;
+
+mod attempts;
+mod fixture;
+mod processes;
+
+mod confinement;
+mod life;
+mod requests;
+mod streams;

@@ -1,0 +1,100 @@
+//! The processes of a run, as the host sees them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{SOON, eventually};
+
+/// Every process that descends from this one, as numbers.
+pub fn descendants(of: u32) -> BTreeSet<u32> {
+    let parents: Vec<(u32, u32)> = all()
+        .into_iter()
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut found = BTreeSet::new();
+    let mut next = vec![of];
+    while let Some(above) = next.pop() {
+        for (pid, _) in parents.iter().filter(|(_, parent)| *parent == above) {
+            if found.insert(*pid) {
+                next.push(*pid);
+            }
+        }
+    }
+    found
+}
+
+fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    field(pid, "PPid")?.parse().ok()
+}
+
+/// A field of `/proc/PID/status`.
+pub fn field(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Some(line?.trim().to_owned())
+}
+
+/// The command line of a process, with spaces between its words; empty once it has ended.
+pub fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+/// Whether a process runs: one that has ended and waits for its parent does not.
+pub fn runs(pid: u32) -> bool {
+    field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
+}
+
+/// A process of ours below a launcher, by a part of its command line.
+#[track_caller]
+pub fn below(launcher: u32, part: &str) -> u32 {
+    let mut found = None;
+    eventually(&format!("{part} below {launcher}"), SOON, || {
+        let mut below = descendants(launcher).into_iter();
+        found = below.find(|pid| command_line(*pid).contains(part));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Sends a signal to a process.
+#[track_caller]
+pub fn send(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// Waits until none of these processes runs.
+#[track_caller]
+pub fn end_within(what: &str, pids: &BTreeSet<u32>, within: Duration) {
+    eventually(what, within, || !pids.iter().any(|pid| runs(*pid)));
+}
+
+/// The namespaces of some processes: what `/proc/PID/ns` links to.
+pub fn namespaces(pids: &BTreeSet<u32>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for pid in pids {
+        for entry in fs::read_dir(format!("/proc/{pid}/ns"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if let Ok(to) = fs::read_link(entry.path()) {
+                found.insert(to.display().to_string());
+            }
+        }
+    }
+    found
+}

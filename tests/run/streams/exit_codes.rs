@@ -1,0 +1,150 @@
+//! Exit codes: the command's own, and those of a sandbox that was not made.
+
+use std::fs;
+
+use testkit::each_row;
+
+use crate::fixture::Person;
+use crate::support::Ran;
+
+#[test]
+fn the_exit_code_is_the_commands_or_128_and_its_signal() {
+    let Some(person) = Person::new() else { return };
+    each_row(
+        [
+            ("exit 0", 0),
+            ("exit 7", 7),
+            ("exit 64", 64),
+            ("exit 255", 255),
+            ("kill -TERM $$", 143),
+            ("kill -KILL $$", 137),
+            ("kill -SEGV $$", 139),
+            ("no-such-program", 127),
+        ],
+        |(script, code)| {
+            let ran = person.sh(&[], script);
+            assert_eq!(ran.code, Some(code), "{ran:?}");
+        },
+    );
+}
+
+#[test]
+fn wrong_usage_is_64_and_says_what_to_do() {
+    let Some(person) = Person::new() else { return };
+    let home = person.home();
+    let own = person.write("tool/own", "#!/bin/sh\n");
+    let socket = person.base().join("none.sock");
+    let (home, own, socket) = (
+        home.to_str().unwrap(),
+        own.to_str().unwrap(),
+        socket.to_str().unwrap(),
+    );
+    each_row(
+        [
+            (vec![], vec!["no-such-program"], "--read DIRECTORY"),
+            (vec![], vec![own], "cannot be started"),
+            (vec![], vec![], "required"),
+            (vec!["--no-such-flag"], vec!["true"], "--no-such-flag"),
+            (vec!["--mode", "admin"], vec!["true"], "user"),
+            (vec!["--allow", "*.com"], vec!["true"], "public suffix"),
+            (vec!["--allow", "a b"], vec!["true"], "a b"),
+            (vec!["--repo", "nothing"], vec!["true"], "nothing"),
+            (
+                vec!["--read", "/no/such/place"],
+                vec!["true"],
+                "/no/such/place",
+            ),
+            (vec!["--write", "/proc/self"], vec!["true"], "its own /proc"),
+            (vec!["--write", "/"], vec!["true"], "home directory"),
+            (vec!["--write", home], vec!["true"], "home directory"),
+            (
+                vec!["--learn", "/no/such/file"],
+                vec!["true"],
+                "/no/such/file",
+            ),
+            (
+                vec!["--server", socket, "--allow", "a.example.com"],
+                vec!["true"],
+                "--server",
+            ),
+            (
+                vec!["--server", socket, "--with-logins"],
+                vec!["true"],
+                "--server",
+            ),
+            (
+                vec!["--server", socket, "--config", "/etc"],
+                vec!["true"],
+                "--server",
+            ),
+        ],
+        |(flags, command, part)| {
+            let ran = Ran::of(&mut person.bare(&flags, &command));
+            assert_eq!(ran.code, Some(64), "{ran:?}");
+            assert!(ran.stderr.contains(part), "{ran:?}");
+        },
+    );
+}
+
+#[test]
+fn a_working_directory_that_holds_the_home_directory_is_refused() {
+    let Some(person) = Person::new() else { return };
+    each_row(
+        [person.home(), person.base().to_owned(), "/".into()],
+        |directory| {
+            let ran = Ran::of(person.bare(&[], &["true"]).current_dir(&directory));
+            assert_eq!(ran.code, Some(64), "{ran:?}");
+            assert!(ran.stderr.contains("holds the home directory"), "{ran:?}");
+        },
+    );
+}
+
+#[test]
+fn where_user_namespaces_are_switched_off_it_is_69_and_names_the_setting() {
+    let Some(person) = Person::new() else { return };
+    let binary = person.binary();
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces && exec {} run -- true",
+        binary.display()
+    );
+    let nested = ["--user", "--map-root-user", "sh", "-c", &script];
+    let ran = Ran::of(person.outside("unshare").args(nested));
+    assert_eq!(ran.code, Some(69), "{ran:?}");
+    assert!(
+        ran.stderr.contains("user.max_user_namespaces is 0"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn a_server_that_is_not_there_is_69() {
+    let Some(person) = Person::new() else { return };
+    let ran = Ran::of(&mut person.bare(&["--server", "/no/such.sock"], &["true"]));
+    assert_eq!(ran.code, Some(69), "{ran:?}");
+    assert!(ran.stderr.contains("/no/such.sock"), "{ran:?}");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_78() {
+    let Some(person) = Person::new() else { return };
+    let unknown = person.directory("unknown");
+    fs::write(unknown.join("allowlist.yaml"), "version: 1\ndomain: []\n").unwrap();
+    let inside = person.directory("project/config");
+    fs::write(inside.join("allowlist.yaml"), "version: 1\ndomains: []\n").unwrap();
+    each_row(
+        [
+            ("/no/such/directory".into(), "/no/such/directory"),
+            (unknown, "allowlist.yaml:2:1"),
+            (inside, "could change its own configuration"),
+        ],
+        |(config, part)| {
+            let flags = ["--config", config.to_str().unwrap()];
+            let ran = Ran::of(&mut person.bare(&flags, &["touch", "started"]));
+            assert_eq!(ran.code, Some(78), "{ran:?}");
+            assert!(ran.stderr.contains(part), "{ran:?}");
+            assert!(!person.work().join("started").exists());
+        },
+    );
+    let left: Vec<_> = fs::read_dir(person.work()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}

@@ -1,0 +1,115 @@
+//! Streams that are pipes and files, arguments, environment.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+
+use crate::fixture::Person;
+use crate::support::Ran;
+
+const LARGE: usize = 10 << 20;
+
+/// Bytes that no stream may change: every value, in an order that does not repeat soon.
+fn bytes() -> Vec<u8> {
+    (0..LARGE).map(|at| ((at * 31) ^ (at >> 9)) as u8).collect()
+}
+
+#[test]
+fn ten_megabytes_pass_through_pipes_unchanged() {
+    let Some(person) = Person::new() else { return };
+    let mut child = person.spawn(&[], &["sh", "-c", "cat; echo done >&2"]);
+    let mut stdin = child.stdin.take().unwrap();
+    let sent = bytes();
+    let writing = std::thread::spawn(move || stdin.write_all(&bytes()).unwrap());
+    let mut received = Vec::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut received)
+        .unwrap();
+    writing.join().unwrap();
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(received == sent, "{} of {LARGE} bytes", received.len());
+    assert_eq!(said, "done\n");
+}
+
+#[test]
+fn files_are_streams_as_they_are() {
+    let Some(person) = Person::new() else { return };
+    let (from, to) = (person.base().join("from"), person.base().join("to"));
+    fs::write(&from, bytes()).unwrap();
+    let status = person
+        .command(&[], &["sh", "-c", "cat; echo end >&2"])
+        .stdin(File::open(&from).unwrap())
+        .stdout(File::create(&to).unwrap())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(fs::read(&to).unwrap() == bytes());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_as_outside() {
+    let Some(person) = Person::new() else { return };
+    let mut child = person.spawn(&[], &["yes"]);
+    let mut first = [0; 4];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"y\ny\n");
+    // SIGPIPE, or an error of write where the caller ignores the signal.
+    let code = child.wait().unwrap().code().unwrap();
+    assert!(code == 141 || code == 1, "{code}");
+}
+
+#[test]
+fn arguments_and_variables_keep_every_byte() {
+    let Some(person) = Person::new() else { return };
+    let odd = OsStr::from_bytes(b"a\xff\xfe \n'\"$HOME\\\t\x01");
+    let print = "printf %s \"$1\" | od -An -tx1 | tr -d ' \\n'; echo; printf %s \"$ODD\" | od -An -tx1 | tr -d ' \\n'";
+    let mut command = person.command(&[], &["sh", "-c", print, "sh"]);
+    let ran = Ran::of(command.arg(odd).arg("--").arg("").env("ODD", odd));
+    let hex: String = odd
+        .as_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(ran.ok(), format!("{hex}\n{hex}"));
+}
+
+#[test]
+fn an_argument_of_100_kilobytes_and_a_thousand_of_them_arrive() {
+    let Some(person) = Person::new() else { return };
+    let long = "x".repeat(100_000);
+    let mut command = person.command(&[], &["sh", "-c", "echo ${#1} $#", "sh", &long]);
+    let ran = Ran::of(command.args((0..999).map(|number| number.to_string())));
+    assert_eq!(ran.ok(), "100000 1000\n");
+}
+
+#[test]
+fn what_background_processes_hold_does_not_keep_the_end_from_the_reader() {
+    let Some(person) = Person::new() else { return };
+    let began = std::time::Instant::now();
+    let ran = person.sh(
+        &[],
+        "sleep 1000 & setsid sleep 1000 & echo out; echo err >&2",
+    );
+    assert!(
+        began.elapsed() < crate::support::SOON,
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        (ran.stdout.as_str(), ran.stderr.as_str()),
+        ("out\n", "err\n")
+    );
+}

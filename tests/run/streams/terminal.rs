@@ -1,0 +1,195 @@
+//! The command's terminal: a pseudo-terminal of the sandbox's own that acts as the person's.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testkit::each_row;
+
+use super::pseudo_terminal::{PseudoTerminal, compared};
+use crate::fixture::Person;
+use crate::processes;
+use crate::support::{SOON, eventually};
+
+/// A loop that ends at a trap only.
+const WAIT: &str = "echo ready; while :; do sleep 0.05; done";
+
+fn start(person: &Person, script: &str) -> PseudoTerminal {
+    PseudoTerminal::start(&person.command(&[], &["sh", "-c", script]))
+}
+
+#[test]
+fn size_and_its_changes_pass_through() {
+    let Some(person) = Person::new() else { return };
+    let script = format!("stty size; trap 'stty size; exit 3' WINCH; {WAIT}");
+    let mut terminal = start(&person, &script);
+    terminal.wait_for("40 120\nready");
+    terminal.resize(31, 97);
+    terminal.wait_for("31 97\n");
+    assert_eq!(terminal.end().code(), Some(3));
+}
+
+#[test]
+fn the_terminal_inside_is_another_one_with_its_own_name() {
+    let Some(person) = Person::new() else { return };
+    let mut terminal = start(
+        &person,
+        "tty; ls /dev/pts | tr '\\n' ' '; cat /dev/tty & sleep 0.1; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all",
+    );
+    terminal.wait_for("/dev/pts/0\n0 ptmx all\n");
+    terminal.end();
+}
+
+#[test]
+fn a_key_that_interrupts_reaches_the_command_alone() {
+    let Some(person) = Person::new() else { return };
+    each_row(
+        [
+            (format!("trap 'echo caught; exit 5' INT; {WAIT}"), "\x03", 5),
+            (
+                format!("trap 'echo caught; exit 6' QUIT; {WAIT}"),
+                "\x1c",
+                6,
+            ),
+            ("echo ready; exec sleep 100".to_owned(), "\x03", 130),
+        ],
+        |(script, key, code)| {
+            let mut terminal = start(&person, &script);
+            terminal.wait_for("ready");
+            terminal.keys(key);
+            assert_eq!(terminal.end().code(), Some(code), "{}", terminal.shown());
+        },
+    );
+}
+
+#[test]
+fn the_end_of_input_is_typed_as_ever() {
+    let Some(person) = Person::new() else { return };
+    let mut terminal = start(&person, "echo ready; cat; echo end");
+    terminal.wait_for("ready");
+    terminal.keys("one line\r\x04");
+    terminal.wait_for("one line\none line\nend");
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
+fn a_stopped_command_goes_on_in_the_foreground() {
+    let Some(person) = Person::new() else { return };
+    let script = "stty -echo; echo ready; read -r line; echo \"got $line\"; exit 4";
+    let run = person.command(&[], &["sh", "-c", script]);
+    let words = [run.get_program()].into_iter().chain(run.get_args());
+    // The shell is the unprivileged user's already.
+    let words = words.skip_while(|word| *word != person.binary());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.display())).collect();
+    let mut shell = person.outside("bash");
+    shell
+        .args(["--norc", "--noprofile", "-i"])
+        .env("PS1", "prompt> ");
+    let mut terminal = PseudoTerminal::start(&shell);
+    terminal.wait_for("prompt> ");
+    terminal.keys(&format!("{}\r", words.join(" ")));
+    terminal.wait_for("ready\n");
+    eventually("keys are left to the terminal inside", SOON, || {
+        terminal.is_raw()
+    });
+    terminal.keys("\x1a");
+    terminal.wait_for("Stopped");
+    terminal.keys("echo $((40 + 2)) between\r");
+    terminal.wait_for("42 between\n");
+    terminal.keys("fg\r");
+    eventually("keys are left to the terminal inside again", SOON, || {
+        terminal.is_raw()
+    });
+    terminal.keys("hello\r");
+    terminal.wait_for("got hello\n");
+    terminal.keys("echo code $?; exit\r");
+    terminal.wait_for("code 4\n");
+    terminal.end();
+}
+
+#[test]
+fn streams_that_are_no_terminal_stay_what_they_are() {
+    let Some(person) = Person::new() else { return };
+    let script = "exec 7>kinds; for stream in 0 1 2; do \
+                  if [ -t $stream ]; then printf t >&7; else printf n >&7; fi; done";
+    each_row(
+        [
+            ([true, true, true], "ttt"),
+            ([true, false, false], "tnn"),
+            ([true, true, false], "ttn"),
+            ([true, false, true], "tnt"),
+        ],
+        |(streams, kinds)| {
+            let command = person.command(&[], &["sh", "-c", script]);
+            let mut terminal = PseudoTerminal::start_with(&command, streams);
+            assert!(terminal.end().success(), "{}", terminal.shown());
+            let said = std::fs::read_to_string(person.work().join("kinds")).unwrap();
+            assert_eq!(said, kinds);
+        },
+    );
+}
+
+#[test]
+fn input_cannot_be_put_into_any_terminal() {
+    let Some(person) = Person::new() else { return };
+    let script = crate::attempts::python(
+        "import fcntl, termios\n\
+         SYS_ioctl, TIOCSTI, TIOCLINUX = 16, 0x5412, 0x541C\n\
+         for fd in (0, 1, 2):\n    fails(f'TIOCSTI {fd}', lambda: fcntl.ioctl(fd, TIOCSTI, b'x'), errno.EPERM)\n\
+         fails('TIOCLINUX', lambda: fcntl.ioctl(0, TIOCLINUX, b'\\x02'), errno.EPERM)\n\
+         letter = ctypes.create_string_buffer(b'x')\n\
+         for high in (1 << 32, 1 << 63, 0xFFFFFFFF << 32):\n    fails(f'TIOCSTI | {high:#x}', lambda: call(SYS_ioctl, ctypes.c_long(0), ctypes.c_ulong(TIOCSTI | high), letter), errno.EPERM)\n",
+        &[],
+    );
+    let script: Vec<&str> = script.iter().map(String::as_str).collect();
+    let mut terminal = PseudoTerminal::start(&person.command(&[], &script));
+    terminal.wait_for("finished");
+    let shown = terminal.shown();
+    let rows: Vec<crate::attempts::Attempt> = shown
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    crate::attempts::check_rows(rows, 7);
+    terminal.end();
+}
+
+#[test]
+fn the_modes_of_the_terminal_are_as_before_however_it_ends() {
+    let Some(person) = Person::new() else { return };
+    each_row(
+        [
+            ("the command ends", None),
+            ("PID 1 is killed", Some("sandbox-pid1")),
+            ("the forwarder is killed", Some("sandbox-forwarder")),
+            ("the appliance is killed", Some("run-appliance")),
+            ("the command is killed", Some("sleep 1000")),
+        ],
+        |(_, killed)| {
+            let mut terminal = start(
+                &person,
+                "stty raw -echo; printf ready; sleep 1000 & wait; exit 0",
+            );
+            // Taken before the launcher could change them: the program is only just started.
+            terminal.wait_for("ready");
+            assert!(terminal.is_raw());
+            let launcher = terminal.child.id();
+            let before = processes::descendants(launcher);
+            match killed {
+                Some("sleep 1000") | None => {
+                    let pid = processes::below(launcher, "sleep 1000");
+                    processes::send(pid, Signal::KILL);
+                }
+                Some(part) => processes::send(processes::below(launcher, part), Signal::KILL),
+            }
+            terminal.end();
+            let fresh = PseudoTerminal::start(
+                std::process::Command::new("true")
+                    .env("HOME", "/")
+                    .current_dir("/"),
+            );
+            assert_eq!(compared(&terminal.modes()), compared(&fresh.modes()));
+            let pids: BTreeSet<u32> = before;
+            processes::end_within("all of it has ended", &pids, Duration::from_secs(2));
+        },
+    );
+}
