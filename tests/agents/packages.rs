@@ -13,7 +13,7 @@ const PINNED: &str = include_str!("package.json");
 pub fn programs(test: &str) -> Option<PathBuf> {
     let (dir, _lock) = installed::directory("agents");
     let result = installed::once(&dir, "npm", PINNED, || npm(&dir));
-    installed::summarize(&dir, test, &result);
+    crate::support::summarize("agents", test, &result);
     result.is_ok().then(|| dir.join("node_modules/.bin"))
 }
 

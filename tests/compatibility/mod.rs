@@ -8,6 +8,8 @@ mod stand_ins;
 mod table;
 mod tools;
 
+use std::path::Path;
+
 use serde_json::Value;
 use testkit::each_row;
 
@@ -55,6 +57,49 @@ fn every_client_works_with_the_environment_alone_and_shows_what_the_document_say
         !seen.contains(stand_ins::PLACEHOLDER),
         "a placeholder reached an API"
     );
+    table::compare(&rows);
+}
+
+/// The same clients in a sandbox of `run`, which has a lease at the same kind of proxy and sets the
+/// environment itself.
+#[test]
+fn every_client_works_the_same_inside_a_sandbox_of_run() {
+    let tools = Tools::install();
+    let origin = Origin::scripted(stand_ins::answer);
+    let proxy = start(&origin, &tools);
+    let socket = proxy.path("api.sock");
+    let cargo = Path::new(env!("CARGO")).parent().unwrap();
+    let sandboxed = |directory: &Path, program: &[&str]| {
+        let mut command = shell(directory, &[env!("CARGO_BIN_EXE_unified-proxy")]);
+        let home = directory.join("home");
+        std::fs::create_dir_all(&home).unwrap();
+        let work = directory.join("work");
+        std::fs::create_dir_all(&work).unwrap();
+        command
+            .args(["run", "--quiet", "--server"])
+            .arg(&socket)
+            .arg("--read")
+            .arg(&tools.dir)
+            .arg("--read")
+            .arg(cargo)
+            .arg("--")
+            .args(program)
+            .env("HOME", home)
+            .current_dir(work);
+        command
+    };
+    let can = sandboxed(tempfile::TempDir::new().unwrap().path(), &["true"]).output();
+    let can = can.unwrap();
+    let name = "clients inside run";
+    if !can.status.success() {
+        let why = String::from_utf8_lossy(&can.stderr);
+        return crate::support::left_out("compatibility", name, why.trim());
+    }
+    let place = Place {
+        environment: Vec::new(),
+        start: &sandboxed,
+    };
+    let rows = try_all(&place, &tools, &|| denials(&proxy));
     table::compare(&rows);
 }
 

@@ -86,7 +86,7 @@ impl Tools {
     /// Adds a line to the summary that `scripts/test` prints.
     pub fn summarize(&self, client: &str, missing: Option<&String>) {
         let result = missing.cloned().map_or(Ok(()), Err);
-        installed::summarize(&self.dir, client, &result);
+        crate::support::summarize("compatibility", client, &result);
     }
 }
 

@@ -1,10 +1,9 @@
 //! Which tests ran, for the summary that `scripts/test` prints: a runner hides what tests that
 //! pass print.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
+
+use crate::support::summarize;
 
 const PROGRAMS: [&str; 10] = [
     "ip", "nft", "ss", "unshare", "nsenter", "setpriv", "perl", "ping", "dig", "git",
@@ -12,17 +11,9 @@ const PROGRAMS: [&str; 10] = [
 
 /// Whether a test can run here; where it cannot, the summary says why.
 pub fn can_run(test: &str) -> bool {
-    let said = match obstacle() {
-        None => format!("ran: {test}"),
-        Some(why) => format!("not run: {test}: {why}"),
-    };
-    println!("{said}");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("e2e");
-    std::fs::create_dir_all(&dir).unwrap();
-    let mut summary = File::options();
-    let summary = summary.append(true).create(true).open(dir.join("summary"));
-    writeln!(summary.unwrap(), "{said}").unwrap();
-    said.starts_with("ran")
+    let can = obstacle().map_or(Ok(()), Err);
+    summarize("e2e", test, &can);
+    can.is_ok()
 }
 
 fn obstacle() -> Option<String> {

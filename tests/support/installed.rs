@@ -1,7 +1,6 @@
 //! Others' programs that tests run: installed once, below the target directory, in pinned versions.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -55,16 +54,4 @@ pub fn run(what: &str, command: &mut Command) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("{what} ({})", first.unwrap_or_default().trim())),
     }
-}
-
-/// Says whether `name` ran, in the output and in the summary that `scripts/test` prints.
-pub fn summarize(dir: &Path, name: &str, result: &Result<(), String>) {
-    let said = match result {
-        Ok(()) => format!("ran: {name}"),
-        Err(why) => format!("not run: {name}: {why}"),
-    };
-    println!("{said}");
-    let mut summary = File::options();
-    let summary = summary.append(true).create(true).open(dir.join("summary"));
-    writeln!(summary.unwrap(), "{said}").unwrap();
 }

@@ -89,7 +89,7 @@ impl SmallDisk {
     /// Mounting takes root; `None` for others.
     fn mount(at: &Path) -> Option<Self> {
         if !geteuid().is_root() {
-            eprintln!("not run: only root can mount a small disk");
+            crate::support::left_out("wire", "a full disk", "only root can mount a small disk");
             return None;
         }
         std::fs::create_dir(at).unwrap();

@@ -107,7 +107,11 @@ impl Protected {
     pub fn made_since(&self, writable: &[PathBuf]) -> Vec<PathBuf> {
         // What cannot be looked through now is not known.
         let now = Self::find(writable, &[]).unwrap_or_default();
-        let made = now.read_only.difference(&self.read_only);
+        let is_known = |path: &&PathBuf| {
+            let mut above = path.ancestors();
+            above.any(|above| self.read_only.contains(above))
+        };
+        let made = now.read_only.iter().filter(|path| !is_known(path));
         let of_git = |path: &PathBuf| {
             let git = path.ancestors().find(|above| above.ends_with(".git"));
             git.unwrap_or(path).to_owned()

@@ -32,7 +32,7 @@ fn program(name: &str) -> Option<PathBuf> {
     let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));
     let found = found.find(|file| file.is_file());
     if found.is_none() {
-        eprintln!("not run: {name} is not installed");
+        crate::support::left_out("wire", name, "it is not installed");
     }
     found
 }
