@@ -64,12 +64,23 @@ fn no_address_but_the_proxy_can_be_reached() {
         let tcp = TcpListener::bind("0.0.0.0:0").unwrap();
         let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
         let six = TcpListener::bind("[::]:0").map(|six| six.local_addr().unwrap().port());
-        udp.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-        let ports = [tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port(), six.unwrap_or(443)];
+        udp.set_read_timeout(Some(Duration::from_millis(10)))
+            .unwrap();
+        let ports = [
+            tcp.local_addr().unwrap().port(),
+            udp.local_addr().unwrap().port(),
+            six.unwrap_or(443),
+        ];
         let mut arguments: Vec<String> = ports.iter().map(ToString::to_string).collect();
-        let addresses = std::process::Command::new("hostname").arg("-I").output().unwrap().stdout;
+        let addresses = std::process::Command::new("hostname")
+            .arg("-I")
+            .output()
+            .unwrap()
+            .stdout;
         let addresses = String::from_utf8_lossy(&addresses).into_owned();
-        let of_the_host = addresses.split_whitespace().filter(|address| !address.contains(':'));
+        let of_the_host = addresses
+            .split_whitespace()
+            .filter(|address| !address.contains(':'));
         arguments.extend(of_the_host.take(2).map(str::to_owned));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         check(&person, &[], CONNECT, &arguments, 70);

@@ -12,7 +12,12 @@ struct Bystander(Child);
 
 impl Bystander {
     fn start(person: &Person) -> Self {
-        let child = person.outside("sleep").arg("1000").env("OUTSIDE", "bystander").spawn().unwrap();
+        let child = person
+            .outside("sleep")
+            .arg("1000")
+            .env("OUTSIDE", "bystander")
+            .spawn()
+            .unwrap();
         std::thread::sleep(Duration::from_millis(50));
         Self(child)
     }
@@ -76,7 +81,13 @@ fn no_process_of_the_host_exists_inside() {
         let (other, ours) = (bystander.0.id(), std::process::id());
         // The numbers of the host are larger than any inside.
         assert!(other > 100 && ours > 100);
-        check(&person, &[], REACH, &[&other.to_string(), &ours.to_string()], 40);
+        check(
+            &person,
+            &[],
+            REACH,
+            &[&other.to_string(), &ours.to_string()],
+            40,
+        );
         assert!(processes::runs(other));
     }
 }
@@ -88,7 +99,12 @@ fn the_same_attempts_work_outside() {
     let pid = bystander.0.id().to_string();
     let command = python(REACH, &[&pid]);
     // Without what is about PID 1, which is the host's there.
-    let script = command[3].split("holds(\"few processes").next().unwrap().to_owned() + "\nfinish()\n";
+    let script = command[3]
+        .split("holds(\"few processes")
+        .next()
+        .unwrap()
+        .to_owned()
+        + "\nfinish()\n";
     let ran = crate::support::Ran::of(person.outside("python3").args(["-I", "-c", &script, &pid]));
     let rows = crate::attempts::rows(&ran);
     let worked = rows.iter().filter(|row| row.said.starts_with("it worked"));
@@ -117,7 +133,9 @@ fn shared_memory_of_the_host_is_not_there() {
          import os; libc.shmctl(ids[0], 0, None); libc.semctl(ids[1], 0, 0); libc.msgctl(ids[2], 0, None); os.unlink('/dev/shm/{name}')"
     );
     let mut host = person.outside("python3");
-    host.args(["-c", &make]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    host.args(["-c", &make])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut host = host.spawn().unwrap();
     let mut ready = [0; 6];
     std::io::Read::read_exact(host.stdout.as_mut().unwrap(), &mut ready).unwrap();
@@ -132,10 +150,20 @@ fn no_descriptor_but_the_three_streams_is_inherited() {
     let secret = person.base().join("inherited");
     std::fs::write(&secret, "secret").unwrap();
     let inner = person.command(&[], &["ls", "/proc/self/fd"]);
-    let open = format!("exec 3<{0} 5<>{0} 19<{0} 100<{0} 200</; exec \"$@\"", secret.display());
+    let open = format!(
+        "exec 3<{0} 5<>{0} 19<{0} 100<{0} 200</; exec \"$@\"",
+        secret.display()
+    );
     let mut outer = Command::new("bash");
-    outer.args(["-c", &open, "bash"]).arg(inner.get_program()).args(inner.get_args());
-    outer.env_clear().envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    outer
+        .args(["-c", &open, "bash"])
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    outer.env_clear().envs(
+        inner
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
     let ran = crate::support::Ran::of(outer.current_dir(person.work()).stdin(Stdio::null()));
     // The directory that is listed is one itself.
     assert_eq!(ran.ok(), "0\n1\n2\n3\n");

@@ -23,7 +23,13 @@ fn a_program_that_would_change_the_user_does_not() {
     std::os::unix::fs::chown(&program, Some(1), Some(1)).unwrap();
     let set_id: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
     std::fs::set_permissions(&program, set_id).unwrap();
-    assert_eq!(Ran::of(&mut person.outside(&program)).ok().matches("euid=1").count(), 1);
+    assert_eq!(
+        Ran::of(&mut person.outside(&program))
+            .ok()
+            .matches("euid=1")
+            .count(),
+        1
+    );
     let inside = person.sh(&[], "./id").ok();
     assert!(!inside.contains("euid="), "{inside}");
 }

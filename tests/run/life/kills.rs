@@ -29,34 +29,47 @@ fn states(person: &Person) -> Vec<PathBuf> {
 #[test]
 fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
     let Some(person) = Person::new() else { return };
-    each_row(["launcher", "run-appliance", "sandbox-forwarder", "sandbox-pid1"], |killed| {
-        let mut child = person.spawn(&[], &["sh", "-c", COMMAND]);
-        ready(&mut child);
-        let launcher = child.id();
-        let inside = processes::descendants(processes::below(launcher, "sandbox-pid1"));
-        let all: BTreeSet<u32> = processes::descendants(launcher).into_iter().chain([launcher]).collect();
-        assert!(inside.len() >= 5, "{inside:?}");
-        let victim = match killed {
-            "launcher" => launcher,
-            part => processes::below(launcher, part),
-        };
-        assert_eq!(states(&person).len(), 1);
-        processes::send(victim, Signal::KILL);
-        let began = Instant::now();
-        // A busy machine is slow to say it: what counts is when the last process had ended.
-        eventually("every process inside has ended", SOON, || !inside.iter().any(|pid| processes::runs(*pid)));
-        let took = began.elapsed();
-        assert!(took < AT_ONCE, "{took:?}");
-        let status = child.wait().unwrap();
-        processes::end_within("ours have ended", &all, Duration::from_secs(13));
-        if killed != "launcher" {
-            assert_eq!(status.code(), Some(70));
-            let mut said = String::new();
-            std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
-            assert!(said.contains("the sandbox has ended"), "{said}");
-        }
-        eventually("its state is removed", SOON, || states(&person).is_empty());
-    });
+    each_row(
+        [
+            "launcher",
+            "run-appliance",
+            "sandbox-forwarder",
+            "sandbox-pid1",
+        ],
+        |killed| {
+            let mut child = person.spawn(&[], &["sh", "-c", COMMAND]);
+            ready(&mut child);
+            let launcher = child.id();
+            let inside = processes::descendants(processes::below(launcher, "sandbox-pid1"));
+            let all: BTreeSet<u32> = processes::descendants(launcher)
+                .into_iter()
+                .chain([launcher])
+                .collect();
+            assert!(inside.len() >= 5, "{inside:?}");
+            let victim = match killed {
+                "launcher" => launcher,
+                part => processes::below(launcher, part),
+            };
+            assert_eq!(states(&person).len(), 1);
+            processes::send(victim, Signal::KILL);
+            let began = Instant::now();
+            // A busy machine is slow to say it: what counts is when the last process had ended.
+            eventually("every process inside has ended", SOON, || {
+                !inside.iter().any(|pid| processes::runs(*pid))
+            });
+            let took = began.elapsed();
+            assert!(took < AT_ONCE, "{took:?}");
+            let status = child.wait().unwrap();
+            processes::end_within("ours have ended", &all, Duration::from_secs(13));
+            if killed != "launcher" {
+                assert_eq!(status.code(), Some(70));
+                let mut said = String::new();
+                std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
+                assert!(said.contains("the sandbox has ended"), "{said}");
+            }
+            eventually("its state is removed", SOON, || states(&person).is_empty());
+        },
+    );
 }
 
 #[test]
@@ -67,7 +80,10 @@ fn a_descendant_of_the_command_that_is_killed_ends_alone() {
     ready(&mut child);
     processes::send(processes::below(child.id(), "sleep 1000"), Signal::KILL);
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(6), &b"137\n"[..]));
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(6), &b"137\n"[..])
+    );
 }
 
 #[test]

@@ -20,7 +20,9 @@ fn lines(path: &str) -> BTreeSet<String> {
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -28,7 +30,10 @@ fn names(directory: &Path) -> Vec<String> {
 /// Paths of listening sockets below a directory.
 fn sockets(below: &Path) -> usize {
     let below = below.display().to_string();
-    lines("/proc/net/unix").iter().filter(|line| line.contains(&below)).count()
+    lines("/proc/net/unix")
+        .iter()
+        .filter(|line| line.contains(&below))
+        .count()
 }
 
 #[test]
@@ -41,7 +46,12 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
     let mut started = 0;
     while started < RUNS {
         let mut children: Vec<_> = (0..AT_ONCE)
-            .map(|number| person.spawn(&["--quiet"], &["sh", "-c", script, "sh", &(started + number).to_string()]))
+            .map(|number| {
+                person.spawn(
+                    &["--quiet"],
+                    &["sh", "-c", script, "sh", &(started + number).to_string()],
+                )
+            })
             .collect();
         started += AT_ONCE;
         for child in &children {
@@ -66,7 +76,8 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
         let everything = processes::descendants(1);
         !everything.iter().any(|pid| {
             processes::command_line(*pid).contains(&*person.base().to_string_lossy())
-                || fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(person.base()))
+                || fs::read_link(format!("/proc/{pid}/cwd"))
+                    .is_ok_and(|cwd| cwd.starts_with(person.base()))
         })
     });
     eventually("no namespace is left", within, || {
@@ -78,7 +89,10 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
     let kept = person.home().join(".local/state/unified-proxy");
     assert_eq!(names(&kept.join("placeholders")), [""; 0]);
     let left = names(&person.work());
-    assert!(left.iter().all(|name| name.starts_with("made-")), "{left:?}");
+    assert!(
+        left.iter().all(|name| name.starts_with("made-")),
+        "{left:?}"
+    );
     assert_eq!(left.len(), RUNS);
     assert_eq!(person.origin.seen().len(), RUNS);
 }

@@ -14,7 +14,12 @@ use crate::support::{SOON, eventually};
 #[track_caller]
 pub fn ready(child: &mut Child) {
     let mut ready = [0; 6];
-    child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut ready)
+        .unwrap();
     assert_eq!(&ready, b"ready\n");
 }
 
@@ -31,7 +36,9 @@ fn signals_pass_through_to_the_command() {
             ("USR2", Signal::USR2),
         ],
         |(name, signal)| {
-            let script = format!("trap 'echo caught; exit 5' {name}; echo ready; while :; do sleep 0.05; done");
+            let script = format!(
+                "trap 'echo caught; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+            );
             let mut child = person.spawn(&[], &["sh", "-c", &script]);
             ready(&mut child);
             processes::send(child.id(), signal);
@@ -45,26 +52,37 @@ fn signals_pass_through_to_the_command() {
 #[test]
 fn a_signal_that_ends_the_command_is_its_exit_code() {
     let Some(person) = Person::new() else { return };
-    each_row([(Signal::TERM, 143), (Signal::HUP, 129), (Signal::USR1, 138)], |(signal, code)| {
-        let mut child = person.spawn(&[], &["sh", "-c", "echo ready; exec sleep 1000"]);
-        ready(&mut child);
-        processes::below(child.id(), "sleep 1000");
-        processes::send(child.id(), signal);
-        assert_eq!(child.wait().unwrap().code(), Some(code));
-    });
+    each_row(
+        [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::USR1, 138)],
+        |(signal, code)| {
+            let mut child = person.spawn(&[], &["sh", "-c", "echo ready; exec sleep 1000"]);
+            ready(&mut child);
+            processes::below(child.id(), "sleep 1000");
+            processes::send(child.id(), signal);
+            assert_eq!(child.wait().unwrap().code(), Some(code));
+        },
+    );
 }
 
 #[test]
 fn a_stopped_launcher_stops_its_command_and_goes_on_with_it() {
     let Some(person) = Person::new() else { return };
-    let mut child = person.spawn(&[], &["sh", "-c", "echo ready; while :; do sleep 0.05; done"]);
+    let mut child = person.spawn(
+        &[],
+        &["sh", "-c", "echo ready; while :; do sleep 0.05; done"],
+    );
     ready(&mut child);
     let (launcher, command) = (child.id(), processes::below(child.id(), "while :"));
-    let is_stopped = |pid| processes::field(pid, "State").is_some_and(|state| state.starts_with('T'));
+    let is_stopped =
+        |pid| processes::field(pid, "State").is_some_and(|state| state.starts_with('T'));
     processes::send(launcher, Signal::TSTP);
-    eventually("both are stopped", SOON, || is_stopped(launcher) && is_stopped(command));
+    eventually("both are stopped", SOON, || {
+        is_stopped(launcher) && is_stopped(command)
+    });
     processes::send(launcher, Signal::CONT);
-    eventually("both go on", SOON, || !is_stopped(launcher) && !is_stopped(command));
+    eventually("both go on", SOON, || {
+        !is_stopped(launcher) && !is_stopped(command)
+    });
     processes::send(launcher, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
 }
@@ -76,7 +94,12 @@ fn orphans_are_reaped_and_end_with_the_command() {
         grep -l 'State:.Z' /proc/[0-9]*/status | wc -l; echo ready; read -r line";
     let mut child = person.spawn(&[], &["sh", "-c", script]);
     let mut counted = [0; 2];
-    child.stdout.as_mut().unwrap().read_exact(&mut counted).unwrap();
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut counted)
+        .unwrap();
     assert_eq!(&counted, b"0\n", "zombies");
     ready(&mut child);
     let all = processes::descendants(child.id());

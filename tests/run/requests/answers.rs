@@ -10,13 +10,20 @@ const SECRET: &str = "real-4f9a1c7be02d58c36e";
 
 /// The lines of the summary, each as its words.
 pub fn summary(stderr: &str) -> Vec<Vec<&str>> {
-    let lines = stderr.lines().skip_while(|line| *line != "unified-proxy: denied");
-    lines.skip(1).map(|line| line.split_whitespace().collect()).collect()
+    let lines = stderr
+        .lines()
+        .skip_while(|line| *line != "unified-proxy: denied");
+    lines
+        .skip(1)
+        .map(|line| line.split_whitespace().collect())
+        .collect()
 }
 
 #[test]
 fn an_allowed_request_carries_the_credential_that_the_sandbox_does_not_see() {
-    let Some(mut person) = Person::new() else { return };
+    let Some(mut person) = Person::new() else {
+        return;
+    };
     person.setup.credential(json!({
         "name": "key", "hosts": ["api.example.com"], "set_headers": { "x-api-key": SECRET },
     }));
@@ -25,7 +32,10 @@ fn an_allowed_request_carries_the_credential_that_the_sandbox_does_not_see() {
     assert_eq!(person.origin.only().header("x-api-key"), Some(SECRET));
     assert_eq!(ran.stderr, "", "nothing was denied");
     let said = ran.ok();
-    assert!(said.contains("[REDACTED:key]") && !said.contains(SECRET), "{said}");
+    assert!(
+        said.contains("[REDACTED:key]") && !said.contains(SECRET),
+        "{said}"
+    );
 }
 
 #[test]
@@ -59,22 +69,45 @@ fn a_denied_request_says_so_and_each_host_is_summed_up_once_with_its_flag() {
     assert_eq!(
         summary(&ran.stderr),
         [
-            vec!["api.example.com:8443", "1", "time", "--allow", "api.example.com:8443"],
-            vec!["mirror.example.org", "1", "time", "--allow", "mirror.example.org"],
-            vec!["packages.example.org", "3", "times", "--allow", "packages.example.org"],
+            vec![
+                "api.example.com:8443",
+                "1",
+                "time",
+                "--allow",
+                "api.example.com:8443"
+            ],
+            vec![
+                "mirror.example.org",
+                "1",
+                "time",
+                "--allow",
+                "mirror.example.org"
+            ],
+            vec![
+                "packages.example.org",
+                "3",
+                "times",
+                "--allow",
+                "packages.example.org"
+            ],
         ],
         "{}",
         ran.stderr
     );
     let said = ran.ok();
     assert!(said.starts_with("403\n"), "{said}");
-    assert!(said.contains("Domain not allowed: mirror.example.org"), "{said}");
+    assert!(
+        said.contains("Domain not allowed: mirror.example.org"),
+        "{said}"
+    );
     person.origin.assert_untouched();
 }
 
 #[test]
 fn the_flag_of_the_summary_allows_what_was_denied() {
-    let Some(mut person) = Person::new() else { return };
+    let Some(mut person) = Person::new() else {
+        return;
+    };
     let https = person.origin.https;
     let port = https.port();
     person.setup.proxy["upstream"]["hosts"]["git.example.com"] = json!(https.ip().to_string());
@@ -85,13 +118,41 @@ fn the_flag_of_the_summary_allows_what_was_denied() {
     each_row(
         [
             (vec![], "https://api.example.com/zen".to_owned(), false),
-            (vec!["--allow", "api.example.com"], "https://api.example.com/zen".to_owned(), true),
-            (vec!["--allow", "api.example.com"], "https://other.example.com/zen".to_owned(), false),
-            (vec!["--allow", "*.example.com"], "https://api.example.com/zen".to_owned(), true),
-            (vec!["--allow", "plain.example.com", "--allow", "api.example.com"], "https://api.example.com/zen".to_owned(), true),
-            (vec!["--allow", &name_and_port], format!("https://{name_and_port}/zen"), true),
-            (vec!["--allow", &name_and_port], "https://git.example.com/zen".to_owned(), false),
-            (vec!["--allow", &name_and_port], format!("https://git.example.com:{other}/zen"), false),
+            (
+                vec!["--allow", "api.example.com"],
+                "https://api.example.com/zen".to_owned(),
+                true,
+            ),
+            (
+                vec!["--allow", "api.example.com"],
+                "https://other.example.com/zen".to_owned(),
+                false,
+            ),
+            (
+                vec!["--allow", "*.example.com"],
+                "https://api.example.com/zen".to_owned(),
+                true,
+            ),
+            (
+                vec!["--allow", "plain.example.com", "--allow", "api.example.com"],
+                "https://api.example.com/zen".to_owned(),
+                true,
+            ),
+            (
+                vec!["--allow", &name_and_port],
+                format!("https://{name_and_port}/zen"),
+                true,
+            ),
+            (
+                vec!["--allow", &name_and_port],
+                "https://git.example.com/zen".to_owned(),
+                false,
+            ),
+            (
+                vec!["--allow", &name_and_port],
+                format!("https://git.example.com:{other}/zen"),
+                false,
+            ),
         ],
         |(flags, url, allowed)| {
             let ran = person.run(&flags, &["curl", "-sf", &url]);
@@ -104,7 +165,10 @@ fn the_flag_of_the_summary_allows_what_was_denied() {
 #[test]
 fn quiet_says_nothing_but_denies_all_the_same() {
     let Some(person) = Person::new() else { return };
-    let ran = person.run(&["--quiet"], &["curl", "-sf", "https://packages.example.org/"]);
+    let ran = person.run(
+        &["--quiet"],
+        &["curl", "-sf", "https://packages.example.org/"],
+    );
     assert_ne!(ran.code, Some(0));
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
 }
@@ -114,18 +178,35 @@ fn an_upload_and_a_download_of_10_megabytes_arrive_whole() {
     let Some(person) = Person::new() else { return };
     let script = "head -c 10485760 /dev/zero > body; curl -sSf https://api.example.com/bytes/10485760 | wc -c;\
         curl -sSf -T body https://api.example.com/echo | grep -o '\"received\":[0-9]*'";
-    assert_eq!(person.sh(&[], script).ok(), "10485760\n\"received\":10485760\n");
+    assert_eq!(
+        person.sh(&[], script).ok(),
+        "10485760\n\"received\":10485760\n"
+    );
 }
 
 #[test]
 fn the_audit_log_stays_and_has_what_was_asked() {
     let Some(person) = Person::new() else { return };
-    person.sh(&[], "curl -s https://packages.example.org/; curl -s https://api.example.com/zen").code.unwrap();
+    person
+        .sh(
+            &[],
+            "curl -s https://packages.example.org/; curl -s https://api.example.com/zen",
+        )
+        .code
+        .unwrap();
     let runs = person.home().join(".local/state/unified-proxy/runs");
-    let logs: Vec<_> = std::fs::read_dir(runs).unwrap().flatten().map(|entry| entry.path()).collect();
+    let logs: Vec<_> = std::fs::read_dir(runs)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     let [log] = &logs[..] else { panic!("{logs:?}") };
     let text = std::fs::read_to_string(log).unwrap();
-    for part in ["packages.example.org", "domain_not_allowed", "api.example.com"] {
+    for part in [
+        "packages.example.org",
+        "domain_not_allowed",
+        "api.example.com",
+    ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     let mode = std::os::unix::fs::PermissionsExt::mode(&log.metadata().unwrap().permissions());

@@ -15,9 +15,16 @@ fn the_allowlist_names_what_was_asked_for_and_can_be_used() {
     let file = person.home().join("learned.yaml");
     let ran = person.sh(&["--learn", file.to_str().unwrap()], ASK);
     // Nothing is allowed by it.
-    assert!(ran.stderr.contains("--allow packages.example.org"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("--allow packages.example.org"),
+        "{ran:?}"
+    );
     let text = fs::read_to_string(&file).unwrap();
-    for part in ["api.example.com\"\n", "packages.example.org\"  # was denied", "ports: [8443]"] {
+    for part in [
+        "api.example.com\"\n",
+        "packages.example.org\"  # was denied",
+        "ports: [8443]",
+    ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     let other = Setup::new(&person.origin);
@@ -33,15 +40,26 @@ fn a_link_that_the_command_puts_in_its_place_harms_nothing() {
     let victim = person.write("victim", "untouched\n");
     let file = person.work().join("learned.yaml");
     let flags = ["--learn", file.to_str().unwrap()];
-    let script = format!("{ASK}; rm -f learned.yaml; ln -s {} learned.yaml; sleep 0.1", victim.display());
+    let script = format!(
+        "{ASK}; rm -f learned.yaml; ln -s {} learned.yaml; sleep 0.1",
+        victim.display()
+    );
     let ran = person.sh(&flags, &script);
-    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched\n", "{ran:?}");
+    assert_eq!(
+        fs::read_to_string(&victim).unwrap(),
+        "untouched\n",
+        "{ran:?}"
+    );
 
     // One that is there before the start is the person's own.
     fs::remove_file(&file).unwrap();
     symlink(person.home().join("theirs"), &file).unwrap();
     person.sh(&flags, ASK).ok();
-    assert!(fs::read_to_string(person.home().join("theirs")).unwrap().contains("packages"));
+    assert!(
+        fs::read_to_string(person.home().join("theirs"))
+            .unwrap()
+            .contains("packages")
+    );
 }
 
 #[test]
@@ -50,12 +68,20 @@ fn names_that_could_be_yaml_stay_names() {
     let file = person.home().join("learned.yaml");
     let script = "curl -s -x http://127.0.0.1:3128 'http://null/' 'http://true/' 'http://1e3.example.org/' \
         'http://x.example.org%0a%20%20-%20evil.example.org/'; true";
-    let ran = Ran::of(&mut person.command(&["--learn", file.to_str().unwrap()], &["sh", "-c", script]));
+    let ran =
+        Ran::of(&mut person.command(&["--learn", file.to_str().unwrap()], &["sh", "-c", script]));
     let text = fs::read_to_string(&file).unwrap();
-    let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("domains:")).skip(1).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("domains:"))
+        .skip(1)
+        .collect();
     assert!(!lines.is_empty(), "{ran:?}");
     for line in lines {
-        assert!(line.starts_with("  - \"") || line.starts_with("  - { domain: \""), "{line}");
+        assert!(
+            line.starts_with("  - \"") || line.starts_with("  - { domain: \""),
+            "{line}"
+        );
         assert!(!line.contains("evil"), "{line}");
     }
 }

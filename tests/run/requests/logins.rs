@@ -15,8 +15,12 @@ const FAR: u64 = 4_102_444_800;
 const ACCOUNT: &str = "acct-77f3";
 
 fn jwt() -> String {
-    let claims = json!({ "exp": FAR, "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT } });
-    format!("eyJhbGciOiJSUzI1NiJ9.{}.{MARK}", URL_SAFE_NO_PAD.encode(claims.to_string()))
+    let claims =
+        json!({ "exp": FAR, "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT } });
+    format!(
+        "eyJhbGciOiJSUzI1NiJ9.{}.{MARK}",
+        URL_SAFE_NO_PAD.encode(claims.to_string())
+    )
 }
 
 fn write(person: &Person, path: &str, login: &Value) {
@@ -56,12 +60,18 @@ fn opencode(person: &Person) {
 
 /// A `gh` that is logged in, in a directory of the person's PATH.
 fn gh(person: &mut Person) {
-    let script = format!("#!/bin/sh\n[ \"$1 $2\" = 'auth token' ] && cat {}/token\n", person.home().join("keyring").display());
+    let script = format!(
+        "#!/bin/sh\n[ \"$1 $2\" = 'auth token' ] && cat {}/token\n",
+        person.home().join("keyring").display()
+    );
     person.write("keyring/token", format!("gho_{MARK}\n"));
     let program = person.write("tools/gh", script);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let tools = program.parent().unwrap().display().to_string();
-    person.env.push(("PATH".into(), format!("{tools}:/usr/local/bin:/usr/bin:/bin")));
+    person.env.push((
+        "PATH".into(),
+        format!("{tools}:/usr/local/bin:/usr/bin:/bin"),
+    ));
 }
 
 /// A person before stand-ins of every API.
@@ -69,8 +79,14 @@ fn person() -> Option<Person> {
     let mut person = Person::new()?;
     let https = person.origin.https;
     for host in [
-        "api.anthropic.com", "api.openai.com", "chatgpt.com", "cloudcode-pa.googleapis.com", "github.com",
-        "api.github.com", "generativelanguage.googleapis.com", "api.tavily.com",
+        "api.anthropic.com",
+        "api.openai.com",
+        "chatgpt.com",
+        "cloudcode-pa.googleapis.com",
+        "github.com",
+        "api.github.com",
+        "generativelanguage.googleapis.com",
+        "api.tavily.com",
     ] {
         person.setup.host(host, https);
     }
@@ -79,7 +95,10 @@ fn person() -> Option<Person> {
 
 /// Runs requests to hosts, after a search for the secret in everything that is visible.
 fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
-    let urls: Vec<String> = hosts.iter().map(|host| format!("https://{host}/echo")).collect();
+    let urls: Vec<String> = hosts
+        .iter()
+        .map(|host| format!("https://{host}/echo"))
+        .collect();
     let script = format!(
         "{SEARCH}\nfor url in sys.argv[3:]:\n    done = subprocess.run(['curl', '-sS', '-f', '-H', 'authorization: Bearer up-placeholder-0123456789abcdef0123456789abcdef', url], capture_output=True)\n    holds(url, lambda: done.returncode == 0 and mark not in done.stdout or report(url, False, done))\n"
     );
@@ -94,7 +113,10 @@ fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
 /// The credential that reached a host.
 fn sent(person: &Person, host: &str, header: &str) -> String {
     let seen = person.origin.seen();
-    let seen = seen.iter().find(|seen| seen.authority == host).unwrap_or_else(|| panic!("{host}: {seen:?}"));
+    let seen = seen
+        .iter()
+        .find(|seen| seen.authority == host)
+        .unwrap_or_else(|| panic!("{host}: {seen:?}"));
     seen.header(header).unwrap_or_default().to_owned()
 }
 
@@ -104,11 +126,18 @@ fn logins_in_files_reach_their_hosts_and_not_the_sandbox() {
     claude(&person);
     codex(&person);
     gemini(&person);
-    let hosts = ["api.anthropic.com", "chatgpt.com", "cloudcode-pa.googleapis.com"];
+    let hosts = [
+        "api.anthropic.com",
+        "chatgpt.com",
+        "cloudcode-pa.googleapis.com",
+    ];
     let said = ask(&person, &["--with-logins"], &hosts);
     for host in hosts {
         let sent = sent(&person, host, "authorization");
-        assert!(sent.starts_with("Bearer ") && sent.contains(MARK), "{host}: {sent}");
+        assert!(
+            sent.starts_with("Bearer ") && sent.contains(MARK),
+            "{host}: {sent}"
+        );
     }
     let first = said.lines().next().unwrap_or_default();
     for name in ["claude (", "codex (", "gemini (", "which it does not see"] {
@@ -140,26 +169,48 @@ fn the_new_home_has_placeholders_in_the_formats_of_the_tools() {
 fn keys_of_the_environment_and_ghs_token_are_injected() {
     let Some(mut person) = person() else { return };
     gh(&mut person);
-    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "TAVILY_API_KEY"] {
+    for name in [
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "GEMINI_API_KEY",
+        "TAVILY_API_KEY",
+    ] {
         person.env.push((name.into(), format!("sk-{MARK}")));
     }
-    let hosts = ["api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com", "api.tavily.com"];
+    let hosts = [
+        "api.openai.com",
+        "api.anthropic.com",
+        "generativelanguage.googleapis.com",
+        "api.tavily.com",
+    ];
     let said = ask(&person, &["--with-logins"], &hosts);
     assert!(sent(&person, "api.openai.com", "authorization").contains(MARK));
     assert!(sent(&person, "api.anthropic.com", "x-api-key").contains(MARK));
-    assert!(sent(&person, "generativelanguage.googleapis.com", "x-goog-api-key").contains(MARK));
+    assert!(
+        sent(
+            &person,
+            "generativelanguage.googleapis.com",
+            "x-goog-api-key"
+        )
+        .contains(MARK)
+    );
     for name in ["$OPENAI_API_KEY", "$ANTHROPIC_API_KEY", "gh"] {
         assert!(said.contains(name), "{said}");
     }
     let ran = person.sh(&["--with-logins"], "curl -sSf https://api.github.com/zen");
-    assert!(sent(&person, "api.github.com", "authorization").contains(MARK), "{ran:?}");
+    assert!(
+        sent(&person, "api.github.com", "authorization").contains(MARK),
+        "{ran:?}"
+    );
 }
 
 #[test]
 fn a_subscription_goes_before_a_key_for_the_same_host() {
     let Some(mut person) = person() else { return };
     claude(&person);
-    person.env.push(("ANTHROPIC_API_KEY".into(), "sk-another-key".into()));
+    person
+        .env
+        .push(("ANTHROPIC_API_KEY".into(), "sk-another-key".into()));
     ask(&person, &["--with-logins"], &["api.anthropic.com"]);
     assert!(sent(&person, "api.anthropic.com", "authorization").contains(MARK));
     assert_eq!(sent(&person, "api.anthropic.com", "x-api-key"), "");
@@ -169,7 +220,9 @@ fn a_subscription_goes_before_a_key_for_the_same_host() {
 fn without_the_flag_no_login_is_used() {
     let Some(mut person) = person() else { return };
     claude(&person);
-    person.env.push(("OPENAI_API_KEY".into(), format!("sk-{MARK}")));
+    person
+        .env
+        .push(("OPENAI_API_KEY".into(), format!("sk-{MARK}")));
     let said = ask(&person, &[], &["api.anthropic.com", "api.openai.com"]);
     assert!(!said.contains("logins"), "{said}");
     let seen = format!("{:?}", person.origin.seen());

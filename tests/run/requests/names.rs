@@ -12,15 +12,30 @@ fn allowed_names_resolve_by_every_way_and_others_do_not_exist() {
             ("dig +short api.example.com", "127.0.0.1\n"),
             ("dig +tcp +short api.example.com", "127.0.0.1\n"),
             ("dig +notcp +noedns +short api.example.com", "127.0.0.1\n"),
-            ("getent ahostsv4 api.example.com | awk '{print $1}' | sort -u", "127.0.0.1\n"),
-            ("python3 -c 'import socket; print(socket.gethostbyname(\"api.example.com\"))'", "127.0.0.1\n"),
-            ("dig denied.example.org | grep -o 'status: [A-Z]*'", "status: NXDOMAIN\n"),
-            ("dig +tcp denied.example.org | grep -o 'status: [A-Z]*'", "status: NXDOMAIN\n"),
+            (
+                "getent ahostsv4 api.example.com | awk '{print $1}' | sort -u",
+                "127.0.0.1\n",
+            ),
+            (
+                "python3 -c 'import socket; print(socket.gethostbyname(\"api.example.com\"))'",
+                "127.0.0.1\n",
+            ),
+            (
+                "dig denied.example.org | grep -o 'status: [A-Z]*'",
+                "status: NXDOMAIN\n",
+            ),
+            (
+                "dig +tcp denied.example.org | grep -o 'status: [A-Z]*'",
+                "status: NXDOMAIN\n",
+            ),
             ("dig +short api.example.com TXT", ""),
             ("dig +short api.example.com HTTPS", ""),
             ("getent ahostsv4 denied.example.org || echo none", "none\n"),
             ("getent hosts localhost | awk '{print $2}'", "localhost\n"),
-            ("getent ahostsv4 unified-proxy | awk '{print $1}' | sort -u", "127.0.0.1\n"),
+            (
+                "getent ahostsv4 unified-proxy | awk '{print $1}' | sort -u",
+                "127.0.0.1\n",
+            ),
             ("hostname", "sandbox\n"),
         ],
         |(client, printed)| {
@@ -33,9 +48,22 @@ fn allowed_names_resolve_by_every_way_and_others_do_not_exist() {
 #[test]
 fn a_denied_name_is_in_the_summary_once() {
     let Some(person) = Person::new() else { return };
-    let ran = person.sh(&[], "dig +short denied.example.org A; dig +tcp +short denied.example.org A");
+    let ran = person.sh(
+        &[],
+        "dig +short denied.example.org A; dig +tcp +short denied.example.org A",
+    );
     let words = super::answers::summary(&ran.stderr);
-    assert_eq!(words, [["denied.example.org", "2", "times", "--allow", "denied.example.org"]], "{ran:?}");
+    assert_eq!(
+        words,
+        [[
+            "denied.example.org",
+            "2",
+            "times",
+            "--allow",
+            "denied.example.org"
+        ]],
+        "{ran:?}"
+    );
 }
 
 #[test]

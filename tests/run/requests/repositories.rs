@@ -22,7 +22,9 @@ fn forge() -> Option<Person> {
 fn at_origin(person: &Person, name: &str) -> Option<String> {
     let bare = person.origin.repositories().join("acme/web.git");
     let mut git = std::process::Command::new("git");
-    git.arg("-C").arg(bare).args(["rev-parse", "--verify", "--quiet", name]);
+    git.arg("-C")
+        .arg(bare)
+        .args(["rev-parse", "--verify", "--quiet", name]);
     let ran = Ran::of(&mut git);
     (ran.code == Some(0)).then_some(ran.stdout)
 }
@@ -33,23 +35,37 @@ const COMMIT: &str = "git clone -q https://github.com/acme/web.git web 2>&1; cd 
 #[test]
 fn an_allowed_repository_is_cloned_and_pushed_and_another_one_is_denied() {
     let Some(person) = forge() else { return };
-    let script = format!("{COMMIT} git push -q origin main && git rev-parse HEAD; git ls-remote https://github.com/acme/other.git");
+    let script = format!(
+        "{COMMIT} git push -q origin main && git rev-parse HEAD; git ls-remote https://github.com/acme/other.git"
+    );
     let ran = person.sh(&["--repo", "acme/web"], &script);
     let pushed = at_origin(&person, "main").expect("a push");
     assert!(ran.stdout.ends_with(&pushed), "{ran:?}");
     assert_eq!(ran.code, Some(128), "{ran:?}");
     let words = super::answers::summary(&ran.stderr);
-    assert_eq!(words, [["github.com/acme/other", "1", "time", "--repo", "acme/other"]], "{ran:?}");
+    assert_eq!(
+        words,
+        [["github.com/acme/other", "1", "time", "--repo", "acme/other"]],
+        "{ran:?}"
+    );
     let seen = person.origin.seen();
-    assert!(seen.iter().all(|seen| !seen.target.contains("other")), "{seen:?}");
-    assert!(seen.iter().any(|seen| seen.header("authorization").is_some()));
+    assert!(
+        seen.iter().all(|seen| !seen.target.contains("other")),
+        "{seen:?}"
+    );
+    assert!(
+        seen.iter()
+            .any(|seen| seen.header("authorization").is_some())
+    );
 }
 
 #[test]
 fn a_repository_is_named_by_its_address_as_well() {
     let Some(person) = forge() else { return };
     let flags = ["--repo", "https://github.com/acme/web.git"];
-    person.sh(&flags, "git ls-remote https://github.com/acme/web").ok();
+    person
+        .sh(&flags, "git ls-remote https://github.com/acme/web")
+        .ok();
 }
 
 #[test]
@@ -64,9 +80,14 @@ fn without_the_flag_no_repository_can_be_used() {
 #[test]
 fn a_bot_pushes_to_branches_of_its_own_alone() {
     let Some(person) = forge() else { return };
-    let script = format!("{COMMIT} git push origin main 2>&1; git push -q origin main:sandbox/work && echo pushed");
+    let script = format!(
+        "{COMMIT} git push origin main 2>&1; git push -q origin main:sandbox/work && echo pushed"
+    );
     let ran = person.sh(&["--repo", "acme/web", "--mode", "bot"], &script);
-    assert!(ran.stdout.contains("can only push to sandbox/* branches"), "{ran:?}");
+    assert!(
+        ran.stdout.contains("can only push to sandbox/* branches"),
+        "{ran:?}"
+    );
     assert!(ran.stdout.ends_with("pushed\n"), "{ran:?}");
     assert!(at_origin(&person, "main").is_none());
     assert!(at_origin(&person, "sandbox/work").is_some());

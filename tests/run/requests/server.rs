@@ -46,10 +46,22 @@ fn left(container: &Value) -> f64 {
 /// A command that waits at a server until its input ends.
 fn wait_at(person: &Person, proxy: &Proxy) -> Child {
     let socket = socket(proxy);
-    let flags = ["--server", socket.to_str().unwrap(), "--repo", "acme/web", "--mode", "bot"];
+    let flags = [
+        "--server",
+        socket.to_str().unwrap(),
+        "--repo",
+        "acme/web",
+        "--mode",
+        "bot",
+    ];
     let mut command = person.bare(&flags, &["sh", "-c", "echo ready; read -r line; exit 3"]);
     let piped = std::process::Stdio::piped;
-    let mut child = command.stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(piped())
+        .stdout(piped())
+        .stderr(piped())
+        .spawn()
+        .unwrap();
     let mut ready = [0; 6];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
     child
@@ -61,7 +73,9 @@ fn a_run_is_registered_at_the_server_while_it_lasts() {
     let proxy = server(&person, &person.origin);
     let mut run = wait_at(&person, &proxy);
     let registered = containers(&proxy);
-    let [container] = &registered[..] else { panic!("{registered:?}") };
+    let [container] = &registered[..] else {
+        panic!("{registered:?}")
+    };
     assert_eq!(container["auth_mode"], "bot");
     assert_eq!(container["repos"], json!(["acme/web"]));
     let seconds = left(container);
@@ -82,7 +96,17 @@ fn its_requests_are_the_servers_to_judge_and_are_summed_up() {
     assert!(ran.stdout.contains("Half measures"), "{ran:?}");
     assert!(ran.stdout.ends_with("127.0.0.1\n"), "{ran:?}");
     let words = super::answers::summary(&ran.stderr);
-    assert_eq!(words, [["packages.example.org", "1", "time", "--allow", "packages.example.org"]], "{ran:?}");
+    assert_eq!(
+        words,
+        [[
+            "packages.example.org",
+            "1",
+            "time",
+            "--allow",
+            "packages.example.org"
+        ]],
+        "{ran:?}"
+    );
     proxy.audited(json!({ "host": "packages.example.org", "code": "domain_not_allowed" }));
 }
 
@@ -93,7 +117,9 @@ fn the_lease_moves_while_the_run_lasts() {
     let mut run = wait_at(&person, &proxy);
     let end = || containers(&proxy)[0]["expires_at"].clone();
     let first = end();
-    eventually("the lease is renewed", Duration::from_secs(30), || end() != first);
+    eventually("the lease is renewed", Duration::from_secs(30), || {
+        end() != first
+    });
     assert!(left(&containers(&proxy)[0]) <= 61.0);
     drop(run.stdin.take());
     run.wait().unwrap();
@@ -109,7 +135,10 @@ fn after_a_killed_launcher_the_lease_is_not_renewed_and_its_sandbox_has_ended() 
     run.wait().unwrap();
     processes::end_within("the sandbox ends", &pids, Duration::from_secs(1));
     let lasting: Vec<f64> = containers(&proxy).iter().map(left).collect();
-    assert!(lasting.iter().all(|seconds| *seconds <= 60.0), "{lasting:?}");
+    assert!(
+        lasting.iter().all(|seconds| *seconds <= 60.0),
+        "{lasting:?}"
+    );
     // Nothing renews it, and the server removes what has expired.
     let before = containers(&proxy);
     std::thread::sleep(Duration::from_secs(21));
@@ -134,7 +163,14 @@ fn the_admin_socket_is_not_visible_inside() {
     let proxy = server(&person, &person.origin);
     let socket = socket(&proxy);
     let script = "import os, sys\nfound = [os.path.join(d, f) for d, _, fs in os.walk('/', followlinks=False) for f in fs if f.endswith('.sock') and not d.startswith('/proc')]\nprint(found)\ntry:\n    import socket; socket.socket(socket.AF_UNIX).connect(sys.argv[1]); print('connected')\nexcept OSError: print('denied')";
-    let flags = ["--server", socket.to_str().unwrap(), "--read", socket.parent().unwrap().to_str().unwrap()];
-    let ran = crate::support::Ran::of(&mut person.bare(&flags, &["python3", "-c", script, socket.to_str().unwrap()]));
+    let flags = [
+        "--server",
+        socket.to_str().unwrap(),
+        "--read",
+        socket.parent().unwrap().to_str().unwrap(),
+    ];
+    let ran = crate::support::Ran::of(
+        &mut person.bare(&flags, &["python3", "-c", script, socket.to_str().unwrap()]),
+    );
     assert!(ran.ok().ends_with("denied\n"));
 }
