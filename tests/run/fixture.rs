@@ -1,14 +1,13 @@
 //! A person who starts `unified-proxy run`: home directory, working directory, configuration.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::{Origin, Ran, Setup};
+use crate::support::{Origin, Ran, Setup, summarize};
 
 /// The user and group `nobody`.
 pub const NOBODY: u32 = 65_534;
@@ -21,6 +20,16 @@ pub enum User {
     /// `nobody`; the user of the tests where that is not root.
     Unprivileged,
     Root,
+}
+
+impl User {
+    /// The name in the summary of what ran.
+    fn summarized(self) -> &'static str {
+        match self {
+            Self::Unprivileged => "sandboxes of an unprivileged user",
+            Self::Root => "sandboxes of root",
+        }
+    }
 }
 
 /// A person, an origin in the place of the internet, and a configuration that leads there.
@@ -53,13 +62,9 @@ impl Person {
 
     /// Either of them.
     pub fn with(user: User, origin: Origin) -> Option<Self> {
-        let said = match possible(user) {
-            Ok(()) => format!("ran: {} as {user:?}", test_name()),
-            Err(why) => format!("not run: {} as {user:?}: {why}", test_name()),
-        };
-        println!("{said}");
-        note(&said);
-        said.starts_with("ran").then(|| Self {
+        let possible = possible(user);
+        summarize("run", user.summarized(), &possible);
+        possible.is_ok().then(|| Self {
             user,
             setup: Setup::new(&origin),
             origin,
@@ -197,21 +202,6 @@ impl Person {
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// Adds a line to the summary.
-fn note(line: &str) {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("run");
-    fs::create_dir_all(&directory).unwrap();
-    let summary = File::options()
-        .append(true)
-        .create(true)
-        .open(directory.join("summary"));
-    writeln!(summary.unwrap(), "{line}").unwrap();
-}
-
-fn test_name() -> String {
-    std::thread::current().name().unwrap_or("a test").to_owned()
 }
 
 /// Whether this machine lets such a user make the namespaces of a sandbox, and why not.

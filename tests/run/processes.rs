@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -58,16 +59,38 @@ pub fn runs(pid: u32) -> bool {
     field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// A process of ours below a launcher, by a part of its command line.
+/// A process below a launcher, by the end of its command line.
 #[track_caller]
-pub fn below(launcher: u32, part: &str) -> u32 {
+pub fn below(launcher: u32, end: &str) -> u32 {
     let mut found = None;
-    eventually(&format!("{part} below {launcher}"), SOON, || {
+    eventually(&format!("{end} below {launcher}"), SOON, || {
         let mut below = descendants(launcher).into_iter();
-        found = below.find(|pid| command_line(*pid).contains(part));
+        found = below.find(|pid| command_line(*pid).trim_end().ends_with(end));
         found.is_some()
     });
     found.unwrap()
+}
+
+/// Where the appliance of a launcher keeps its state while it runs: the launcher holds a lock on it.
+#[track_caller]
+pub fn state(launcher: u32) -> PathBuf {
+    let mut found = None;
+    eventually("the launcher has a directory of state", SOON, || {
+        let entries = fs::read_dir(format!("/proc/{launcher}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        found = links.find(|to| to.starts_with("/tmp") && to.components().any(is_state));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn is_state(part: Component<'_>) -> bool {
+    part.as_os_str()
+        .to_string_lossy()
+        .starts_with("unified-proxy-")
 }
 
 /// Sends a signal to a process.

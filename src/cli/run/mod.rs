@@ -17,6 +17,7 @@ mod report;
 mod signals;
 mod specification;
 mod terminal;
+mod unplaced;
 mod visible;
 mod watched;
 

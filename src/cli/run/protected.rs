@@ -145,8 +145,8 @@ impl Protected {
         let git = root.join(".git");
         if git_directory::is_one(root) {
             self.add_git(root)?;
-        } else if !exists(&git) {
-            self.add_missing(git, None);
+        } else if !exists(&git) || is_placeholder(&git) {
+            self.add(git, None)?;
             // With it the directory itself would be a repository, settings and all.
             self.add(root.join("HEAD"), None)?;
         }
@@ -184,6 +184,9 @@ impl Protected {
             self.add(git.join(name), text)?;
         }
         for (path, text) in git_directory::named_by_config(git) {
+            if let (Some(tree), Some(above)) = (git.parent(), path.parent()) {
+                self.pin_way(tree, above);
+            }
             self.add(path, text)?;
         }
         for name in ["modules", "worktrees"] {
@@ -229,9 +232,9 @@ impl Protected {
                 self.hidden.insert(path);
             } else if name == ".git" {
                 self.pin_way(root, directory);
-                match kind.is_dir() {
+                match kind.is_dir() && !is_placeholder(&path) {
                     true => self.add_git(&path)?,
-                    // A file that leads to the repository's directory.
+                    // A file that leads to the repository's directory, or nothing yet.
                     false => self.add(path, None)?,
                 }
             } else if is_obeyed && !kind.is_symlink() {
@@ -343,6 +346,11 @@ pub fn listed_sockets() -> Vec<PathBuf> {
 fn is_ours(directory: &Path) -> bool {
     let user = rustix::process::getuid().as_raw();
     fs::symlink_metadata(directory).is_ok_and(|found| found.uid() == user)
+}
+
+/// Whether a directory holds nothing, as one that another run made to be mounted over.
+fn is_placeholder(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn exists(path: &Path) -> bool {

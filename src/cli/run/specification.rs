@@ -9,6 +9,7 @@ use super::environment::environment;
 use super::git_settings::git_settings;
 use super::places::Places;
 use super::programs::{find_program, trusted_program};
+use super::unplaced;
 use super::visible::{self, CERTIFICATES};
 use crate::admin::SandboxSettings;
 use crate::cli::exit::{Failure, code};
@@ -74,7 +75,9 @@ pub fn specification(
     }));
     files.extend(protected);
     let sockets = visible::hidden_sockets(&files);
-    files.extend(sockets);
+    let unplaced =
+        unplaced::hidden_sockets(&files).map_err(|problem| Failure::new(code::USAGE, problem))?;
+    files.extend(sockets.into_iter().chain(unplaced));
     let proxy = variables(
         &format!("http://127.0.0.1:{PROXY_PORT}"),
         Path::new(CERTIFICATES),

@@ -1,8 +1,6 @@
 //! SIGKILL of every process that a run consists of.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -20,12 +18,6 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 const COMMAND: &str = "trap '' HUP INT TERM USR1 USR2; setsid sh -c 'trap \"\" HUP INT TERM; sleep 1000 & sleep 1001' & \
     sleep 1002 & echo ready; while :; do sleep 0.2; done";
 
-/// The private directories of appliances.
-fn states(person: &Person) -> Vec<PathBuf> {
-    let entries = fs::read_dir(person.runtime()).unwrap().flatten();
-    entries.map(|entry| entry.path()).collect()
-}
-
 #[test]
 fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
     let Some(person) = Person::new() else { return };
@@ -40,17 +32,20 @@ fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
             let mut child = person.spawn(&[], &["sh", "-c", COMMAND]);
             ready(&mut child);
             let launcher = child.id();
+            for name in ["sleep 1000", "sleep 1001", "sleep 1002"] {
+                processes::below(launcher, name);
+            }
             let inside = processes::descendants(processes::below(launcher, "sandbox-pid1"));
             let all: BTreeSet<u32> = processes::descendants(launcher)
                 .into_iter()
                 .chain([launcher])
                 .collect();
-            assert!(inside.len() >= 5, "{inside:?}");
+            let state = processes::state(launcher);
+            assert!(state.is_dir());
             let victim = match killed {
                 "launcher" => launcher,
                 part => processes::below(launcher, part),
             };
-            assert_eq!(states(&person).len(), 1);
             processes::send(victim, Signal::KILL);
             let began = Instant::now();
             // A busy machine is slow to say it: what counts is when the last process had ended.
@@ -67,7 +62,7 @@ fn whichever_process_of_ours_is_killed_the_sandbox_ends_within_a_second() {
                 std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
                 assert!(said.contains("the sandbox has ended"), "{said}");
             }
-            eventually("its state is removed", SOON, || states(&person).is_empty());
+            eventually("its state is removed", SOON, || !state.exists());
         },
     );
 }
@@ -108,7 +103,4 @@ fn a_launcher_that_is_killed_while_it_starts_leaves_nothing() {
         };
         eventually("all have ended", SOON, || !of_this());
     });
-    // What a killed launcher left before its appliance could remove it goes with the next run.
-    person.sh(&[], "true").ok();
-    eventually("no state is left", SOON, || states(&person).is_empty());
 }

@@ -72,7 +72,7 @@ fn a_stopped_launcher_stops_its_command_and_goes_on_with_it() {
         &["sh", "-c", "echo ready; while :; do sleep 0.05; done"],
     );
     ready(&mut child);
-    let (launcher, command) = (child.id(), processes::below(child.id(), "while :"));
+    let (launcher, command) = (child.id(), processes::below(child.id(), "done"));
     let is_stopped =
         |pid| processes::field(pid, "State").is_some_and(|state| state.starts_with('T'));
     processes::send(launcher, Signal::TSTP);

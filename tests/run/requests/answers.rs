@@ -8,13 +8,14 @@ use crate::support::free_address;
 
 const SECRET: &str = "real-4f9a1c7be02d58c36e";
 
-/// The lines of the summary, each as its words.
+/// The lines of the summary of what was denied, each as its words.
 pub fn summary(stderr: &str) -> Vec<Vec<&str>> {
     let lines = stderr
         .lines()
-        .skip_while(|line| *line != "unified-proxy: denied");
+        .skip_while(|line| *line != "unified-proxy: denied")
+        .skip(1);
+    let lines = lines.take_while(|line| line.starts_with("  "));
     lines
-        .skip(1)
         .map(|line| line.split_whitespace().collect())
         .collect()
 }
@@ -195,10 +196,12 @@ fn the_audit_log_stays_and_has_what_was_asked() {
         .code
         .unwrap();
     let runs = person.home().join(".local/state/unified-proxy/runs");
-    let logs: Vec<_> = std::fs::read_dir(runs)
+    let logs = std::fs::read_dir(runs)
         .unwrap()
         .flatten()
-        .map(|entry| entry.path())
+        .map(|entry| entry.path());
+    let logs: Vec<_> = logs
+        .filter(|log| log.extension().is_some_and(|end| end == "jsonl"))
         .collect();
     let [log] = &logs[..] else { panic!("{logs:?}") };
     let text = std::fs::read_to_string(log).unwrap();

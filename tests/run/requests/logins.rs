@@ -86,7 +86,6 @@ fn person() -> Option<Person> {
         "github.com",
         "api.github.com",
         "generativelanguage.googleapis.com",
-        "api.tavily.com",
     ] {
         person.setup.host(host, https);
     }
@@ -95,12 +94,22 @@ fn person() -> Option<Person> {
 
 /// Runs requests to hosts, after a search for the secret in everything that is visible.
 fn ask(person: &Person, flags: &[&str], hosts: &[&str]) -> String {
+    ask_with(
+        person,
+        flags,
+        hosts,
+        "authorization: Bearer up-placeholder-0123456789abcdef0123456789abcdef",
+    )
+}
+
+/// The same with a header of the test's own.
+fn ask_with(person: &Person, flags: &[&str], hosts: &[&str], header: &str) -> String {
     let urls: Vec<String> = hosts
         .iter()
         .map(|host| format!("https://{host}/echo"))
         .collect();
     let script = format!(
-        "{SEARCH}\nfor url in sys.argv[3:]:\n    done = subprocess.run(['curl', '-sS', '-f', '-H', 'authorization: Bearer up-placeholder-0123456789abcdef0123456789abcdef', url], capture_output=True)\n    holds(url, lambda: done.returncode == 0 and mark not in done.stdout or report(url, False, done))\n"
+        "{SEARCH}\nfor url in sys.argv[3:]:\n    done = subprocess.run(['curl', '-sS', '-f', '-H', '{header}', url], capture_output=True)\n    holds(url, lambda: done.returncode == 0 and mark not in done.stdout or report(url, False, done))\n"
     );
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let command = python(&script, &[&mark()[..], &urls].concat());
@@ -122,10 +131,13 @@ fn sent(person: &Person, host: &str, header: &str) -> String {
 
 #[test]
 fn logins_in_files_reach_their_hosts_and_not_the_sandbox() {
-    let Some(person) = person() else { return };
+    let Some(mut person) = person() else { return };
     claude(&person);
     codex(&person);
     gemini(&person);
+    person
+        .env
+        .push(("GEMINI_CLIENT_SECRET".into(), "of-the-client".into()));
     let hosts = [
         "api.anthropic.com",
         "chatgpt.com",
@@ -169,19 +181,13 @@ fn the_new_home_has_placeholders_in_the_formats_of_the_tools() {
 fn keys_of_the_environment_and_ghs_token_are_injected() {
     let Some(mut person) = person() else { return };
     gh(&mut person);
-    for name in [
-        "OPENAI_API_KEY",
-        "ANTHROPIC_API_KEY",
-        "GEMINI_API_KEY",
-        "TAVILY_API_KEY",
-    ] {
+    for name in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"] {
         person.env.push((name.into(), format!("sk-{MARK}")));
     }
     let hosts = [
         "api.openai.com",
         "api.anthropic.com",
         "generativelanguage.googleapis.com",
-        "api.tavily.com",
     ];
     let said = ask(&person, &["--with-logins"], &hosts);
     assert!(sent(&person, "api.openai.com", "authorization").contains(MARK));
@@ -223,7 +229,12 @@ fn without_the_flag_no_login_is_used() {
     person
         .env
         .push(("OPENAI_API_KEY".into(), format!("sk-{MARK}")));
-    let said = ask(&person, &[], &["api.anthropic.com", "api.openai.com"]);
+    let said = ask_with(
+        &person,
+        &[],
+        &["api.anthropic.com", "api.openai.com"],
+        "accept: */*",
+    );
     assert!(!said.contains("logins"), "{said}");
     let seen = format!("{:?}", person.origin.seen());
     assert!(!seen.contains(MARK), "{seen}");

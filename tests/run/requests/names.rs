@@ -13,7 +13,7 @@ fn allowed_names_resolve_by_every_way_and_others_do_not_exist() {
             ("dig +tcp +short api.example.com", "127.0.0.1\n"),
             ("dig +notcp +noedns +short api.example.com", "127.0.0.1\n"),
             (
-                "getent ahostsv4 api.example.com | awk '{print $1}' | sort -u",
+                "getent ahosts api.example.com | awk '{print $1}' | sort -u",
                 "127.0.0.1\n",
             ),
             (
@@ -30,10 +30,10 @@ fn allowed_names_resolve_by_every_way_and_others_do_not_exist() {
             ),
             ("dig +short api.example.com TXT", ""),
             ("dig +short api.example.com HTTPS", ""),
-            ("getent ahostsv4 denied.example.org || echo none", "none\n"),
+            ("getent ahosts denied.example.org || echo none", "none\n"),
             ("getent hosts localhost | awk '{print $2}'", "localhost\n"),
             (
-                "getent ahostsv4 unified-proxy | awk '{print $1}' | sort -u",
+                "getent ahosts unified-proxy | awk '{print $1}' | sort -u",
                 "127.0.0.1\n",
             ),
             ("hostname", "sandbox\n"),

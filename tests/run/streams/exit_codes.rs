@@ -32,7 +32,7 @@ fn the_exit_code_is_the_commands_or_128_and_its_signal() {
 fn wrong_usage_is_64_and_says_what_to_do() {
     let Some(person) = Person::new() else { return };
     let home = person.home();
-    let own = person.write("tool/own", "#!/bin/sh\n");
+    let own = person.write("project/own", "#!/bin/sh\n");
     let socket = person.base().join("none.sock");
     let (home, own, socket) = (
         home.to_str().unwrap(),
@@ -107,7 +107,14 @@ fn where_user_namespaces_are_switched_off_it_is_69_and_names_the_setting() {
         "echo 0 > /proc/sys/user/max_user_namespaces && exec {} run -- true",
         binary.display()
     );
-    let nested = ["--user", "--map-root-user", "sh", "-c", &script];
+    let nested = [
+        "--user",
+        "--map-current-user",
+        "--keep-caps",
+        "sh",
+        "-c",
+        &script,
+    ];
     let ran = Ran::of(person.outside("unshare").args(nested));
     assert_eq!(ran.code, Some(69), "{ran:?}");
     assert!(

@@ -1,0 +1,104 @@
+//! Sockets that the kernel's table does not place: their servers bound them by a relative path.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use crate::sandbox::{Access, Entry};
+
+/// The field of `/proc/net/unix` that is the address.
+const ADDRESS: usize = 7;
+/// Directories of packages: servers that people start keep no socket there, and the files are many.
+const OF_PACKAGES: [&str; 4] = ["/usr", "/nix", "/gnu", "/snap"];
+/// How many files are looked at.
+const MAX_FILES: usize = 2_000_000;
+
+/// Hides the sockets below what is bound read-only, where some socket of the machine has no place
+/// in the table. Directories that the command works in were looked through anyway.
+pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    if !table.lines().skip(1).any(is_unplaced) {
+        return Ok(Vec::new());
+    }
+    let mut left = MAX_FILES;
+    let mut hidden = Vec::new();
+    for entry in entries {
+        if let Entry::Bind { from, at, access } = entry
+            && *access == Access::ReadOnly
+            && !OF_PACKAGES
+                .iter()
+                .any(|packages| from.starts_with(packages))
+        {
+            let below = sockets_below(from, &mut left)?;
+            let below = below.iter().filter_map(|path| path.strip_prefix(from).ok());
+            hidden.extend(below.map(|path| Entry::Hide { at: at.join(path) }));
+        }
+    }
+    Ok(hidden)
+}
+
+fn is_unplaced(line: &str) -> bool {
+    let address = line.split_ascii_whitespace().nth(ADDRESS);
+    address.is_some_and(|address| !address.starts_with(['/', '@']))
+}
+
+fn sockets_below(root: &Path, left: &mut usize) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let mut next = vec![root.to_owned()];
+    while let Some(directory) = next.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            *left = left.checked_sub(1).ok_or_else(|| too_many(root))?;
+            match entry.file_type() {
+                Ok(kind) if kind.is_socket() => found.push(entry.path()),
+                Ok(kind) if kind.is_dir() => next.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn too_many(root: &Path) -> String {
+    format!(
+        "{} and the other directories of programs hold more than {MAX_FILES} files, too many to \
+         look through for sockets of the host",
+        root.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn a_relative_address_has_no_place() {
+        let line = |address: &str| {
+            format!("0000000000000000: 00000002 00000000 00010000 0001 01 7051491{address}")
+        };
+        each_row(
+            [
+                (" relative.sock", true),
+                (" below/relative.sock", true),
+                (" /run/absolute.sock", false),
+                (" @abstract", false),
+                ("", false),
+            ],
+            |(address, unplaced)| assert_eq!(is_unplaced(&line(address)), unplaced),
+        );
+    }
+
+    #[test]
+    fn every_socket_below_a_directory_is_found_within_the_bound() {
+        let root = tempfile::tempdir().unwrap();
+        let below = root.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        let _listener = UnixListener::bind(below.join("socket")).unwrap();
+        let found = sockets_below(root.path(), &mut 10).unwrap();
+        assert_eq!(found, [below.join("socket")]);
+        assert!(sockets_below(root.path(), &mut 2).is_err());
+    }
+}
