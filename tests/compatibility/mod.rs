@@ -68,7 +68,12 @@ fn every_client_works_the_same_inside_a_sandbox_of_run() {
     let origin = Origin::scripted(stand_ins::answer);
     let proxy = start(&origin, &tools);
     let socket = proxy.path("api.sock");
-    let cargo = Path::new(env!("CARGO")).parent().unwrap();
+    // What the installed clients load, where that is in a home directory that is not shown.
+    let python = tools.dir.join("python/bin/python").canonicalize();
+    let programs = [Some(Path::new(env!("CARGO")).to_owned()), python.ok()];
+    let loaded = programs.iter().flatten();
+    let loaded = loaded.map(|program| program.parent().unwrap().parent().unwrap().to_owned());
+    let loaded: Vec<_> = loaded.filter(|path| !path.starts_with("/usr")).collect();
     let sandboxed = |directory: &Path, program: &[&str]| {
         let mut command = shell(directory, &[env!("CARGO_BIN_EXE_unified-proxy")]);
         let home = directory.join("home");
@@ -80,8 +85,11 @@ fn every_client_works_the_same_inside_a_sandbox_of_run() {
             .arg(&socket)
             .arg("--read")
             .arg(&tools.dir)
-            .arg("--read")
-            .arg(cargo)
+            .args(
+                loaded
+                    .iter()
+                    .flat_map(|path| ["--read".as_ref(), path.as_os_str()]),
+            )
             .arg("--")
             .args(program)
             .env("HOME", home)

@@ -12,6 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::Run;
 use super::appliance::{self, Appliance};
 use super::guard::Guard;
+use super::learned_file::LearnedFile;
 use super::logins::Logins;
 use super::placeholders::Placeholders;
 use super::places::{self, Places};
@@ -37,8 +38,7 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
     close_inherited();
     let places = Places::find(&run.write, &run.read)?;
     let kept = places::kept_state(&places)?;
-    // Opened before the command could put a link in its place.
-    let learn = run.learn.as_deref().map(create).transpose()?;
+    let learn = run.learn.as_deref().map(LearnedFile::open).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -67,10 +67,8 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
             // Nobody to tell, if this fails.
             let _ = io::stderr().write_all(report.text().as_bytes());
         }
-        if let Some(mut file) = learn {
-            report.write_allowlist(&mut file).map_err(|error| {
-                Failure::internal(format_args!("the allowlist cannot be written: {error}"))
-            })?;
+        if let Some(file) = learn {
+            file.write(&report.allowlist())?;
         }
         Ok(ended)
     })
@@ -88,13 +86,6 @@ fn close_inherited() {
         // The one that listed them is closed already.
         let _ = nix::unistd::close(descriptor);
     }
-}
-
-fn create(path: &Path) -> Result<File, Failure> {
-    File::create(path).map_err(|error| {
-        let message = format_args!("--learn {}: {error}", path.display());
-        Failure::new(code::USAGE, message)
-    })
 }
 
 /// Everything that belongs to one run while it lasts.

@@ -6,6 +6,7 @@ mod git_directory;
 mod git_settings;
 mod guard;
 mod launch;
+mod learned_file;
 mod logins;
 mod placeholders;
 mod places;

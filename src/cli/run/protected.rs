@@ -64,13 +64,18 @@ pub struct Protected {
     pinned: BTreeSet<PathBuf>,
     read_only: BTreeSet<PathBuf>,
     hidden: BTreeSet<PathBuf>,
+    /// Directories that cannot be written to at all.
+    readable: Vec<PathBuf>,
     files: usize,
 }
 
 impl Protected {
     /// Looks through the directories that a command will see.
     pub fn find(writable: &[PathBuf], readable: &[PathBuf]) -> Result<Self, String> {
-        let mut found = Self::default();
+        let mut found = Self {
+            readable: readable.to_vec(),
+            ..Self::default()
+        };
         for root in writable.iter().filter(|root| root.is_dir()) {
             found.add_root(root)?;
         }
@@ -219,6 +224,10 @@ impl Protected {
             let name = entry.file_name();
             let name = name.to_str().unwrap_or_default();
             let is_obeyed = OBEYED.contains(&name) || OBEYED_IF_THERE.contains(&name);
+            // It is read-only whole, and its sockets are hidden with it.
+            if self.readable.contains(&path) {
+                continue;
+            }
             if kind.is_socket() || name == OWN_STATE {
                 self.hidden.insert(path);
             } else if name == ".git" {

@@ -1,0 +1,57 @@
+//! The file of `--learn`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::cli::exit::{Failure, code};
+
+/// A place for a file, found before the command runs: what the command puts in its place, or in
+/// that of a directory above it, leads nowhere.
+pub struct LearnedFile {
+    shown: PathBuf,
+    directory: File,
+    name: OsString,
+}
+
+impl LearnedFile {
+    /// Opens the directory that the file is to be in.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let failed = |error: io::Error| {
+            let message = format_args!("--learn {}: {error}", path.display());
+            Failure::new(code::USAGE, message)
+        };
+        let name = path
+            .file_name()
+            .filter(|_| !path.is_dir())
+            .ok_or_else(|| failed(io::Error::other("it is a directory")))?;
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, parent, flags, Mode::empty());
+        Ok(Self {
+            shown: path.to_owned(),
+            directory: File::from(directory.map_err(|error| failed(error.into()))?),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Writes the file as a new one, which takes the name.
+    pub fn write(self, text: &str) -> Result<(), Failure> {
+        let directory = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
+        let write = || {
+            let mut file = tempfile::NamedTempFile::new_in(&directory)?;
+            file.write_all(text.as_bytes())?;
+            file.persist(directory.join(&self.name))?;
+            Ok::<_, io::Error>(())
+        };
+        write().map_err(|error| {
+            let shown = self.shown.display();
+            Failure::internal(format_args!("--learn {shown}: {error}"))
+        })
+    }
+}
