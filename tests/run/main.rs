@@ -12,6 +12,7 @@
 #[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
 mod support;
 
+mod agents;
 mod attempts;
 mod fixture;
 mod processes;

@@ -1,5 +1,6 @@
 //! Signals that are passed on to the command.
 
+use std::fs;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -26,9 +27,12 @@ pub enum Passed {
 pub struct Signals(Vec<(Number, Signal)>);
 
 impl Signals {
-    /// Begins to listen; until then they end this process. Needs a runtime.
+    /// Begins to listen; until then they end this process. What the caller ignores, as `nohup`
+    /// does, stays ignored, by the command as well. Needs a runtime.
     pub fn listen() -> io::Result<Self> {
+        let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
         let all = OF_KEYS.into_iter().chain(OF_PROCESSES);
+        let all = all.filter(|number| !is_in(ignored, *number));
         let all = all.chain([Number::WINCH]);
         let listening = all.map(|number| {
             let kind = SignalKind::from_raw(number.as_raw());
@@ -72,5 +76,33 @@ impl Signals {
                 to,
             },
         }
+    }
+}
+
+/// The ignored signals of a `status` of proc(5), a bit for each.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0)
+}
+
+fn is_in(mask: u64, number: Number) -> bool {
+    let bit = u32::try_from(number.as_raw())
+        .ok()
+        .and_then(|number| number.checked_sub(1));
+    let shifted = bit.and_then(|bit| mask.checked_shr(bit));
+    shifted.is_some_and(|shifted| shifted & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_has_a_bit_for_each() {
+        let mask = ignored("Name:\tx\nSigIgn:\t0000000180000003\nSigCgt:\t0\n");
+        assert!(is_in(mask, Number::HUP) && is_in(mask, Number::INT));
+        assert!(!is_in(mask, Number::QUIT) && !is_in(mask, Number::TERM));
+        assert_eq!(ignored("Name:\tx\n"), 0);
     }
 }

@@ -52,6 +52,18 @@ holds("the proxy", lambda: connect("127.0.0.1", 3128) == "connected")
 holds("DNS", lambda: connect("127.0.0.1", 53) == "connected")
 listening = sorted({int(line.split()[1].rsplit(":", 1)[1], 16) for line in open("/proc/net/tcp").readlines()[1:] if line.split()[3] == "0A"})
 holds("nothing else listens", lambda: listening == [53, 3128, 8090] or report("listening", False, listening))
+
+# The appliance administrates nothing over it.
+import http.client
+for port in (3128, 8090):
+    for path in ("/internal/health", "/internal/containers", "/internal/metrics", "/internal/flows", "/health", "/", "/mcp"):
+        for method in ("GET", "POST", "DELETE"):
+            def ask_admin():
+                client = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                client.request(method, path, "{}" if method == "POST" else None)
+                return client.getresponse().status
+            holds(f"{method} {path} at {port}", lambda: ask_admin() in (400, 403, 404, 405))
+
 server = socket.create_server(("127.0.0.1", 0))
 holds("a server of its own", lambda: connect("127.0.0.1", server.getsockname()[1]) == "connected")
 for port in (53, 3128, 8090):

@@ -368,3 +368,34 @@ fn what_a_command_puts_beside_placeholders_is_kept() {
         format!("{}/sub/.envrc-not\n", person.work().display())
     );
 }
+
+#[test]
+fn what_the_command_made_that_the_host_would_obey_is_named_at_the_end() {
+    let Some(person) = Person::new() else { return };
+    let script = "mkdir -p new/deep; git init -q new/deep/repo; echo x > new/.envrc; mkdir new/.vscode; echo x > plain";
+    let ran = person.sh(&[], script);
+    for path in ["new/deep/repo/.git", "new/.envrc", "new/.vscode"] {
+        let line = format!("\n  {}\n", person.work().join(path).display());
+        assert!(ran.stderr.contains(&line), "{path}: {ran:?}");
+    }
+    assert!(!ran.stderr.contains("plain"), "{ran:?}");
+    // What was there at the start of a run is not named by it again.
+    assert_eq!(person.sh(&[], "true").stderr, "");
+}
+
+#[test]
+fn a_protected_file_that_the_host_replaces_ends_the_run_and_is_named() {
+    let Some(person) = Person::new() else { return };
+    let file = person.write("project/.envrc", "before\n");
+    let mut run = person.spawn(&[], &["sh", "-c", "echo ready; sleep 1000"]);
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let other = person.write("project/other", "after\n");
+    fs::rename(other, &file).unwrap();
+    eventually("it ends", SOON, || run.try_wait().unwrap().is_some());
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(70));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&*file.to_string_lossy()), "{said}");
+    assert_eq!(fs::read_to_string(file).unwrap(), "after\n");
+}

@@ -10,6 +10,10 @@ const WRITES: &str = r#"
 name = f"planted-{sys.argv[1]}"
 home, other = sys.argv[2], sys.argv[3]
 
+def check_mode(path):
+    if not os.lstat(path).st_mode & 0o6000:
+        raise OSError(errno.EPERM, "it has no such bit")
+
 def write(path):
     with open(path, "w") as file:
         file.write("0")
@@ -30,6 +34,16 @@ fails("a device", lambda: os.mknod("device", stat.S_IFCHR | 0o666, os.makedev(1,
 fails("a device in /dev/shm", lambda: os.mknod("/dev/shm/device", stat.S_IFBLK | 0o666, os.makedev(254, 0)), errno.EPERM)
 fails("another root", lambda: os.chroot("/tmp"), errno.EPERM)
 fails("another host name", lambda: socket.sethostname("x"), errno.EPERM)
+
+# A program with the person's rights for others to start.
+open("own", "w").close()
+for mode in (0o4755, 0o2755, 0o6755):
+    fails(f"the mode {mode:o} by chmod", lambda: os.chmod("own", mode), errno.EPERM)
+    fails(f"the mode {mode:o} by fchmod", lambda: os.fchmod(os.open("own", os.O_RDONLY), mode), errno.EPERM)
+    fails(f"the mode {mode:o} by fchmodat", lambda: call(268, -100, b"own", mode), errno.EPERM)
+    fails(f"the mode {mode:o} by fchmodat2", lambda: call(452, -100, b"own", mode, 0))
+    fails(f"the mode {mode:o} at open", lambda: (os.close(os.open(f"made-{mode}", os.O_CREAT | os.O_WRONLY, mode)), check_mode(f"made-{mode}")))
+    fails(f"the mode {mode:o} at mknod", lambda: (os.mknod(f"node-{mode}", stat.S_IFREG | mode), check_mode(f"node-{mode}")))
 
 # What is the sandbox's own can be written to.
 for directory in (".", home, "/tmp", "/var/tmp", "/dev/shm", "/run/lock"):

@@ -1,7 +1,8 @@
 //! Signals to the launcher, and the processes of the command.
 
 use std::io::Read;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use testkit::each_row;
@@ -60,6 +61,43 @@ fn a_signal_that_ends_the_command_is_its_exit_code() {
             processes::below(child.id(), "sleep 1000");
             processes::send(child.id(), signal);
             assert_eq!(child.wait().unwrap().code(), Some(code));
+        },
+    );
+}
+
+#[test]
+fn a_signal_that_the_caller_ignores_stays_ignored() {
+    let Some(person) = Person::new() else { return };
+    each_row(
+        [
+            ("HUP", Signal::HUP),
+            ("INT", Signal::INT),
+            ("USR1", Signal::USR1),
+        ],
+        |(name, signal)| {
+            let run = person.command(&[], &["sh", "-c", "echo ready; read -r line; exit 4"]);
+            let mut outer = Command::new("sh");
+            outer.args(["-c", &format!("trap '' {name}; exec \"$@\""), "sh"]);
+            outer
+                .arg(run.get_program())
+                .args(run.get_args())
+                .env_clear();
+            outer.envs(
+                run.get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            );
+            let mut child = outer
+                .current_dir(person.work())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            ready(&mut child);
+            processes::send(child.id(), signal);
+            processes::send(processes::below(child.id(), "exit 4"), signal);
+            std::thread::sleep(Duration::from_millis(200));
+            drop(child.stdin.take());
+            assert_eq!(child.wait().unwrap().code(), Some(4));
         },
     );
 }

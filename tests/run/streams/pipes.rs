@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+
+use testkit::each_row;
 
 use crate::fixture::Person;
 use crate::support::Ran;
@@ -111,5 +113,35 @@ fn what_background_processes_hold_does_not_keep_the_end_from_the_reader() {
     assert_eq!(
         (ran.stdout.as_str(), ran.stderr.as_str()),
         ("out\n", "err\n")
+    );
+}
+
+#[test]
+fn streams_that_are_closed_and_the_file_mask_pass_through() {
+    let Some(person) = Person::new() else { return };
+    let run = person.command(&[], &["sh", "-c", "umask; cat; echo err >&2; exit 3"]);
+    each_row(
+        [
+            ("umask 027; exec \"$@\" <&-", "0027\n", "err\n"),
+            ("exec \"$@\" >&-", "", "err\n"),
+            ("umask 077; exec \"$@\" 2>&-", "0077\n", ""),
+        ],
+        |(script, out, err)| {
+            let mut outer = Command::new("sh");
+            outer
+                .args(["-c", script, "sh"])
+                .arg(run.get_program())
+                .args(run.get_args());
+            outer.env_clear().envs(
+                run.get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            );
+            let ran = Ran::of(outer.current_dir(person.work()).stdin(Stdio::null()));
+            assert_eq!(
+                (ran.code, &*ran.stdout, &*ran.stderr),
+                (Some(3), out, err),
+                "{ran:?}"
+            );
+        },
     );
 }

@@ -1,0 +1,156 @@
+//! Coding agents inside a sandbox, with nothing but what `run` gives them: placeholders inside, the
+//! person's credential at the stand-ins of their APIs.
+
+#[path = "../agents/packages.rs"]
+mod packages;
+#[path = "../agents/stand_ins.rs"]
+mod stand_ins;
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::fixture::{Person, User, is_root};
+use crate::support::{Origin, Ran, Seen};
+use stand_ins::{ACCOUNT, HOSTS, REPLY};
+
+const SECRET: &str = "real-4f9a1c7be02d58c36e";
+const PLACEHOLDER: &str = "up-placeholder-";
+/// A time that is far away, in seconds.
+const FAR: u64 = 4_102_444_800;
+
+/// An agent, and how its person is logged in.
+struct Agent {
+    name: &'static str,
+    command: &'static str,
+    /// A variable with a key.
+    key: Option<&'static str>,
+    /// A file of the home directory.
+    login: Option<(&'static str, Value)>,
+}
+
+/// The agents' programs may lie where root alone can look.
+fn user() -> User {
+    match is_root() {
+        true => User::Root,
+        false => User::Unprivileged,
+    }
+}
+
+/// One conversation with `--with-logins`.
+fn converses(agent: &Agent) {
+    let Some(programs) = packages::programs(agent.name) else {
+        return;
+    };
+    let bodies: Arc<Mutex<String>> = Arc::default();
+    let kept = Arc::clone(&bodies);
+    let origin = Origin::scripted(move |seen: &Seen, body| {
+        *kept.lock() += body;
+        Some(stand_ins::answer(seen, body))
+    });
+    let Some(mut person) = Person::with(user(), origin) else {
+        return;
+    };
+    for host in HOSTS {
+        let https = person.origin.https;
+        person.setup.host(host, https);
+    }
+    if let Some(name) = agent.key {
+        person.env.push((name.to_owned(), SECRET.to_owned()));
+    }
+    if let Some((path, login)) = &agent.login {
+        person.write(path, login.to_string());
+    }
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    person.env.push(("PATH".to_owned(), path));
+    person.env.push(("TERM".to_owned(), "xterm-256color".to_owned()));
+    let packages = programs.parent().unwrap();
+    let ran = person.sh(
+        &["--with-logins", "--read", packages.to_str().unwrap()],
+        &format!("{} </dev/null; grep -rls {} ~ /tmp . && echo leaked", agent.command, cut(SECRET)),
+    );
+    assert!(ran.stdout.contains(REPLY), "{}: {ran:?}", agent.name);
+    assert_nothing_leaked(&ran, &person, &bodies.lock());
+}
+
+/// The secret as a pattern that does not match itself.
+fn cut(secret: &str) -> String {
+    let (first, rest) = secret.split_at(1);
+    format!("'[{first}]{rest}'")
+}
+
+/// The API saw the real secret and no placeholder; the sandbox never saw the real one.
+fn assert_nothing_leaked(ran: &Ran, person: &Person, bodies: &str) {
+    let seen = format!("{:?}{bodies}", person.origin.seen());
+    assert!(seen.contains(SECRET), "{seen}");
+    if let Some(at) = seen.find(PLACEHOLDER) {
+        let around = seen.get(at.saturating_sub(300)..(at + 100).min(seen.len()));
+        panic!("a placeholder reached the API: {around:?}");
+    }
+    assert!(!ran.stdout.contains("leaked"), "{ran:?}");
+    assert!(!ran.stdout.contains(SECRET) && !ran.stderr.contains(SECRET), "{ran:?}");
+}
+
+#[test]
+fn claude_code_converses_inside_with_the_key_of_its_person() {
+    converses(&Agent {
+        name: "Claude Code in a sandbox, with an API key",
+        command: "claude -p 'say pong'",
+        key: Some("ANTHROPIC_API_KEY"),
+        login: None,
+    });
+}
+
+#[test]
+fn claude_code_converses_inside_with_the_subscription_of_its_person() {
+    let login = json!({ "claudeAiOauth": {
+        "accessToken": SECRET, "refreshToken": SECRET, "expiresAt": FAR * 1000,
+        "scopes": ["user:inference", "user:profile"], "subscriptionType": "max",
+    }});
+    converses(&Agent {
+        name: "Claude Code in a sandbox, with a subscription",
+        command: "claude -p 'say pong'",
+        key: None,
+        login: Some((".claude/.credentials.json", login)),
+    });
+}
+
+#[test]
+fn codex_converses_inside_with_the_login_of_its_person() {
+    let claims = json!({
+        "exp": FAR, "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT },
+    });
+    let jwt = format!("e30.{}.{SECRET}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let login = json!({ "tokens": {
+        "access_token": jwt, "refresh_token": SECRET, "id_token": jwt, "account_id": ACCOUNT,
+    }});
+    converses(&Agent {
+        name: "Codex in a sandbox, with a ChatGPT login",
+        command: "codex exec --skip-git-repo-check --sandbox read-only 'say pong'",
+        key: None,
+        login: Some((".codex/auth.json", login)),
+    });
+}
+
+#[test]
+fn gemini_converses_inside_with_the_key_of_its_person() {
+    converses(&Agent {
+        name: "Gemini in a sandbox, with an API key",
+        command: "gemini --skip-trust -m gemini-2.5-flash -p 'say pong'",
+        key: Some("GEMINI_API_KEY"),
+        login: None,
+    });
+}
+
+#[test]
+fn opencode_converses_inside_with_the_key_of_its_person() {
+    converses(&Agent {
+        name: "OpenCode in a sandbox, with an API key",
+        command: "opencode run -m openai/gpt-5 'say pong'",
+        key: Some("OPENAI_API_KEY"),
+        login: None,
+    });
+}
