@@ -66,11 +66,17 @@ fn converses(agent: &Agent) {
     }
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     person.env.push(("PATH".to_owned(), path));
-    person.env.push(("TERM".to_owned(), "xterm-256color".to_owned()));
+    person
+        .env
+        .push(("TERM".to_owned(), "xterm-256color".to_owned()));
     let packages = programs.parent().unwrap();
     let ran = person.sh(
         &["--with-logins", "--read", packages.to_str().unwrap()],
-        &format!("{} </dev/null; grep -rls {} ~ /tmp . && echo leaked", agent.command, cut(SECRET)),
+        &format!(
+            "{} </dev/null; grep -rls {} ~ /tmp . && echo leaked",
+            agent.command,
+            cut(SECRET)
+        ),
     );
     assert!(ran.stdout.contains(REPLY), "{}: {ran:?}", agent.name);
     assert_nothing_leaked(&ran, &person, &bodies.lock());
@@ -91,7 +97,10 @@ fn assert_nothing_leaked(ran: &Ran, person: &Person, bodies: &str) {
         panic!("a placeholder reached the API: {around:?}");
     }
     assert!(!ran.stdout.contains("leaked"), "{ran:?}");
-    assert!(!ran.stdout.contains(SECRET) && !ran.stderr.contains(SECRET), "{ran:?}");
+    assert!(
+        !ran.stdout.contains(SECRET) && !ran.stderr.contains(SECRET),
+        "{ran:?}"
+    );
 }
 
 #[test]
@@ -123,7 +132,10 @@ fn codex_converses_inside_with_the_login_of_its_person() {
     let claims = json!({
         "exp": FAR, "https://api.openai.com/auth": { "chatgpt_account_id": ACCOUNT },
     });
-    let jwt = format!("e30.{}.{SECRET}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let jwt = format!(
+        "e30.{}.{SECRET}",
+        URL_SAFE_NO_PAD.encode(claims.to_string())
+    );
     let login = json!({ "tokens": {
         "access_token": jwt, "refresh_token": SECRET, "id_token": jwt, "account_id": ACCOUNT,
     }});
