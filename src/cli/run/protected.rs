@@ -13,7 +13,7 @@ use crate::sandbox::{Access, Entry};
 
 /// Names that shells, editors and agents of the host look for in a directory, and execute or
 /// obey once they are there.
-const OBEYED: [&str; 15] = [
+const OBEYED: [&str; 12] = [
     ".aider.conf.yml",
     ".claude",
     ".codex",
@@ -26,13 +26,11 @@ const OBEYED: [&str; 15] = [
     ".mcp.json",
     ".opencode",
     ".vscode",
-    "crush.json",
-    "opencode.json",
-    "opencode.jsonc",
 ];
-/// Names that are executed or obeyed where the person has set that up: they matter where they are
-/// there already.
-const OBEYED_IF_THERE: [&str; 12] = [
+/// Names that are executed or obeyed where the person has set that up, and settings of agents that
+/// do not start with a directory in their place: they are protected where they are there already,
+/// and named where the command made them.
+const OBEYED_IF_THERE: [&str; 15] = [
     ".exrc",
     ".gdbinit",
     ".githooks",
@@ -44,7 +42,10 @@ const OBEYED_IF_THERE: [&str; 12] = [
     ".pre-commit-config.yaml",
     ".yarnrc.yml",
     ".zed",
+    "crush.json",
     "mise.toml",
+    "opencode.json",
+    "opencode.jsonc",
 ];
 /// State of the appliance that `dev` keeps in a directory, its admin socket among it.
 const OWN_STATE: &str = ".unified-proxy";
