@@ -13,7 +13,7 @@ use crate::sandbox::{Access, Entry};
 
 /// Names that shells, editors and agents of the host look for in a directory, and execute or
 /// obey once they are there.
-const OBEYED: [&str; 12] = [
+const OBEYED: [&str; 11] = [
     ".aider.conf.yml",
     ".claude",
     ".codex",
@@ -24,13 +24,12 @@ const OBEYED: [&str; 12] = [
     ".gemini",
     ".idea",
     ".mcp.json",
-    ".opencode",
     ".vscode",
 ];
 /// Names that are executed or obeyed where the person has set that up, and settings of agents that
 /// do not start with a directory in their place: they are protected where they are there already,
 /// and named where the command made them.
-const OBEYED_IF_THERE: [&str; 15] = [
+const OBEYED_IF_THERE: [&str; 16] = [
     ".exrc",
     ".gdbinit",
     ".githooks",
@@ -39,6 +38,7 @@ const OBEYED_IF_THERE: [&str; 15] = [
     ".mise.toml",
     ".nvim.lua",
     ".nvimrc",
+    ".opencode",
     ".pre-commit-config.yaml",
     ".yarnrc.yml",
     ".zed",

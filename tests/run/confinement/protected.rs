@@ -54,18 +54,18 @@ for path in sys.argv[1:]:
 
 /// What is protected where it is missing, too.
 const ALWAYS: [&str; 12] = [
+    ".aider.conf.yml",
     ".claude",
     ".codex",
     ".cursor",
     ".devcontainer",
+    ".devcontainer.json",
     ".envrc",
     ".gemini",
     ".git",
     ".idea",
     ".mcp.json",
-    ".opencode",
     ".vscode",
-    "opencode.json",
 ];
 
 fn git(person: &Person, directory: &Path, arguments: &[&str]) {
