@@ -284,7 +284,7 @@ pub const CLIENTS: [Client; 29] = [
         printf '%s\\n' '[package]' 'name = \"here\"' 'edition = \"2021\"' '[dependencies]' \
             'demo = { version = \"1\", registry = \"stand-in\" }' >Cargo.toml
         export CARGO_REGISTRIES_STAND_IN_INDEX=sparse+https://$HOST/cargo/ CARGO_NET_RETRY=0
-        cargo fetch --quiet && [ -e .cargo/registry/cache/*/demo-1.0.0.crate ] && echo demo is installed",
+        cargo fetch --quiet && [ -e $HOME/.cargo/registry/cache/*/demo-1.0.0.crate ] && echo demo is installed",
     ),
     stream(
         "OpenAI's SDK for Python",

@@ -75,10 +75,12 @@ impl Dev {
 
     /// A shell in its directory, in an environment without a proxy.
     pub fn shell(&self, script: &str) -> std::process::Output {
+        // Elsewhere, so that `run` may start in the directory.
+        let home = TempDir::new().unwrap();
         Command::new("bash")
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", self.dir.path())
+            .env("HOME", home.path())
             .args(["-c", script])
             .current_dir(self.dir.path())
             .stdin(Stdio::null())

@@ -19,7 +19,8 @@ fn every_command_of_the_readme_works_as_printed() {
     let readme = include_str!("../../README.md");
     let steps: Vec<Step> = shell_blocks(readme).iter().flat_map(|b| steps(b)).collect();
     let (set_up, tried): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(|step| {
-        step.command.starts_with("./scripts/") || step.command.contains(" -- dev")
+        let parts = ["./scripts/", "cargo install", " -- dev", " -- claude"];
+        parts.iter().any(|part| step.command.contains(part))
     });
     let start = set_up
         .iter()
@@ -34,6 +35,7 @@ fn every_command_of_the_readme_works_as_printed() {
     let here = |text: &str| {
         let text = text.replace("127.0.0.1:8080", &dev.address.to_string());
         let text = text.replace("-p 5353", &format!("-p {}", dev.dns.port()));
+        let text = text.replace("unified-proxy run", &format!("{binary} run"));
         text.replace("cargo run --release --", binary)
     };
     let mut script = String::from("exec 2>&1\n");

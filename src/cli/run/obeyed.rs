@@ -8,8 +8,8 @@ use crate::sandbox::Entry;
 
 /// Names that shells, editors and agents of the host look for in a directory, and execute or
 /// obey once they are there. Each with the text that stands for it where it is missing, or none
-/// for a directory: git adds no empty directory. OpenCode does not start beside a directory of
-/// its settings' name.
+/// for a directory: git adds no empty directory. Agents do not start beside a directory that has
+/// the name of their settings.
 pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
     (".claude", None),
@@ -23,7 +23,7 @@ pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".mcp.json", None),
     (".opencode", None),
     (".vscode", None),
-    ("crush.json", None),
+    ("crush.json", Some(NO_SETTINGS)),
     ("opencode.json", Some(NO_SETTINGS)),
     ("opencode.jsonc", Some(NO_SETTINGS)),
 ];

@@ -54,18 +54,18 @@ for path in sys.argv[1:]:
 
 /// What is protected where it is missing, too.
 const ALWAYS: [&str; 15] = [
+    ".aider.conf.yml",
     ".claude",
     ".codex",
     ".cursor",
     ".devcontainer",
+    ".devcontainer.json",
     ".envrc",
     ".gemini",
     ".git",
     ".idea",
     ".mcp.json",
     ".vscode",
-    ".aider.conf.yml",
-    ".devcontainer.json",
     "crush.json",
     "opencode.json",
     "opencode.jsonc",

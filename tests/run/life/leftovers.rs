@@ -64,10 +64,10 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
             namespaces.extend(printed.lines().map(str::to_owned));
         }
     }
-    // Those of time and cgroups are the machine's.
+    // Those of time and cgroups are the machine's; the kernel gives numbers again of those that ended.
     let own = processes::namespaces(&[std::process::id()].into());
     let made: BTreeSet<String> = namespaces.difference(&own).cloned().collect();
-    assert!(made.len() >= 5 * RUNS / 2, "{} namespaces", made.len());
+    assert!(made.len() >= 5 * AT_ONCE, "{} namespaces", made.len());
 
     let within = Duration::from_secs(15);
     processes::end_within("every process has ended", &all, within);

@@ -51,15 +51,12 @@ fn a_link_that_the_command_puts_in_its_place_harms_nothing() {
         "{ran:?}"
     );
 
-    // One that is there before the start is the person's own.
+    // One that an earlier command left there is replaced as well.
     fs::remove_file(&file).unwrap();
-    symlink(person.home().join("theirs"), &file).unwrap();
+    symlink(&victim, &file).unwrap();
     person.sh(&flags, ASK).ok();
-    assert!(
-        fs::read_to_string(person.home().join("theirs"))
-            .unwrap()
-            .contains("packages")
-    );
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched\n");
+    assert!(fs::read_to_string(&file).unwrap().contains("packages"));
 }
 
 #[test]
