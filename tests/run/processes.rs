@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Component, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -81,16 +81,16 @@ pub fn state(launcher: u32) -> PathBuf {
             .flatten()
             .flatten();
         let mut links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
-        found = links.find(|to| to.starts_with("/tmp") && to.components().any(is_state));
+        found = links.find(|to| to.parent().is_some_and(is_state));
         found.is_some()
     });
     found.unwrap()
 }
 
-fn is_state(part: Component<'_>) -> bool {
-    part.as_os_str()
-        .to_string_lossy()
-        .starts_with("unified-proxy-")
+/// Whether a directory is the one of a user's states.
+fn is_state(directory: &Path) -> bool {
+    let name = directory.file_name().unwrap_or_default();
+    directory.starts_with("/tmp") && name.to_string_lossy().starts_with("unified-proxy-")
 }
 
 /// Sends a signal to a process.

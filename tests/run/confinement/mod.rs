@@ -3,6 +3,7 @@
 
 mod network;
 mod outside;
+mod placeholders;
 mod protected;
 mod secrets;
 mod sockets;

@@ -3,18 +3,15 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use rustix::process::Signal;
 use testkit::each_row;
 
 use crate::attempts::check;
 use crate::fixture::Person;
-use crate::processes;
 use crate::support::{Ran, SOON, eventually};
 
 /// Tries everything to change what lies at the paths of its arguments, which are relative.
-const CHANGES: &str = r##"
+pub const CHANGES: &str = r##"
 EVIL = "#!/bin/sh\necho planted\n"
 def write(path):
     with open(path, "w") as file:
@@ -293,25 +290,6 @@ fn git_works_inside_a_repository_as_it_should() {
     git(&person, &person.work(), &["fsck"]);
 }
 
-/// OpenCode does not start where it cannot write there.
-#[test]
-fn what_is_written_to_the_directory_of_opencode_ends_with_the_sandbox() {
-    let Some(person) = Person::new() else { return };
-    let script = "mkdir -p .opencode/plugin && echo evil > .opencode/plugin/x.ts && cat .opencode/plugin/x.ts; \
-        mv .opencode away || rmdir .opencode || echo stays";
-    let ran = person.sh(&["--quiet"], script);
-    assert_eq!(ran.stdout, "evil\nstays\n", "{ran:?}");
-    assert_eq!(names(&person.work()), [""; 0]);
-
-    person.write("project/.opencode/agent.md", "mine\n");
-    let ran = person.sh(
-        &["--quiet"],
-        "echo evil > .opencode/x; echo evil > .opencode/agent.md; cat .opencode/agent.md",
-    );
-    assert_eq!(ran.stdout, "mine\n", "{ran:?}");
-    assert_eq!(names(&person.work().join(".opencode")), ["agent.md"]);
-}
-
 #[test]
 fn git_inside_adds_no_placeholder() {
     let Some(person) = Person::new() else { return };
@@ -333,86 +311,6 @@ fn a_link_in_the_place_of_what_is_protected_is_refused() {
         assert!(ran.stderr.contains("is a symbolic link"), "{ran:?}");
         assert!(!person.work().join("started").exists());
     });
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap().flatten();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
-
-#[test]
-fn placeholders_stay_while_a_run_needs_them_and_are_gone_with_the_last() {
-    let Some(person) = Person::new() else { return };
-    let wait = ["sh", "-c", "echo ready; read -r line"];
-    let mut runs = [person.spawn(&[], &wait), person.spawn(&[], &wait)];
-    for run in &mut runs {
-        let mut ready = [0; 6];
-        std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut ready).unwrap();
-    }
-    let [first, second] = &mut runs;
-    drop(first.stdin.take());
-    first.wait().unwrap();
-    assert!(names(&person.work()).contains(&".envrc".to_owned()));
-    // The one that goes on is protected by what the other one made.
-    check(&person, &[], CHANGES, &[".envrc", ".git"], 20);
-    drop(second.stdin.take());
-    second.wait().unwrap();
-    assert_eq!(names(&person.work()), ["new", "newdir"]);
-    let kept = person
-        .home()
-        .join(".local/state/unified-proxy/placeholders");
-    // The lock that orders them stays.
-    assert_eq!(names(&kept), ["order"]);
-}
-
-#[test]
-fn placeholders_of_a_run_that_was_killed_are_removed_by_the_next() {
-    let Some(person) = Person::new() else { return };
-    let mut run = person.spawn(&[], &["sh", "-c", "echo ready; read -r line"]);
-    let mut ready = [0; 6];
-    std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut ready).unwrap();
-    let pids = processes::descendants(run.id());
-    processes::send(run.id(), Signal::KILL);
-    run.wait().unwrap();
-    processes::end_within("it has ended", &pids, SOON);
-    person.sh(&[], "true").ok();
-    eventually("nothing is left", SOON, || names(&person.work()).is_empty());
-}
-
-#[test]
-fn what_a_command_puts_beside_placeholders_is_kept() {
-    let Some(person) = Person::new() else { return };
-    person
-        .sh(&[], "echo mine > made; mkdir sub; echo x > sub/.envrc-not")
-        .ok();
-    assert_eq!(names(&person.work()), ["made", "sub"]);
-    let output = Command::new("find")
-        .arg(person.work())
-        .args(["-name", ".*"])
-        .output()
-        .unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        format!("{}/sub/.envrc-not\n", person.work().display())
-    );
-}
-
-#[test]
-fn what_the_command_made_that_the_host_would_obey_is_named_at_the_end() {
-    let Some(person) = Person::new() else { return };
-    let script = "mkdir -p new/deep; git init -q new/deep/repo; echo x > new/.envrc; mkdir new/.vscode; echo x > plain";
-    let ran = person.sh(&[], script);
-    for path in ["new/deep/repo/.git", "new/.envrc", "new/.vscode"] {
-        let line = format!("\n  {}\n", person.work().join(path).display());
-        assert!(ran.stderr.contains(&line), "{path}: {ran:?}");
-    }
-    assert!(!ran.stderr.contains("plain"), "{ran:?}");
-    // What was there at the start of a run is not named by it again.
-    assert_eq!(person.sh(&[], "true").stderr, "");
 }
 
 #[test]
