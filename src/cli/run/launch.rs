@@ -15,6 +15,7 @@ use super::appliance::{self, Appliance};
 use super::guard::Guard;
 use super::learned_file::LearnedFile;
 use super::logins::Logins;
+use super::obeyed::stand_ins;
 use super::placeholders::Placeholders;
 use super::places::{self, Places};
 use super::programs::trusted_program;
@@ -167,7 +168,8 @@ impl Parts {
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
         let settings = self.registration.settings().await?;
-        let protected = self.protected.entries();
+        let mut protected = self.protected.entries();
+        protected.extend(stand_ins(&places.writable));
         let prepared = std::mem::take(&mut self.prepared);
         let mut spec = specification(&run.command, prepared, places, &settings, protected)?;
         let streams = Streams::look().map_err(|error| {

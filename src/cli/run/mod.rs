@@ -8,6 +8,7 @@ mod guard;
 mod launch;
 mod learned_file;
 mod logins;
+mod obeyed;
 mod placeholders;
 mod places;
 mod programs;

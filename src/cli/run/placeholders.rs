@@ -15,12 +15,14 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, unl
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::obeyed::NO_SETTINGS;
+
 /// The longest record, in bytes.
 const MAX_RECORD: u64 = 16 << 20;
 /// The longest placeholder, in bytes.
 const MAX_TEXT: u64 = 16;
 /// What a placeholder that is a file may hold.
-const TEXTS: [&str; 2] = ["", ".\n"];
+const TEXTS: [&str; 3] = ["", ".\n", NO_SETTINGS];
 
 /// What must be there, and is not.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]

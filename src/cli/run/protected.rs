@@ -8,45 +8,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::git_directory::{self, OBEYED_BY_GIT};
+use super::obeyed::{OBEYED, is_empty, is_obeyed};
 use super::placeholders::Missing;
 use crate::sandbox::{Access, Entry};
 
-/// Names that shells, editors and agents of the host look for in a directory, and execute or
-/// obey once they are there.
-const OBEYED: [&str; 11] = [
-    ".aider.conf.yml",
-    ".claude",
-    ".codex",
-    ".cursor",
-    ".devcontainer",
-    ".devcontainer.json",
-    ".envrc",
-    ".gemini",
-    ".idea",
-    ".mcp.json",
-    ".vscode",
-];
-/// Names that are executed or obeyed where the person has set that up, and settings of agents that
-/// do not start with a directory in their place: they are protected where they are there already,
-/// and named where the command made them.
-const OBEYED_IF_THERE: [&str; 16] = [
-    ".exrc",
-    ".gdbinit",
-    ".githooks",
-    ".husky",
-    ".lldbinit",
-    ".mise.toml",
-    ".nvim.lua",
-    ".nvimrc",
-    ".opencode",
-    ".pre-commit-config.yaml",
-    ".yarnrc.yml",
-    ".zed",
-    "crush.json",
-    "mise.toml",
-    "opencode.json",
-    "opencode.jsonc",
-];
 /// State of the appliance that `dev` keeps in a directory, its admin socket among it.
 const OWN_STATE: &str = ".unified-proxy";
 
@@ -146,13 +111,13 @@ impl Protected {
         let git = root.join(".git");
         if git_directory::is_one(root) {
             self.add_git(root)?;
-        } else if !exists(&git) || is_placeholder(&git) {
+        } else if !exists(&git) || is_empty(&git) {
             self.add(git, None)?;
             // With it the directory itself would be a repository, settings and all.
             self.add(root.join("HEAD"), None)?;
         }
-        for name in OBEYED {
-            self.add(root.join(name), None)?;
+        for (name, text) in OBEYED {
+            self.add(root.join(name), text)?;
         }
         self.walk(root, root, 0)
     }
@@ -224,7 +189,6 @@ impl Protected {
             let path = entry.path();
             let name = entry.file_name();
             let name = name.to_str().unwrap_or_default();
-            let is_obeyed = OBEYED.contains(&name) || OBEYED_IF_THERE.contains(&name);
             // It is read-only whole, and its sockets are hidden with it.
             if self.readable.contains(&path) {
                 continue;
@@ -233,12 +197,12 @@ impl Protected {
                 self.hidden.insert(path);
             } else if name == ".git" {
                 self.pin_way(root, directory);
-                match kind.is_dir() && !is_placeholder(&path) {
+                match kind.is_dir() && !is_empty(&path) {
                     true => self.add_git(&path)?,
                     // A file that leads to the repository's directory, or nothing yet.
                     false => self.add(path, None)?,
                 }
-            } else if is_obeyed && !kind.is_symlink() {
+            } else if is_obeyed(name) && !kind.is_symlink() {
                 self.pin_way(root, directory);
                 self.read_only.insert(path.clone());
                 if kind.is_dir() {
@@ -347,11 +311,6 @@ pub fn listed_sockets() -> Vec<PathBuf> {
 fn is_ours(directory: &Path) -> bool {
     let user = rustix::process::getuid().as_raw();
     fs::symlink_metadata(directory).is_ok_and(|found| found.uid() == user)
-}
-
-/// Whether a directory holds nothing, as one that another run made to be mounted over.
-fn is_placeholder(directory: &Path) -> bool {
-    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn exists(path: &Path) -> bool {

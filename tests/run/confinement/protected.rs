@@ -53,7 +53,7 @@ for path in sys.argv[1:]:
 "##;
 
 /// What is protected where it is missing, too.
-const ALWAYS: [&str; 12] = [
+const ALWAYS: [&str; 15] = [
     ".aider.conf.yml",
     ".claude",
     ".codex",
@@ -66,6 +66,9 @@ const ALWAYS: [&str; 12] = [
     ".idea",
     ".mcp.json",
     ".vscode",
+    "crush.json",
+    "opencode.json",
+    "opencode.jsonc",
 ];
 
 fn git(person: &Person, directory: &Path, arguments: &[&str]) {
@@ -288,6 +291,35 @@ fn git_works_inside_a_repository_as_it_should() {
     let ran = person.sh(&[], script);
     assert_eq!(ran.ok(), "third\nsecond\nfirst\n");
     git(&person, &person.work(), &["fsck"]);
+}
+
+/// OpenCode does not start where it cannot write there.
+#[test]
+fn what_is_written_to_the_directory_of_opencode_ends_with_the_sandbox() {
+    let Some(person) = Person::new() else { return };
+    let script = "mkdir -p .opencode/plugin && echo evil > .opencode/plugin/x.ts && cat .opencode/plugin/x.ts; \
+        mv .opencode away || rmdir .opencode || echo stays";
+    let ran = person.sh(&["--quiet"], script);
+    assert_eq!(ran.stdout, "evil\nstays\n", "{ran:?}");
+    assert_eq!(names(&person.work()), [""; 0]);
+
+    person.write("project/.opencode/agent.md", "mine\n");
+    let ran = person.sh(
+        &["--quiet"],
+        "echo evil > .opencode/x; echo evil > .opencode/agent.md; cat .opencode/agent.md",
+    );
+    assert_eq!(ran.stdout, "mine\n", "{ran:?}");
+    assert_eq!(names(&person.work().join(".opencode")), ["agent.md"]);
+}
+
+#[test]
+fn git_inside_adds_no_placeholder() {
+    let Some(person) = Person::new() else { return };
+    repository(&person, "project");
+    let script = "echo more > other; git add -A; git diff --cached --name-only; git status --short --ignored=no";
+    assert_eq!(person.sh(&[], script).ok(), "other\nA  other\n");
+    let excluded = fs::read_to_string(person.work().join(".git/info/exclude")).unwrap();
+    assert!(!excluded.contains("opencode"), "{excluded}");
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! Names of files and directories that the host obeys without being asked.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::sandbox::Entry;
+
+/// Names that shells, editors and agents of the host look for in a directory, and execute or
+/// obey once they are there. Each with the text that stands for it where it is missing, or none
+/// for a directory: git adds no empty directory. Agents do not start beside a directory that has
+/// the name of their settings.
+pub const OBEYED: [(&str, Option<&str>); 15] = [
+    (".aider.conf.yml", None),
+    (".claude", None),
+    (".codex", None),
+    (".cursor", None),
+    (".devcontainer", None),
+    (".devcontainer.json", None),
+    (".envrc", None),
+    (".gemini", None),
+    (".idea", None),
+    (".mcp.json", None),
+    (".opencode", None),
+    (".vscode", None),
+    ("crush.json", Some(NO_SETTINGS)),
+    ("opencode.json", Some(NO_SETTINGS)),
+    ("opencode.jsonc", Some(NO_SETTINGS)),
+];
+/// A file of settings without any.
+pub const NO_SETTINGS: &str = "{}\n";
+/// Names that are executed or obeyed where the person has set that up: they matter where they are
+/// there already.
+const OBEYED_IF_THERE: [&str; 12] = [
+    ".exrc",
+    ".gdbinit",
+    ".githooks",
+    ".husky",
+    ".lldbinit",
+    ".mise.toml",
+    ".nvim.lua",
+    ".nvimrc",
+    ".pre-commit-config.yaml",
+    ".yarnrc.yml",
+    ".zed",
+    "mise.toml",
+];
+/// The directory of OpenCode.
+const WRITTEN: &str = ".opencode";
+/// The longest list of what git ignores that is taken over, in bytes.
+const MAX_EXCLUDES: u64 = 1 << 20;
+
+/// Whether a name is one of them.
+pub fn is_obeyed(name: &str) -> bool {
+    OBEYED.iter().any(|(obeyed, _)| *obeyed == name) || OBEYED_IF_THERE.contains(&name)
+}
+
+/// What stands over placeholders inside: they must have been made. Git ignores those that are
+/// files, so that the command does not commit them. OpenCode writes to its directory and ends
+/// where it cannot; an empty one is replaced by one that ends with the sandbox.
+pub fn stand_ins(roots: &[PathBuf]) -> Vec<Entry> {
+    let excluded = roots.iter().filter_map(|root| excluded_in(root));
+    let written = roots.iter().map(|root| root.join(WRITTEN));
+    let empty = written.filter(|at| is_directory(at) && is_empty(at));
+    let scratch = empty.map(|at| Entry::Scratch { at, mode: 0o700 });
+    excluded.chain(scratch).collect()
+}
+
+/// Whether a directory holds nothing, as one that a run made to be mounted over.
+pub fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+fn is_directory(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_dir())
+}
+
+fn excluded_in(root: &Path) -> Option<Entry> {
+    let git = root.join(".git");
+    let at = git.join("info/exclude");
+    let is_list = at.symlink_metadata().is_ok_and(|found| found.is_file());
+    if !is_directory(&git) || !is_directory(&git.join("info")) || !is_list {
+        return None;
+    }
+    let mut text = start(&at, MAX_EXCLUDES)?;
+    text.push('\n');
+    for (name, _) in OBEYED {
+        let placeholder = start(&root.join(name), NO_SETTINGS.len() as u64 + 1);
+        if placeholder.as_deref() == Some(NO_SETTINGS) {
+            text.push_str(&format!("/{name}\n"));
+        }
+    }
+    Some(Entry::Replace { at, text })
+}
+
+fn start(path: &Path, most: u64) -> Option<String> {
+    // Opening a pipe would wait for its writer.
+    fs::symlink_metadata(path)
+        .ok()
+        .filter(|found| found.is_file())?;
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .ok()?
+        .take(most)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_directory_that_opencode_writes_to_is_replaced_and_a_full_one_is_not() {
+        let work = tempfile::tempdir().unwrap();
+        let at = work.path().join(".opencode");
+        fs::create_dir(&at).unwrap();
+        let roots = [work.path().to_owned()];
+        let (path, mode) = (at.clone(), 0o700);
+        assert_eq!(stand_ins(&roots), [Entry::Scratch { at: path, mode }]);
+        fs::write(at.join("agent.md"), "").unwrap();
+        assert_eq!(stand_ins(&roots), []);
+    }
+
+    #[test]
+    fn placeholders_that_are_files_are_ignored_beside_what_was() {
+        let work = tempfile::tempdir().unwrap();
+        let info = work.path().join(".git/info");
+        fs::create_dir_all(&info).unwrap();
+        fs::write(info.join("exclude"), "*.log").unwrap();
+        fs::write(work.path().join("opencode.json"), NO_SETTINGS).unwrap();
+        fs::write(work.path().join("opencode.jsonc"), "{ \"own\": 1 }\n").unwrap();
+        let text = "*.log\n/opencode.json\n".to_owned();
+        let at = info.join("exclude");
+        assert_eq!(
+            stand_ins(&[work.path().to_owned()]),
+            [Entry::Replace { at, text }]
+        );
+    }
+}
