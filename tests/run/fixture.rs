@@ -50,11 +50,6 @@ impl Person {
         Self::with(User::Unprivileged, Origin::start())
     }
 
-    /// The same, before an origin of the test's own.
-    pub fn before(origin: Origin) -> Option<Self> {
-        Self::with(User::Unprivileged, origin)
-    }
-
     /// Root; `None` where the tests are not root's as well.
     pub fn root() -> Option<Self> {
         Self::with(User::Root, Origin::start())
