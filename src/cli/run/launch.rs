@@ -5,9 +5,10 @@ use std::future::pending;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Interval, MissedTickBehavior, timeout};
 
 use super::Run;
 use super::appliance::{self, Appliance};
@@ -27,6 +28,9 @@ use super::terminal::{HostTerminal, Streams, stop_ourselves};
 use super::watched::WatchedFlows;
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
+
+/// How long the server may take to renew a lease.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
@@ -226,7 +230,9 @@ impl Parts {
                 path = self.guard.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
                     // A server that is away may be back before the lease has run out.
-                    if let Ok(true) = self.registration.renew().await {
+                    // One that hangs holds up nothing for long.
+                    let renewed = timeout(PATIENCE, self.registration.renew()).await;
+                    if let Ok(Ok(true)) = renewed {
                         self.sandbox.lead_to(&self.registration.listener);
                     }
                 }

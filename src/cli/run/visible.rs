@@ -246,7 +246,9 @@ fn programs(places: &Places, program: Option<&Path>) -> Vec<Entry> {
         wanted.extend(FROM_HOME.iter().map(|name| home.join(name)));
     }
     let path = env::var_os("PATH").unwrap_or_default();
-    wanted.extend(env::split_paths(&path).flat_map(with_libraries));
+    wanted.extend(
+        env::split_paths(&path).flat_map(|directory| with_libraries(directory, &places.home)),
+    );
     wanted.extend(program.map(Path::to_owned));
     let mut entries = Vec::new();
     for at in wanted.into_iter().filter(|at| at.is_absolute()) {
@@ -284,12 +286,13 @@ fn is_system(path: &Path) -> bool {
     first.is_some_and(|first| first != "var" && SYSTEM.contains(&first))
 }
 
-/// A directory of programs, with the directories beside it that programs load from.
-fn with_libraries(directory: PathBuf) -> Vec<PathBuf> {
+/// A directory of programs, with the directories beside it that programs load from; not in the
+/// home directory, where a `share` or `lib` holds more than that.
+fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
     let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
     let beside = directory
         .parent()
-        .filter(|parent| is_bin && !is_system(parent));
+        .filter(|parent| is_bin && !is_system(parent) && !parent.starts_with(home));
     let beside = beside.map(|parent| LIBRARIES.map(|name| parent.join(name)));
     let mut found: Vec<_> = beside
         .into_iter()
@@ -318,4 +321,30 @@ pub fn hidden_sockets(entries: &[Entry]) -> Vec<Entry> {
     }
     hidden.dedup();
     hidden
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_beside_programs_are_shown_but_for_those_of_the_home_directory() {
+        let root = tempfile::tempdir().unwrap();
+        for name in [
+            "tool/bin",
+            "tool/lib",
+            "tool/etc",
+            "home/.local/bin",
+            "home/.local/share",
+        ] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+        }
+        let (tool, home) = (root.path().join("tool"), root.path().join("home"));
+        assert_eq!(
+            with_libraries(tool.join("bin"), &home),
+            [tool.join("lib"), tool.join("bin")]
+        );
+        let own = home.join(".local/bin");
+        assert_eq!(with_libraries(own.clone(), &home), [own]);
+    }
 }
