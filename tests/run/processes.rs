@@ -54,6 +54,25 @@ pub fn command_line(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
+/// The processes of the machine that a link of `/proc/PID` leads to somewhere.
+fn leading(link: &str, to: impl Fn(&Path) -> bool) -> Vec<u32> {
+    let leads =
+        |pid: &u32| fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|found| to(&found));
+    all().into_iter().filter(leads).collect()
+}
+
+/// The processes of a binary, whoever their parents are.
+pub fn of(binary: &Path) -> Vec<u32> {
+    leading("exe", |found| found == binary)
+}
+
+/// The processes with this working directory, also inside a sandbox, where it has the same path.
+pub fn in_directory(directory: &Path) -> Vec<u32> {
+    leading("cwd", |found| {
+        found.ends_with(directory.strip_prefix("/").unwrap_or(directory))
+    })
+}
+
 /// Whether a process runs: one that has ended and waits for its parent does not.
 pub fn runs(pid: u32) -> bool {
     field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))

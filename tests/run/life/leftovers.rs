@@ -72,12 +72,8 @@ fn a_hundred_runs_side_by_side_leave_nothing() {
     let within = Duration::from_secs(15);
     processes::end_within("every process has ended", &all, within);
     eventually("no process is left", within, || {
-        let everything = processes::descendants(1);
-        !everything.iter().any(|pid| {
-            processes::command_line(*pid).contains(&*person.base().to_string_lossy())
-                || fs::read_link(format!("/proc/{pid}/cwd"))
-                    .is_ok_and(|cwd| cwd.starts_with(person.base()))
-        })
+        let commands = processes::in_directory(&person.work());
+        processes::of(&person.binary()).is_empty() && commands.is_empty()
     });
     eventually("no namespace is left", within, || {
         processes::namespaces(&processes::descendants(1)).is_disjoint(&made)
