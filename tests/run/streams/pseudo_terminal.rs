@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
 
 use crate::support::{SOON, eventually};
 
@@ -109,6 +109,12 @@ impl PseudoTerminal {
 
     pub fn modes(&self) -> Termios {
         tcgetattr(&self.terminal).unwrap()
+    }
+
+    /// Whether the program itself is in the foreground, and not one that it started.
+    pub fn is_at_prompt(&self) -> bool {
+        let group = tcgetpgrp(&self.controlling).unwrap().as_raw_nonzero().get();
+        group.cast_unsigned() == self.child.id()
     }
 
     /// Whether keys are left to the program.
