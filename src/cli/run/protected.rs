@@ -126,6 +126,7 @@ impl Protected {
     fn add(&mut self, path: PathBuf, text: Option<&str>) -> Result<(), String> {
         match path.symlink_metadata() {
             Ok(found) if found.is_symlink() => Err(is_a_link(&path)),
+            Ok(found) if found.is_file() && found.nlink() > 1 => Err(has_another_name(&path)),
             Ok(_) => {
                 self.read_only.insert(path);
                 Ok(())
@@ -204,7 +205,7 @@ impl Protected {
                 }
             } else if is_obeyed(name) && !kind.is_symlink() {
                 self.pin_way(root, directory);
-                self.read_only.insert(path.clone());
+                self.add(path.clone(), None)?;
                 if kind.is_dir() {
                     self.hide_sockets(&path, depth)?;
                 }
@@ -315,6 +316,14 @@ fn is_ours(directory: &Path) -> bool {
 
 fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
+}
+
+fn has_another_name(path: &Path) -> String {
+    format!(
+        "{} has another name (a hard link), by which it could be written to: copy it, and put the \
+         copy in its place",
+        path.display()
+    )
 }
 
 fn is_a_link(path: &Path) -> String {

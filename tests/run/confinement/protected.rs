@@ -314,6 +314,17 @@ fn a_link_in_the_place_of_what_is_protected_is_refused() {
 }
 
 #[test]
+fn a_protected_file_with_another_name_is_refused() {
+    let Some(person) = Person::new() else { return };
+    let file = person.write("project/.envrc", "before\n");
+    fs::hard_link(&file, person.work().join("other-name")).unwrap();
+    let ran = person.sh(&[], "echo after > other-name");
+    assert_eq!(ran.code, Some(64), "{ran:?}");
+    assert!(ran.stderr.contains("hard link"), "{ran:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before\n");
+}
+
+#[test]
 fn a_protected_file_that_the_host_replaces_ends_the_run_and_is_named() {
     let Some(person) = Person::new() else { return };
     let file = person.write("project/.envrc", "before\n");
