@@ -74,25 +74,35 @@ pub struct Logins {
     keys: Vec<&'static str>,
     /// From gh, where the environment has none.
     github_token: Option<String>,
+    /// Whether there is a login of Gemini that cannot be used.
+    gemini_lacks_secret: bool,
 }
+
+/// The secret of Gemini's client, which is not in its login.
+const GEMINI_SECRET: &str = "GEMINI_CLIENT_SECRET";
 
 impl Logins {
     /// Looks for the logins of this user.
     pub fn find(home: Option<&Path>, gh: Option<&Path>) -> Self {
         let mut hosts: Vec<&str> = Vec::new();
+        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let mut gemini_lacks_secret = false;
         let mut files = Vec::new();
         for login in &LOGINS {
             let path = home.map(|home| home.join(login.file));
             let Some(path) = path.filter(|path| path.is_file()) else {
                 continue;
             };
+            if login.provider == "gemini" && !is_set(&GEMINI_SECRET) {
+                gemini_lacks_secret = true;
+                continue;
+            }
             // Codex and OpenCode may both be logged in there; one login is enough.
             if !hosts.contains(&login.host) {
                 hosts.push(login.host);
                 files.push((login, path));
             }
         }
-        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
         let keys: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
         let github_token = match keys.contains(&"GITHUB_TOKEN") {
             true => None,
@@ -105,6 +115,7 @@ impl Logins {
             files,
             keys,
             github_token,
+            gemini_lacks_secret,
         }
     }
 
@@ -114,7 +125,9 @@ impl Logins {
         let files = files.map(|(login, path)| format!("{} ({})", login.provider, path.display()));
         let keys = self.keys.iter().map(|key| format!("${key}"));
         let gh = self.github_token.iter().map(|_| "gh".to_owned());
-        files.chain(keys).chain(gh).collect()
+        let gemini = format!("not gemini, which needs ${GEMINI_SECRET}");
+        let gemini = self.gemini_lacks_secret.then_some(gemini);
+        files.chain(keys).chain(gh).chain(gemini).collect()
     }
 
     /// A `credentials.yaml`: the logins, and the shipped entries for what has none. It holds no
