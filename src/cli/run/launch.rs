@@ -295,7 +295,9 @@ fn announce(logins: &Logins) {
         ),
     };
     // Nobody to tell, if this fails.
-    let _ = writeln!(io::stderr(), "unified-proxy: {text}");
+    for text in logins.left_out().into_iter().chain([text]) {
+        let _ = writeln!(io::stderr(), "unified-proxy: {text}");
+    }
 }
 
 /// Counts what an appliance of our own wrote of this run.

@@ -125,9 +125,13 @@ impl Logins {
         let files = files.map(|(login, path)| format!("{} ({})", login.provider, path.display()));
         let keys = self.keys.iter().map(|key| format!("${key}"));
         let gh = self.github_token.iter().map(|_| "gh".to_owned());
-        let gemini = format!("not gemini, which needs ${GEMINI_SECRET}");
-        let gemini = self.gemini_lacks_secret.then_some(gemini);
-        files.chain(keys).chain(gh).chain(gemini).collect()
+        files.chain(keys).chain(gh).collect()
+    }
+
+    /// Why a login that is there is not used, for the person to read.
+    pub fn left_out(&self) -> Option<String> {
+        let why = format!("gemini's login is left out: it needs ${GEMINI_SECRET}");
+        self.gemini_lacks_secret.then_some(why)
     }
 
     /// A `credentials.yaml`: the logins, and the shipped entries for what has none. It holds no
