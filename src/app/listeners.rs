@@ -98,7 +98,7 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
 /// Removes the listeners that a killed server left: their leases may be over. Those of a server that
 /// still runs stay.
 fn remove_dead_listeners(directory: &Path) {
-    // What cannot be read or removed does no harm: nobody answers there.
+    // A socket that cannot be removed does no harm: it has no listener.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket

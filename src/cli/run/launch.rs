@@ -66,7 +66,10 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         let ended = parts.run_command(&run, &places, &mut signals).await;
         let made = parts.protected.made_since(&places.writable);
         let mut report = parts.end(ended.is_ok()).await;
-        report.made = made;
+        match made {
+            Ok(made) => report.made = made,
+            Err(why) => report.unknown = Some(why),
+        }
         let ended = ended?;
         if !run.quiet {
             // Nobody to tell, if this fails.

@@ -73,11 +73,10 @@ impl Protected {
         &self.read_only
     }
 
-    /// What the host would execute or obey and was not there before: nobody looks for it in a
-    /// directory that the command made.
-    pub fn made_since(&self, writable: &[PathBuf]) -> Vec<PathBuf> {
-        // What cannot be looked through now is not known.
-        let now = Self::find(writable, &[]).unwrap_or_default();
+    /// Files and directories that the host would execute or obey and that the command made.
+    /// An error says why they are not known: the command may have closed a directory to hide them.
+    pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+        let now = Self::find(writable, &[])?;
         let is_known = |path: &&PathBuf| {
             let mut above = path.ancestors();
             above.any(|above| self.read_only.contains(above))
@@ -88,7 +87,7 @@ impl Protected {
             git.unwrap_or(path).to_owned()
         };
         let made: BTreeSet<PathBuf> = made.map(of_git).collect();
-        made.into_iter().collect()
+        Ok(made.into_iter().collect())
     }
 
     /// The mounts that protect it all.
@@ -332,4 +331,22 @@ fn is_a_link(path: &Path) -> String {
          to in its place, or start in another directory",
         path.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_through_at_the_end_is_said_and_not_taken_for_nothing() {
+        let work = tempfile::tempdir().unwrap();
+        let writable = [work.path().to_owned()];
+        let before = Protected::find(&writable, &[]).unwrap();
+        fs::create_dir_all(work.path().join("sub/.git/hooks")).unwrap();
+        let made = before.made_since(&writable).unwrap();
+        assert_eq!(made, [work.path().join("sub/.git")]);
+        let deep: PathBuf = std::iter::repeat_n("d", MAX_DEPTH + 2).collect();
+        fs::create_dir_all(work.path().join(deep)).unwrap();
+        assert!(before.made_since(&writable).is_err());
+    }
 }

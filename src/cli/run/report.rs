@@ -23,6 +23,8 @@ pub struct Report {
     asked: BTreeMap<(String, u64), bool>,
     /// What the command made that the host would execute or obey.
     pub made: Vec<PathBuf>,
+    /// Why that is not known.
+    pub unknown: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,6 +82,14 @@ impl Report {
         let mut text = self.denials();
         if !self.made.is_empty() {
             text.push_str("unified-proxy: the command made what git, an editor or an agent may execute or obey; look at it first\n");
+        }
+        if let Some(why) = &self.unknown {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "unified-proxy: what the command made is not known; look before you work there: {}",
+                printable(why)
+            );
         }
         for path in self.made.iter().take(MAX_LINES) {
             // Writing to a String cannot fail.
