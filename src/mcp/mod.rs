@@ -1,12 +1,14 @@
 //! The MCP gateway: one endpoint for many tool servers, with every message judged by the chain.
 
 mod caller;
+mod definitions;
 mod event;
 mod message;
 mod mounts;
 mod version;
 
 pub use caller::{Caller, LogLevel};
+pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
 pub use event::{EVENT_QUEUE, Event, Events};
 pub use message::{Id, Message, MessageError, Outcome};
 pub use mounts::{Described, MountError, MountSession, Opening, Transport};
