@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::each_row;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::support::{Nameserver, Origin, Proxy, Setup};
 
@@ -237,6 +239,31 @@ fn a_flood_of_a_stranger_does_not_starve_a_container() {
     }
     let answer = proxy.dig(SANDBOX, &["a.example.org", "+tries=3"]);
     assert!(answer.contains("127.1.2.3"), "{answer}");
+}
+
+#[test]
+fn a_lease_that_ran_out_is_refused_over_tcp_as_over_udp() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let transports = [
+        (Ipv4Addr::new(127, 0, 0, 20), "notcp"),
+        (Ipv4Addr::new(127, 0, 0, 21), "tcp"),
+    ];
+    let end = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let end = end.format(&Rfc3339).unwrap();
+    for (address, transport) in transports {
+        proxy.register_as(json!({
+            "container_ip": address, "container_id": format!("brief-{transport}"),
+            "repos": [], "expires_at": end,
+        }));
+    }
+    // Leases are ended once a second: by then it was done.
+    std::thread::sleep(Duration::from_millis(3500));
+    each_row(transports, |(address, transport)| {
+        let answer = proxy.dig(address, &["plain.example.com", &format!("+{transport}")]);
+        assert!(answer.contains("status: REFUSED"), "{answer}");
+        proxy.audited(json!({ "client": address, "code": "registration_expired" }));
+    });
 }
 
 /// Sends a datagram as it is; `None` where no answer comes.
