@@ -27,7 +27,7 @@ pub use left_out::{left_out, summarize};
 pub use lfs::FILES;
 pub use nameserver::Nameserver;
 pub use origin::{Origin, RawOrigin, Seen};
-pub use ports::free_address;
+pub use ports::{closed_address, free_address};
 pub use proxy::{Proxy, SANDBOX, Setup};
 pub use routes::PACE;
 pub use tunnel::{Tls, assert_closes, handshake, tls_config_trusting};

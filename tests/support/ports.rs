@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use socket2::{Domain, Socket, Type};
+
 /// An address of which both UDP and TCP are free, below the range from which the kernel takes
 /// ports for connections, so that a restart finds it free again. No two calls get the same, in
 /// this process or in one that runs beside it in the same network namespace.
@@ -33,4 +35,15 @@ pub fn free_address() -> SocketAddr {
             return address;
         }
     }
+}
+
+/// An address at which nothing listens. A socket has its port until the process ends, so no other
+/// test is given it.
+pub fn closed_address() -> SocketAddr {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    std::mem::forget(socket);
+    address
 }

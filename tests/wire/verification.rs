@@ -12,7 +12,7 @@ use testkit::each_row;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, eventually};
+use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, closed_address, eventually};
 
 const OWN: &str = "https://github.com/owner/authorized-repo";
 const OTHER: &str = "https://github.com/owner/other-repo";
@@ -318,9 +318,7 @@ fn step_12_the_container_id_is_not_leaked() {
 
 #[test]
 fn step_13_the_circuit_of_a_failing_upstream_opens() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let away = closed.local_addr().unwrap().to_string();
-    drop(closed);
+    let away = closed_address().to_string();
     let world = start_with(|setup| {
         setup.proxy["upstream"]["hosts"]["github.com"] = away.into();
     });

@@ -1,6 +1,6 @@
 //! Denials by faults of upstreams and nameservers, and by a missing secret file.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use addons::contract::Code;
@@ -12,7 +12,7 @@ use super::listener::{self, dns_question};
 use super::policy::{dns, inside};
 use super::send::{Line, Question};
 use super::stage::Stage;
-use crate::support::{Origin, RawOrigin, SOON, Setup, eventually};
+use crate::support::{Origin, RawOrigin, SOON, Setup, closed_address, eventually};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
@@ -25,9 +25,8 @@ struct Upstreams {
 
 impl Upstreams {
     fn start() -> Self {
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
         Self {
-            closed: closed.local_addr().unwrap(),
+            closed: closed_address(),
             silent: RawOrigin::start(|mut stream| {
                 std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
             }),
