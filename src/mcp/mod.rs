@@ -11,5 +11,9 @@ pub use caller::{Caller, LogLevel};
 pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
 pub use event::{EVENT_QUEUE, Event, Events};
 pub use message::{Id, Message, MessageError, Outcome};
-pub use mounts::{Described, MountError, MountSession, Opening, Transport};
+pub use mounts::{
+    Catalog, CurrentChain, Described, Entry, Known, List, ListChanges, MAX_CALLS, MAX_SESSIONS,
+    Mount, MountError, MountHealth, MountPorts, MountSession, MountState, Mounts, Opening, Origin,
+    Pooled, Transport, Transports, Unsolicited,
+};
 pub use version::{Era, Version};
