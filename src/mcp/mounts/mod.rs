@@ -1,5 +1,9 @@
 //! The servers behind the gateway.
 
+mod dropped;
+mod handshake;
+mod http;
+
 use std::sync::Arc;
 
 use addons::contract::{BoxFuture, CallPermit, Code, Container, Denial};
@@ -10,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::event::Events;
 use super::message::Outcome;
 use super::version::Version;
+
+pub use dropped::Dropped;
+pub use http::{HttpParts, HttpTransport};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of
 /// one kind of client.
@@ -30,6 +37,12 @@ pub trait MountSession: Send + Sync {
 
     /// Sends a notification.
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>>;
+
+    /// Checks a tool that the server lists. One that breaks a rule of the transport is left out of
+    /// every list; the error says which rule.
+    fn check_definition(&self, _tool: &RawValue) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Cancelled when the session has ended, whoever ended it.
     fn ended(&self) -> &CancellationToken;
