@@ -12,8 +12,8 @@ pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
 pub use event::{EVENT_QUEUE, Event, Events};
 pub use message::{Id, Message, MessageError, Outcome};
 pub use mounts::{
-    Catalog, CurrentChain, Described, Entry, Known, List, ListChanges, MAX_CALLS, MAX_SESSIONS,
-    Mount, MountError, MountHealth, MountPorts, MountSession, MountState, Mounts, Opening, Origin,
-    Pooled, Transport, Transports, Unsolicited,
+    Catalog, CurrentChain, Described, Dropped, Entry, HttpParts, HttpTransport, Known, List,
+    ListChanges, MAX_CALLS, MAX_SESSIONS, Mount, MountError, MountHealth, MountPorts, MountSession,
+    MountState, Mounts, Opening, Origin, Pooled, Transport, Transports, Unsolicited,
 };
 pub use version::{Era, Version};
