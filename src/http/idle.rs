@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -162,6 +163,14 @@ impl IdleTracker {
         .await
     }
 
+    /// The same for an answer that is written as things happen, until the guard is dropped.
+    pub fn hold(self: &Arc<Self>) -> Held {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.held.fetch_add(1, Ordering::Relaxed);
+        self.wake.notify_one();
+        Held(Arc::clone(self))
+    }
+
     /// Whether a request waits in the chain.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
@@ -283,6 +292,17 @@ impl Drop for Holding<'_> {
     }
 }
 
+/// See [`IdleTracker::hold`].
+pub struct Held(Arc<IdleTracker>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.moved();
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,6 +405,19 @@ mod tests {
             () = watching => {}
         }
         assert!(watched > 990);
+        assert!(!idle.is_held());
+        assert_eq!(over_in(&idle), 300);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_written_as_things_happen_keeps_the_connection_until_it_ends() {
+        let idle = Arc::new(IdleTracker::new());
+        idle.begin(Instant::now());
+        let held = idle.hold();
+        advance(Duration::from_secs(1000)).await;
+        assert!(idle.is_held());
+        assert!(over_in(&idle) <= 1);
+        drop(held);
         assert!(!idle.is_held());
         assert_eq!(over_in(&idle), 300);
     }

@@ -20,6 +20,7 @@ mod request_body;
 mod response_body;
 mod revocation;
 mod session;
+mod streamed_body;
 mod upstream_response;
 mod websocket;
 
@@ -35,4 +36,5 @@ pub(crate) use permission::Permission;
 pub(crate) use relay::relay;
 pub(crate) use reply::{Reply, closing, denied_connect, empty, raw};
 pub(crate) use session::{Service, Session};
+pub(crate) use streamed_body::Pieces;
 pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};
