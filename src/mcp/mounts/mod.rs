@@ -12,11 +12,12 @@
 
 mod catalog;
 mod changes;
+mod dropped;
 mod error;
 mod handshake;
 mod health;
+mod http;
 mod known;
-mod listed;
 mod meta;
 mod mount;
 mod pages;
@@ -43,7 +44,9 @@ use super::version::{Era, Version};
 
 pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
+pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
+pub use http::{HttpParts, HttpTransport};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::{CurrentChain, MountPorts, Mounts, Origin, Transports, Unsolicited};
@@ -75,6 +78,12 @@ pub trait MountSession: Send + Sync {
 
     /// Sends a notification.
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>>;
+
+    /// Checks a tool that the server lists. One that breaks a rule of the transport is left out of
+    /// every list; the error says which rule.
+    fn check_definition(&self, _tool: &RawValue) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Cancelled when the session has ended, whoever ended it. Cancelling it ends the session.
     fn ended(&self) -> &CancellationToken;

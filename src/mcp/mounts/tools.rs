@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::listed::ListedTool;
 use addons::contract::{Code, Definition, Definitions, Denial};
+use addons::mcp::ListedTool;
 use serde_json::value::RawValue;
 
 use super::MountError;
@@ -17,7 +17,7 @@ pub(super) async fn pinned(
     definitions: &dyn Definitions,
 ) -> Result<Vec<Arc<Definition>>, MountError> {
     let mut seen = HashSet::new();
-    let mut tools = Vec::with_capacity(entries.len());
+    let mut listed = Vec::with_capacity(entries.len());
     for raw in entries {
         let tool = match ListedTool::read(raw) {
             Ok(tool) => tool,
@@ -30,12 +30,17 @@ pub(super) async fn pinned(
             tracing::warn!(server, tool = %tool.name(), "an MCP server lists a tool twice");
             continue;
         }
-        let pin = definitions.pin(server, tool.name(), tool.digest()).await;
-        let unavailable = |_| {
-            let sentence = "Tools' definitions cannot be looked up";
-            MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))
-        };
-        tools.push(Arc::new(tool.pinned(pin.map_err(unavailable)?)));
+        listed.push(tool);
     }
-    Ok(tools)
+    let digests = listed.iter();
+    let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
+    let pins = definitions.pin(server, digests.collect()).await;
+    let pins = pins.map_err(|_unavailable| {
+        let sentence = "Tools' definitions cannot be looked up";
+        MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))
+    })?;
+    let tools = listed.into_iter().zip(pins);
+    Ok(tools
+        .map(|(tool, pin)| Arc::new(tool.pinned(pin)))
+        .collect())
 }
