@@ -4,6 +4,7 @@ mod caller;
 mod event;
 mod message;
 mod mounts;
+pub mod policy;
 mod version;
 
 pub use caller::{Caller, LogLevel};
