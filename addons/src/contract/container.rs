@@ -118,6 +118,7 @@ pub struct Container {
     expires_at: AtomicI64,
     level: AtomicU8,
     over: AtomicBool,
+    latched: AtomicBool,
     state: OnceLock<Box<LeaseState>>,
 }
 
@@ -180,6 +181,7 @@ impl Container {
             expires_at: AtomicI64::new(unix_millis(registration.expires_at)),
             level: AtomicU8::new(registration.level as u8),
             over: AtomicBool::new(false),
+            latched: AtomicBool::new(false),
             state: OnceLock::new(),
         }
     }
@@ -258,6 +260,21 @@ impl Container {
     /// Lowers the level to `Public`: an operator's act.
     pub fn reset_level(&self) {
         self.level.store(Level::Public as u8, Ordering::Release);
+    }
+
+    /// Whether a policy denied a tool call for good: every later tool call is denied, too.
+    pub fn is_latched(&self) -> bool {
+        self.latched.load(Ordering::Acquire)
+    }
+
+    /// Has every further tool call denied.
+    pub fn latch(&self) {
+        self.latched.store(true, Ordering::Release);
+    }
+
+    /// Lets tool calls be judged again: an operator's act.
+    pub fn release_latch(&self) {
+        self.latched.store(false, Ordering::Release);
     }
 
     /// A value that the lease owns, made when it is first asked for. Who keeps it for longer than
