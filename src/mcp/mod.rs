@@ -5,6 +5,7 @@ mod definitions;
 mod event;
 mod message;
 mod mounts;
+pub mod policy;
 mod version;
 
 pub use caller::{Caller, LogLevel};
