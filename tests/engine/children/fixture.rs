@@ -33,6 +33,7 @@ pub struct Fixture {
     pub containers: Arc<FakeContainers>,
     pub chain: Arc<Chain>,
     pub metrics: prometheus::Registry,
+    transports: Arc<dyn Transports>,
     /// State of the proxy, which no child may see.
     pub state: PathBuf,
     _directory: tempfile::TempDir,
@@ -109,20 +110,22 @@ impl Fixture {
             limits: Arc::new(|| LIMITS),
         };
         let in_force = Arc::clone(&chain);
+        let transports: Arc<dyn Transports> = Arc::new(StdioAlone {
+            ports: Arc::new(ports),
+            spawner: Spawner::start(PROGRAM.into()).unwrap(),
+            machine: Arc::new(Machine::new(certificates, vec![state.clone()])),
+        });
         let ports = MountPorts {
             chain: Arc::new(move || Some(Arc::clone(&in_force))),
             definitions: Arc::new(AllAccepted),
-            transports: Arc::new(StdioAlone {
-                ports: Arc::new(ports),
-                spawner: Spawner::start(PROGRAM.into()).unwrap(),
-                machine: Arc::new(Machine::new(certificates, vec![state.clone()])),
-            }),
+            transports: Arc::clone(&transports),
         };
         Self {
             mounts: Arc::new(Mounts::new(ports, &by_name(servers))),
             containers,
             chain,
             metrics,
+            transports,
             state,
             _directory: directory,
         }
@@ -150,6 +153,18 @@ impl Fixture {
     pub async fn session(&self, server: &str, version: Version) -> Result<Arc<Pooled>, MountError> {
         let mount = self.mounts.find(self.container(), server).unwrap();
         mount.session(&self.caller(version)).await
+    }
+
+    /// A session outside the pool.
+    pub async fn open(&self, server: ServerSettings) -> Result<Arc<dyn MountSession>, MountError> {
+        let caller = self.caller(Version::V2025_11_25);
+        let opening = Opening {
+            container: Some(caller.container),
+            version: caller.version,
+            capabilities: caller.capabilities,
+            unsolicited: mpsc::channel(EVENT_QUEUE).0,
+        };
+        self.transports.of(&Arc::new(server)).open(opening).await
     }
 
     /// Calls a tool; the answer's text, which the servers here write as JSON.

@@ -12,19 +12,13 @@ use super::fixture::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
-    let servers = ["confined", "free"].map(|name| {
-        let mut settings = stdio(&["sh", "-c", LEGACY_SH]);
-        settings.confine = match name {
-            "free" => Confine::None,
-            _ => Confine::Namespaces,
-        };
-        mounted(name, settings)
-    });
-    let fixture = Fixture::new(servers.into());
+    let fixture = Fixture::new(Vec::new());
     let own = std::process::id();
-    let cycle = async |name: &str| {
-        let pooled = fixture.session(name, Version::V2025_11_25).await.unwrap();
-        pooled.session.ended().cancel();
+    let cycle = async |confine: Confine| {
+        let mut settings = stdio(&["sh", "-c", LEGACY_SH]);
+        settings.confine = confine;
+        let session = fixture.open(mounted("t", settings)).await.unwrap();
+        session.ended().cancel();
     };
     let settled = async || {
         let gone = || descendants(own).is_empty();
@@ -32,13 +26,13 @@ async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
         assert!(eventually(limit, gone).await, "{:?}", descendants(own));
     };
     // What is opened once for all.
-    cycle("confined").await;
-    cycle("free").await;
+    cycle(Confine::Namespaces).await;
+    cycle(Confine::None).await;
     settled().await;
     let before = open_descriptors();
     for _ in 0..50 {
-        cycle("confined").await;
-        cycle("free").await;
+        cycle(Confine::Namespaces).await;
+        cycle(Confine::None).await;
     }
     settled().await;
     let limit = Duration::from_secs(5);
