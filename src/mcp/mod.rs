@@ -7,6 +7,7 @@ mod error;
 mod event;
 mod message;
 mod mounts;
+pub mod policy;
 mod version;
 
 pub use self::core::{
