@@ -26,7 +26,7 @@ mod websocket;
 pub(crate) use destination::Ingress;
 pub(crate) use headers::has_body;
 pub(crate) use idle::{IdleTracker, Timeouts};
-pub(crate) use inspection::Inspection;
+pub(crate) use inspection::{Inspection, Reservation};
 pub(crate) use origin_form::OriginRequest;
 pub(crate) use pending_request::handle;
 pub(crate) use permission::Permission;
