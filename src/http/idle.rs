@@ -184,6 +184,17 @@ impl IdleTracker {
         self.moved();
     }
 
+    /// Time since the first byte of the unfinished head arrived. A head that arrived together with
+    /// the end of a handshake or of a body has no mark of its own; their mark stands for it.
+    pub fn since_head(&self) -> Duration {
+        let began = match self.head_since.load(Ordering::Relaxed) {
+            0 => self.last.load(Ordering::Relaxed),
+            since => since,
+        };
+        let elapsed = self.began.elapsed();
+        elapsed.saturating_sub(Duration::from_millis(began))
+    }
+
     /// Whether there was a handshake within this time, and no request after it.
     pub fn only_shook_hands(&self, within: Duration) -> bool {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
@@ -457,6 +468,19 @@ mod tests {
         idle.begin(Instant::now());
         idle.end(Instant::now());
         assert!(!idle.only_shook_hands(SOON));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unfinished_head_began_with_its_first_byte_or_with_what_it_came_with() {
+        let idle = IdleTracker::new();
+        advance(Duration::from_secs(2)).await;
+        idle.handshake_done(false);
+        advance(Duration::from_secs(3)).await;
+        assert_eq!(idle.since_head(), Duration::from_secs(3));
+        idle.read();
+        advance(Duration::from_secs(1)).await;
+        idle.read();
+        assert_eq!(idle.since_head(), Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]
