@@ -1,12 +1,18 @@
 //! The MCP gateway: one endpoint for many tool servers, with every message judged by the chain.
 
 mod caller;
+mod core;
 mod definitions;
+mod error;
 mod event;
 mod message;
 mod mounts;
 mod version;
 
+pub use self::core::{
+    Attachment, Core, CurrentRules, Description, Interest, MAX_CALLS as MAX_CALLS_IN_ALL,
+    MAX_CALLS_PER_LEASE, MAX_SUBSCRIPTIONS, Rules,
+};
 pub use caller::{Caller, LogLevel};
 pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
 pub use event::{EVENT_QUEUE, Event, Events};
