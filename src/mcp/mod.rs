@@ -10,7 +10,7 @@ mod mounts;
 mod version;
 
 pub use self::core::{
-    Attachment, Core, CurrentRules, Description, Interest, MAX_CALLS as MAX_CALLS_IN_ALL,
+    Attachment, Core, CurrentRules, Description, Filter, Interest, MAX_CALLS as MAX_CALLS_IN_ALL,
     MAX_CALLS_PER_LEASE, MAX_SUBSCRIPTIONS, Rules,
 };
 pub use caller::{Caller, LogLevel};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -10,44 +11,68 @@ use serde_json::value::RawValue;
 use super::lease::Lease;
 use super::{Caller, Core, Event, Events, List, LogLevel};
 
-/// The most URIs that one client may subscribe to.
+/// The most resources that one client may follow.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
+/// How long servers are not told that a client went away: it may come back with its session.
+const LINGER: Duration = Duration::from_secs(2);
 
-/// What a client wants to be told of.
-#[derive(Clone, Debug, Default)]
-pub struct Interest {
-    /// `notifications/tools/list_changed`.
-    pub tools: bool,
-    /// `notifications/prompts/list_changed`.
-    pub prompts: bool,
-    /// `notifications/resources/list_changed`.
-    pub resources: bool,
-    /// `notifications/resources/updated` of these URIs, besides those that the client subscribed
-    /// to by `resources/subscribe`. At most [`MAX_SUBSCRIPTIONS`] count.
-    pub uris: BTreeSet<Arc<str>>,
-    /// Log messages and requests that belong to no call: clients with a handshake.
-    pub unrelated: bool,
+/// Which messages that belong to no call a client wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// All that concern its session: for clients with a handshake.
+    Everything,
+    /// What a modern client asked for.
+    Filter(Filter),
 }
 
-impl Interest {
-    /// What a client with a handshake is told of.
-    #[must_use]
-    pub fn of_session() -> Self {
-        Self {
-            tools: true,
-            prompts: true,
-            resources: true,
-            uris: BTreeSet::new(),
-            unrelated: true,
-        }
+/// The notifications of a modern client's stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Changes of the list of tools.
+    pub tools: bool,
+    /// Changes of the list of prompts.
+    pub prompts: bool,
+    /// Changes of the lists of resources.
+    pub resources: bool,
+    /// Changes of these resources; the first [`MAX_SUBSCRIPTIONS`] count.
+    pub uris: Vec<Arc<str>>,
+}
+
+/// What a client with a handshake asked for by requests.
+#[derive(Default)]
+pub(super) struct Wishes(Mutex<Wished>);
+
+#[derive(Default)]
+struct Wished {
+    uris: BTreeSet<Arc<str>>,
+    log_level: Option<LogLevel>,
+}
+
+impl Wishes {
+    pub fn log_level(&self) -> Option<LogLevel> {
+        self.0.lock().log_level
     }
 
-    fn wants(&self, list: List) -> bool {
-        match list {
-            List::Tools => self.tools,
-            List::Prompts => self.prompts,
-            List::Resources => self.resources,
+    pub fn set_log_level(&self, level: LogLevel) {
+        self.0.lock().log_level = Some(level);
+    }
+
+    /// Adds a URI; `false` where there are too many.
+    pub fn subscribe(&self, uri: &Arc<str>) -> bool {
+        let mut wished = self.0.lock();
+        let has_room = wished.uris.len() < MAX_SUBSCRIPTIONS;
+        if has_room {
+            wished.uris.insert(Arc::clone(uri));
         }
+        has_room
+    }
+
+    pub fn unsubscribe(&self, uri: &str) {
+        self.0.lock().uris.remove(uri);
+    }
+
+    pub fn uris(&self) -> BTreeSet<Arc<str>> {
+        self.0.lock().uris.clone()
     }
 }
 
@@ -58,27 +83,17 @@ pub(super) struct Attached {
     events: Events,
     /// Held by requests that wait for it and belong to no call.
     asked: Arc<()>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    interest: Interest,
-    subscribed: BTreeSet<Arc<str>>,
-    log_level: Option<LogLevel>,
+    interest: Mutex<Interest>,
+    wishes: Arc<Wishes>,
 }
 
 impl Attached {
-    pub fn is_session(&self, caller: &Arc<Caller>) -> bool {
-        let same_session = self.caller.session.is_some() && self.caller.session == caller.session;
-        Arc::ptr_eq(&self.caller, caller) || same_session
-    }
-
     /// Hands an event to the client; drops a notification that finds the queue full, and a request
     /// with it, which tells its server that nobody answers.
     pub fn send(&self, event: Event) {
         if self.events.try_send(event).is_err() {
-            tracing::debug!(container = %self.caller.container.id, "an MCP client takes no more events");
+            let container = &self.caller.container.id;
+            tracing::debug!(%container, "an MCP client takes no more events");
         }
     }
 
@@ -98,63 +113,46 @@ impl Attached {
     }
 
     pub fn wants(&self, list: List) -> bool {
-        self.state.lock().interest.wants(list)
+        match &*self.interest.lock() {
+            Interest::Everything => true,
+            Interest::Filter(filter) => match list {
+                List::Tools => filter.tools,
+                List::Prompts => filter.prompts,
+                List::Resources => filter.resources,
+            },
+        }
     }
 
-    /// Whether it takes what belongs to no call.
+    /// Whether it takes requests and log messages that belong to no call.
     pub fn takes_unrelated(&self) -> bool {
-        self.state.lock().interest.unrelated
+        *self.interest.lock() == Interest::Everything
     }
 
-    pub fn log_level(&self) -> Option<LogLevel> {
-        self.state.lock().log_level
-    }
-
-    pub fn set_log_level(&self, level: LogLevel) {
-        self.state.lock().log_level = Some(level);
-    }
-
-    /// Whether it takes a log message of this severity.
+    /// Whether it takes a log message of this severity that belongs to no call.
     pub fn takes_log(&self, level: Option<LogLevel>) -> bool {
-        let state = self.state.lock();
-        let wanted = state.log_level;
-        state.interest.unrelated
-            && wanted.is_none_or(|wanted| level.is_none_or(|level| level >= wanted))
+        let wanted = self.wishes.log_level();
+        let is_enough = wanted.is_none_or(|wanted| level.is_none_or(|level| level >= wanted));
+        is_enough && self.takes_unrelated()
     }
 
-    /// Whether it subscribed to a resource, or to one that this one is a part of.
+    /// Whether it follows a resource, or one that this one is a part of.
     pub fn follows(&self, uri: &str) -> bool {
         let is_part = |of: &Arc<str>| {
             let rest = uri.strip_prefix(&**of);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || of.ends_with('/'))
         };
-        let state = self.state.lock();
-        state
-            .subscribed
-            .iter()
-            .chain(&state.interest.uris)
-            .any(is_part)
+        self.uris().iter().any(is_part)
     }
 
-    /// The URIs that it is told of.
+    /// The resources that it follows.
     pub fn uris(&self) -> BTreeSet<Arc<str>> {
-        let state = self.state.lock();
-        let all = state.subscribed.iter().chain(&state.interest.uris);
-        all.take(MAX_SUBSCRIPTIONS).cloned().collect()
-    }
-
-    /// Adds a URI; `false` where there are too many.
-    pub fn subscribe(&self, uri: &Arc<str>) -> bool {
-        let mut state = self.state.lock();
-        let room = state.subscribed.len() < MAX_SUBSCRIPTIONS;
-        if room {
-            state.subscribed.insert(Arc::clone(uri));
+        match &*self.interest.lock() {
+            Interest::Everything => self.wishes.uris(),
+            Interest::Filter(filter) => {
+                let first = filter.uris.iter().take(MAX_SUBSCRIPTIONS);
+                first.cloned().collect()
+            }
         }
-        room
-    }
-
-    pub fn unsubscribe(&self, uri: &str) {
-        self.state.lock().subscribed.remove(uri);
     }
 }
 
@@ -168,28 +166,26 @@ pub struct Attachment {
 impl Attachment {
     /// Changes what the client is told of.
     pub fn set(&self, interest: Interest) {
-        self.attached.state.lock().interest = interest;
+        *self.attached.interest.lock() = interest;
         if let Some(core) = self.core.upgrade() {
-            core.interest_changed(&self.lease, &self.attached.caller, BTreeSet::new());
+            core.interest_changed(&self.lease, &self.attached.caller, Duration::ZERO);
         }
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let left = self.attached.uris();
         let mut attached = self.lease.attached.lock();
         attached.retain(|one| one.id != self.attached.id);
         drop(attached);
         if let Some(core) = self.core.upgrade() {
-            core.interest_changed(&self.lease, &self.attached.caller, left);
+            core.interest_changed(&self.lease, &self.attached.caller, LINGER);
         }
     }
 }
 
 impl Core {
-    /// Attaches a client: from now on, what it is interested in goes to `events`. A client with a
-    /// handshake is attached for as long as its session lasts.
+    /// Attaches a client: from now on, what it is interested in goes to `events`.
     pub fn attach(
         self: &Arc<Self>,
         caller: &Arc<Caller>,
@@ -198,20 +194,21 @@ impl Core {
     ) -> Attachment {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let lease = Lease::of(&caller.container);
-        let state = State {
-            interest,
-            ..State::default()
+        let wishes = match interest {
+            Interest::Everything => lease.wishes(caller),
+            Interest::Filter(_) => Arc::default(),
         };
         let attached = Arc::new(Attached {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             caller: Arc::clone(caller),
             events,
             asked: Arc::default(),
-            state: Mutex::new(state),
+            interest: Mutex::new(interest),
+            wishes,
         });
         lease.attached.lock().push(Arc::clone(&attached));
         self.watch(lease, caller);
-        self.interest_changed(lease, caller, BTreeSet::new());
+        self.interest_changed(lease, caller, Duration::ZERO);
         Attachment {
             core: Arc::downgrade(self),
             lease: Arc::clone(lease),

@@ -1,14 +1,14 @@
 //! What the gateway keeps for one lease: who is attached, and what each kind of client sees.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use addons::contract::{Code, Container, Denial};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::attach::Attached;
+use super::attach::{Attached, Wishes};
 use super::sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
@@ -26,6 +26,8 @@ const MAX_LEARNED_URI: usize = 1024;
 pub(super) struct Lease {
     pub attached: Mutex<Vec<Arc<Attached>>>,
     pub sessions: KnownSessions,
+    /// By the client's session, for as long as it lasts.
+    wishes: Mutex<Vec<(Weak<Caller>, Arc<Wishes>)>>,
     views: Mutex<VecDeque<Arc<View>>>,
     /// Servers that a list waited for in vain. Lists leave them out at once until they answer.
     slow: Mutex<HashSet<Arc<str>>>,
@@ -77,6 +79,7 @@ impl Lease {
             Arc::new(Self {
                 attached: Mutex::default(),
                 sessions: KnownSessions::default(),
+                wishes: Mutex::default(),
                 views: Mutex::default(),
                 slow: Mutex::default(),
                 learned: Mutex::default(),
@@ -112,6 +115,40 @@ impl Lease {
         let attached = self.attached.lock();
         let like = attached.iter().filter(|one| same_kind(&one.caller, caller));
         like.cloned().collect()
+    }
+
+    /// What a client with a handshake asked for.
+    pub fn wishes(&self, caller: &Arc<Caller>) -> Arc<Wishes> {
+        let mut all = self.wishes.lock();
+        all.retain(|(caller, _)| caller.strong_count() > 0);
+        let same = |other: &Weak<Caller>| {
+            other.upgrade().is_some_and(|other| {
+                let session = other.session.is_some() && other.session == caller.session;
+                session || Arc::ptr_eq(&other, caller)
+            })
+        };
+        if let Some((_, wishes)) = all.iter().find(|(other, _)| same(other)) {
+            return Arc::clone(wishes);
+        }
+        let wishes = Arc::<Wishes>::default();
+        all.push((Arc::downgrade(caller), Arc::clone(&wishes)));
+        wishes
+    }
+
+    /// What clients like this one asked for.
+    pub fn all_wishes(&self, caller: &Caller) -> Vec<Arc<Wishes>> {
+        let all = self.wishes.lock();
+        let like = all.iter().filter(|(other, _)| {
+            other
+                .upgrade()
+                .is_some_and(|other| same_kind(&other, caller))
+        });
+        like.map(|(_, wishes)| Arc::clone(wishes)).collect()
+    }
+
+    /// Whether servers have to be told something for clients like this one.
+    pub fn has_wishes(&self, caller: &Caller) -> bool {
+        !self.like(caller).is_empty() || !self.all_wishes(caller).is_empty()
     }
 
     pub fn is_slow(&self, server: &str) -> bool {

@@ -48,7 +48,7 @@ use super::mounts::{
 };
 use super::version::{Era, Version};
 
-pub use attach::{Attachment, Interest, MAX_SUBSCRIPTIONS};
+pub use attach::{Attachment, Filter, Interest, MAX_SUBSCRIPTIONS};
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
 
@@ -105,12 +105,13 @@ impl Core {
     ///
     /// Dropping the future cancels the request at the server.
     pub async fn request(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
-        events: &Events,
+        self: Arc<Self>,
+        caller: Arc<Caller>,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+        events: Events,
     ) -> Outcome {
+        let (caller, method, params) = (&caller, &method, params.as_deref());
         let lease = Lease::of(&caller.container);
         let _ours = lease
             .begin()
@@ -119,7 +120,7 @@ impl Core {
             return Err(self.refuse(caller, method, None, too_many("of all containers")));
         };
         let level = caller.container.level();
-        let answer = self.route(caller, method, params, events).await;
+        let answer = self.route(caller, method, params, &events).await;
         if caller.container.level() != level {
             lease.changed.tools();
         }
@@ -146,9 +147,7 @@ impl Core {
             "completion/complete" => self.complete(caller, method, params, events).await,
             "resources/read" => self.read_resource(caller, method, params, events).await,
             "resources/subscribe" if legacy => self.subscribe(caller, method, params, events).await,
-            "resources/unsubscribe" if legacy => {
-                self.unsubscribe(caller, method, params, events).await
-            }
+            "resources/unsubscribe" if legacy => self.unsubscribe(caller, method, params).await,
             "logging/setLevel" if legacy => self.set_log_level(caller, method, params).await,
             _ => self.extension(caller, method, params, events).await,
         }

@@ -2,6 +2,7 @@
 //! since results and links name them too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use addons::contract::RpcError;
 use addons::mcp::ServerSettings;
@@ -68,8 +69,6 @@ impl Core {
     ) -> Outcome {
         let uri = uri(params)?;
         let lease = Lease::of(&caller.container);
-        let attached = self.attached(caller);
-        let attached = attached.ok_or_else(|| invalid_params("there is no stream for updates"))?;
         let owner = self.owners(caller, &uri).await.into_iter().next();
         let owner = owner.ok_or_else(|| not_found(caller, &uri))?;
         let target = self.target(caller, method, &owner, Some(&uri)).await?;
@@ -85,11 +84,11 @@ impl Core {
             self.ask(ask).await?;
             lease.sessions.subscribed(&target.pooled, &uri);
         }
-        if !attached.subscribe(&uri) {
+        if !lease.wishes(caller).subscribe(&uri) {
             return Err(invalid_params("too many subscriptions"));
         }
         lease.learn(&uri, &owner.name);
-        self.interest_changed(lease, caller, Default::default());
+        self.interest_changed(lease, caller, Duration::ZERO);
         object(caller.version, &[], false)
     }
 
@@ -98,15 +97,12 @@ impl Core {
         caller: &Arc<Caller>,
         method: &Arc<str>,
         params: Option<&RawValue>,
-        _events: &Events,
     ) -> Outcome {
         let uri = uri(params)?;
-        if let Some(attached) = self.attached(caller) {
-            attached.unsubscribe(&uri);
-        }
         let lease = Lease::of(&caller.container);
+        lease.wishes(caller).unsubscribe(&uri);
         // The server is told unless another client still follows the resource.
-        self.interest_changed(lease, caller, [uri].into());
+        self.interest_changed(lease, caller, Duration::ZERO);
         let done = async { object(caller.version, &[], false) };
         self.answer(caller, method, params, done).await
     }
@@ -174,9 +170,9 @@ impl Core {
             .and_then(|level| LogLevel::parse(&level));
         let level = level.ok_or_else(|| invalid_params("level is no severity of RFC 5424"))?;
         let work = async {
-            if let Some(attached) = self.attached(caller) {
-                attached.set_log_level(level);
-            }
+            Lease::of(&caller.container)
+                .wishes(caller)
+                .set_log_level(level);
             self.level_changed(caller).await;
             object(caller.version, &[], false)
         };
@@ -282,7 +278,7 @@ fn not_found(caller: &Caller, uri: &str) -> RpcError {
 }
 
 /// How long a request waits for a server that only has to be told something.
-pub(super) const TELLING: std::time::Duration = LIST_PATIENCE;
+pub(super) const TELLING: Duration = LIST_PATIENCE;
 
 impl Target {
     /// A server that is told something on the gateway's own account.

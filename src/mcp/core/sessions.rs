@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use addons::raw_json::Members;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::attach::Attached;
 use super::exchange::{Ask, Target};
 use super::lease::Lease;
 use super::listen::Filter;
@@ -112,7 +112,7 @@ impl Core {
         let pooled = mount.session(caller).await?;
         let lease = Lease::of(&caller.container);
         let (known, is_new) = lease.sessions.get(caller, mount, &pooled);
-        if is_new && !lease.like(caller).is_empty() {
+        if is_new && lease.has_wishes(caller) {
             let (core, caller) = (Arc::clone(self), Arc::clone(caller));
             self.runtime
                 .spawn(async move { core.tell(&known, &caller).await });
@@ -120,46 +120,36 @@ impl Core {
         Ok(pooled)
     }
 
-    /// The attached client that a request comes from.
-    pub(super) fn attached(&self, caller: &Arc<Caller>) -> Option<Arc<Attached>> {
-        let attached = Lease::of(&caller.container).attached.lock();
-        attached.iter().find(|one| one.is_session(caller)).cloned()
-    }
-
     /// The least severe log messages that the client wants.
     pub(super) fn log_level(&self, caller: &Arc<Caller>) -> Option<LogLevel> {
         match caller.version.era() {
             Era::Modern => caller.log_level,
-            Era::Legacy => self.attached(caller)?.log_level(),
+            Era::Legacy => Lease::of(&caller.container).wishes(caller).log_level(),
         }
     }
 
-    /// Tells servers what clients like this one want now. `left` are resources that one of them
-    /// followed until now.
+    /// Tells servers what clients like this one want now, after a while.
     pub(super) fn interest_changed(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         caller: &Arc<Caller>,
-        left: BTreeSet<Arc<str>>,
+        after: Duration,
     ) {
-        let like = lease.like(caller);
-        let (core, caller) = (Arc::clone(self), Arc::clone(caller));
-        let lease = Arc::clone(lease);
+        let (core, lease) = (Arc::clone(self), Arc::clone(lease));
+        // A client that went away must not be kept by this.
+        let caller = Arc::new(caller.like());
         self.runtime.spawn(async move {
-            let followed = like.iter().any(|one| !one.uris().is_empty());
-            if followed {
+            sleep(after).await;
+            let like = lease.like(&caller);
+            if like.iter().any(|one| !one.uris().is_empty()) {
                 // A resource can be followed only in an open session.
                 for mount in core.mounts.of(&caller.container) {
                     let opened = timeout(TELLING, core.session(&caller, &mount)).await;
                     drop(opened);
                 }
             }
-            for (known, pooled) in lease.sessions.open(&caller) {
-                let is_concerned =
-                    !left.is_empty() || followed || pooled.session.version().era() == Era::Modern;
-                if is_concerned {
-                    core.tell(&known, &caller).await;
-                }
+            for (known, _) in lease.sessions.open(&caller) {
+                core.tell(&known, &caller).await;
             }
         });
     }
@@ -180,7 +170,9 @@ impl Core {
         let _telling = known.telling.lock().await;
         let lease = Lease::of(&caller.container);
         let like = lease.like(caller);
-        let all: BTreeSet<_> = like.iter().flat_map(|one| one.uris()).collect();
+        let wishes = lease.all_wishes(caller);
+        let mut all: BTreeSet<_> = like.iter().flat_map(|one| one.uris()).collect();
+        all.extend(wishes.iter().flat_map(|wishes| wishes.uris()));
         let mut wanted = BTreeSet::new();
         for uri in all {
             let learned = lease
@@ -196,7 +188,7 @@ impl Core {
                 self.listen(known, &pooled, caller, filter);
             }
             Era::Legacy => {
-                let level = like.iter().filter_map(|one| one.log_level()).min();
+                let level = wishes.iter().filter_map(|wishes| wishes.log_level()).min();
                 let target = Target::of_session(&mount, &pooled, None);
                 self.tell_level(known, &target, caller, level).await;
                 self.tell_uris(known, &target, caller, &wanted).await;

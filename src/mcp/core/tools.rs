@@ -97,6 +97,19 @@ impl Core {
         Some((Arc::clone(&tool.server), Arc::clone(&tool.definition)))
     }
 
+    /// The definition of a tool by the name that the caller knows it by.
+    pub async fn tool(
+        self: Arc<Self>,
+        caller: Arc<Caller>,
+        name: Arc<str>,
+    ) -> Option<Arc<Definition>> {
+        let (_, definition) = match self.find_tool(&caller, &name, false).await {
+            Some(found) => found,
+            None => self.find_tool(&caller, &name, true).await?,
+        };
+        Some(definition)
+    }
+
     pub(super) async fn get_prompt(
         self: &Arc<Self>,
         caller: &Arc<Caller>,

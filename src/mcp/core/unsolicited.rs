@@ -163,11 +163,12 @@ impl Core {
     /// Takes a client's notification. Servers are told of changed roots; nothing else concerns
     /// them.
     pub async fn notify(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        method: &Arc<str>,
-        params: Option<&RawValue>,
+        self: Arc<Self>,
+        caller: Arc<Caller>,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
     ) {
+        let (caller, method, params) = (&caller, &method, params.as_deref());
         if &**method != "notifications/roots/list_changed" {
             return;
         }
