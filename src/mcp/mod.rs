@@ -5,6 +5,7 @@ mod core;
 mod definitions;
 mod error;
 mod event;
+mod gateway;
 mod message;
 mod mounts;
 mod version;
@@ -15,6 +16,7 @@ pub use self::core::{
 };
 pub use caller::{Caller, LogLevel};
 pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
+pub use gateway::{Backend, Gateway, GatewayMetrics, Parts};
 pub use event::{EVENT_QUEUE, Event, Events};
 pub use message::{Id, Message, MessageError, Outcome};
 pub use mounts::{

@@ -53,7 +53,7 @@ pub fn read(
 
 /// What the client is told of us.
 pub async fn answer(visit: &Visit<'_>, caller: &Arc<Caller>) -> Outcome {
-    let described = visit.gateway.backend.describe(Arc::clone(caller)).await;
+    let described = visit.gateway.backend.describe(caller).await;
     let mut result = json!({
         "protocolVersion": caller.version.as_str(),
         "capabilities": described.capabilities,

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::super::error::{SERVER_ERROR, protocol_error, rpc_error};
 use super::super::super::event::Event;
 use super::super::super::message::{Id, Outcome, write_request, write_response};
-use super::super::backend::Attachment;
+use super::super::backend::Attached;
 use super::super::call::{Call, Step};
 use super::super::limits::GatewayMetrics;
 use super::super::memory::Memory;
@@ -53,7 +53,7 @@ impl Line {
 
     /// Relays what belongs to no request, until the session ends or its client has been away for
     /// too long.
-    pub async fn unsolicited(self, mut events: mpsc::Receiver<Event>, attachment: Attachment) {
+    pub async fn unsolicited(self, mut events: mpsc::Receiver<Event>, attachment: Attached) {
         let relay = async {
             while let Some(event) = events.recv().await {
                 self.deliver(event).await;

@@ -12,7 +12,7 @@ use super::super::super::caller::Caller;
 use super::super::super::event::EVENT_QUEUE;
 use super::super::super::version::Version;
 use super::super::answer::Answered;
-use super::super::backend::Interest;
+use super::super::super::core::Interest;
 use super::super::header::{LAST_EVENT_ID, SESSION_ID, only};
 use super::super::limits::{Counted, MAX_STREAMS};
 use super::super::media::{EVENT_STREAM, check_accept};

@@ -24,7 +24,7 @@ pub async fn answer(
     params: Option<Box<RawValue>>,
 ) -> Outcome {
     let mut live = visit.judge("server/discover", params).await?;
-    let described = visit.gateway.backend.describe(caller).await;
+    let described = visit.gateway.backend.describe(&caller).await;
     live.complete();
     let mut result = json!({
         "resultType": "complete",

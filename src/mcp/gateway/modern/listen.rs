@@ -17,7 +17,8 @@ use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::{EVENT_QUEUE, Event};
 use super::super::super::message::Id;
 use super::super::answer::Answered;
-use super::super::backend::{Attachment, Filter, Interest};
+use super::super::super::core::{Filter, Interest};
+use super::super::backend::Attached;
 use super::super::legacy::count_stream;
 use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
 use super::super::sse;
@@ -35,7 +36,7 @@ struct Wanted {
     tools_list_changed: bool,
     prompts_list_changed: bool,
     resources_list_changed: bool,
-    resource_subscriptions: Vec<Arc<str>>,
+    resource_subscriptions: Vec<String>,
 }
 
 /// Opens the stream. Its first message says what the client will get.
@@ -59,7 +60,7 @@ pub async fn open(
     // It ends when the client closes it, as it should.
     live.complete();
     let backend = &visit.gateway.backend;
-    let described = backend.describe(Arc::clone(&caller)).await;
+    let described = backend.describe(&caller).await;
     let filter = granted(wanted, &described.capabilities);
     let (sender, events) = mpsc::channel(EVENT_QUEUE);
     let attachment = backend.attach(&caller, Interest::Filter(filter.clone()), sender);
@@ -90,12 +91,12 @@ fn is_bounded(wanted: &Wanted) -> bool {
 fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
     let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
     let can = |list: &str, what: &str| can[list][what] == true;
-    let uris = wanted.resource_subscriptions;
+    let uris = wanted.resource_subscriptions.into_iter().map(Arc::from);
     Filter {
         tools: wanted.tools_list_changed && can("tools", "listChanged"),
         prompts: wanted.prompts_list_changed && can("prompts", "listChanged"),
         resources: wanted.resources_list_changed && can("resources", "listChanged"),
-        uris: if can("resources", "subscribe") { uris } else { Vec::new() },
+        uris: uris.filter(|_| can("resources", "subscribe")).collect(),
     }
 }
 
@@ -106,7 +107,7 @@ struct Listening {
     events: mpsc::Receiver<Event>,
     stopping: CancellationToken,
     acknowledged: bool,
-    _attachment: Attachment,
+    _attachment: Attached,
     /// Recorded when the stream ends.
     _live: LiveFlow,
     _counted: Counted,
