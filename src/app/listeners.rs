@@ -37,7 +37,10 @@ impl Listeners {
     /// Opens all of them; an error names the one that cannot be opened. Where `dns_may_move`, DNS
     /// takes a free port in the place of one that another process has.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
-        let bind_all = |addresses: &[SocketAddr]| addresses.iter().map(|at| bind_tcp(*at)).collect();
+        let bind_all = |addresses: &[SocketAddr]| {
+            let bound = addresses.iter().map(|at| bind_tcp(*at));
+            bound.collect::<Result<Vec<_>, _>>()
+        };
         let (proxy, mcp) = (bind_all(&listen.proxy)?, bind_all(&listen.mcp)?);
         let dns = match DnsServer::bind(&listen.dns) {
             Err(error) if dns_may_move && error.kind() == ErrorKind::AddrInUse => {

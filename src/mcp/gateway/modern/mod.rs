@@ -12,6 +12,6 @@ mod retry;
 mod run;
 mod suspended;
 
-pub use params::{ModernParams, names_version};
+pub use params::names_version;
 pub use post::post;
 pub use suspended::Suspended;
