@@ -57,11 +57,7 @@ struct AllTransports {
 }
 
 impl AllTransports {
-    fn new(
-        service: &Arc<Service>,
-        config: &Config,
-        metrics: &Registry,
-    ) -> Result<Self, Failure> {
+    fn new(service: &Arc<Service>, config: &Config, metrics: &Registry) -> Result<Self, Failure> {
         let children = Children::new(metrics).map_err(ours)?;
         let snapshots = Arc::clone(&service.snapshots);
         let limits = move || {

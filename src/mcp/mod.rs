@@ -16,8 +16,8 @@ pub use self::core::{
 };
 pub use caller::{Caller, LogLevel};
 pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
-pub use gateway::{Backend, Gateway, GatewayMetrics, Parts};
 pub use event::{EVENT_QUEUE, Event, Events};
+pub use gateway::{Backend, Gateway, GatewayMetrics, Parts};
 pub use message::{Id, Message, MessageError, Outcome};
 pub use mounts::{
     Catalog, Children, CurrentChain, CurrentLimits, Described, Dropped, E2b, Entry, HttpParts,

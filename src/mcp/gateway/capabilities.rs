@@ -88,10 +88,7 @@ mod tests {
             [
                 ("{}", "{}"),
                 ("{ \"roots\": {} }", "{ \"roots\": {} }"),
-                (
-                    "{\"tasks\":{\"list\":{}},\"roots\":{}}",
-                    "{\"roots\":{}}",
-                ),
+                ("{\"tasks\":{\"list\":{}},\"roots\":{}}", "{\"roots\":{}}"),
                 ("{\"t\\u0061sks\":{},\"a\":1}", "{\"a\":1}"),
                 (
                     "{\"extensions\":{\"io.modelcontextprotocol/tasks\":{},\"a/b\":{}}}",

@@ -39,9 +39,8 @@ fn report(parts: &Parts) -> (StatusCode, Value) {
     let dead = |server: &&MountHealth| server.state == MountState::Dead;
     let count = parts.servers.iter().filter(dead).count();
     let works = parts.policy && (count == 0 || count < parts.servers.len());
-    let is_well = |server: &MountHealth| {
-        matches!(server.state, MountState::Ready | MountState::Connecting)
-    };
+    let is_well =
+        |server: &MountHealth| matches!(server.state, MountState::Ready | MountState::Connecting);
     let status = match works && parts.servers.iter().all(is_well) {
         true => "healthy",
         false => "degraded",

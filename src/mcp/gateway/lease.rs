@@ -65,7 +65,9 @@ impl LeaseState {
             let (_, idlest) = idle.min()?;
             close(&mut sessions.open, &idlest);
         }
-        let counted = self.session_count.enter(usize::MAX, Some(&metrics.sessions))?;
+        let counted = self
+            .session_count
+            .enter(usize::MAX, Some(&metrics.sessions))?;
         let session = LegacySession::new(id, transport, Arc::clone(&self.kept), counted);
         let opened = Arc::clone(&session);
         sessions.open.insert(Arc::clone(&session.id), opened);

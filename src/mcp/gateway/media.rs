@@ -32,6 +32,17 @@ pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
     }
 }
 
+/// Whether a client that takes both names events first. It says so for a reason: a stream that it
+/// can come back to, say.
+pub fn prefers_events(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).iter();
+    let ranges = values.filter_map(|value| value.to_str().ok());
+    let mut named = ranges.flat_map(|value| value.split(',')).map(essence);
+    let first = named
+        .find(|named| named.eq_ignore_ascii_case(JSON) || named.eq_ignore_ascii_case(EVENT_STREAM));
+    first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
 /// Whether a type may be answered. Without the field, all may (RFC 9110, section 12.5.1).
 fn accepts(headers: &HeaderMap, media: &str) -> bool {
     if !headers.contains_key(ACCEPT) {
@@ -104,6 +115,25 @@ mod tests {
         assert!(check_accept(&HeaderMap::new(), &[JSON, EVENT_STREAM]).is_ok());
         let refused = check_accept(&headers(&[(ACCEPT, "text/html")]), &[JSON]);
         assert_eq!(refused.unwrap_err().answer().unwrap().status, 406);
+    }
+
+    #[test]
+    fn the_type_that_is_named_first_is_preferred() {
+        each_row(
+            [
+                ("text/event-stream, application/json", true),
+                ("*/*, Text/Event-Stream", true),
+                ("application/json, text/event-stream", false),
+                ("*/*", false),
+            ],
+            |(accept, events)| {
+                assert_eq!(
+                    prefers_events(&headers(&[(ACCEPT, accept)])),
+                    events,
+                    "{accept}"
+                );
+            },
+        );
     }
 
     #[test]

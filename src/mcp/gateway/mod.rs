@@ -184,9 +184,12 @@ fn unreadable(error: MessageError) -> Denial {
         MessageError::Json(error) => {
             refuse(status, None, PARSE_ERROR, format!("Parse error: {error}"))
         }
-        MessageError::NotRpc { ref id, .. } => {
-            refuse(status, id.as_ref(), INVALID, format!("Invalid request: {error}"))
-        }
+        MessageError::NotRpc { ref id, .. } => refuse(
+            status,
+            id.as_ref(),
+            INVALID,
+            format!("Invalid request: {error}"),
+        ),
         MessageError::Batch => refuse(status, None, INVALID, format!("Invalid request: {error}")),
     }
 }
@@ -202,14 +205,18 @@ fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
     }
     let headers = visit.headers();
     // Of a header that stands twice the era's own check says what is wrong.
-    let version = headers.get(&PROTOCOL_VERSION).and_then(|value| value.to_str().ok());
-    Ok(match version.map(|version| Version::parse(version.trim())) {
-        None => Era::Legacy,
-        Some(Some(version)) => version.era(),
-        // One that we do not know: those who have a session are of the era that has sessions.
-        Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
-        Some(None) => Era::Modern,
-    })
+    let version = headers
+        .get(&PROTOCOL_VERSION)
+        .and_then(|value| value.to_str().ok());
+    Ok(
+        match version.map(|version| Version::parse(version.trim())) {
+            None => Era::Legacy,
+            Some(Some(version)) => version.era(),
+            // One that we do not know: those who have a session are of the era that has sessions.
+            Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
+            Some(None) => Era::Modern,
+        },
+    )
 }
 
 fn is_modern(version: Option<&str>) -> bool {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, Principal, RpcError,
-    names,
+    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, Principal, RpcError, names,
 };
 use addons::identity::claimed_id;
 use http::HeaderMap;

@@ -405,7 +405,11 @@ mod tests {
             assert_eq!(read(&mut reader).await, ":\n\n");
             assert_eq!(began.elapsed(), KEEP_ALIVE * count);
         }
-        assert!(timeout(2 * RESUME_WITHIN, stream.abandoned()).await.is_err());
+        assert!(
+            timeout(2 * RESUME_WITHIN, stream.abandoned())
+                .await
+                .is_err()
+        );
         drop(reader);
         advance(RESUME_WITHIN / 2).await;
         assert!(timeout(SOON, stream.abandoned()).await.is_err());

@@ -41,7 +41,10 @@ pub fn read(
         }
         None => return Err(protocol_error(INVALID_PARAMS, "initialize: no params")),
     };
-    let info = params.client_info.map(capabilities::read_info).transpose()?;
+    let info = params
+        .client_info
+        .map(capabilities::read_info)
+        .transpose()?;
     Ok(visit.caller(Introduction {
         version: negotiate(&params.protocol_version),
         capabilities: capabilities::read(params.capabilities)?,

@@ -73,7 +73,12 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         }
         (Message::Request { id, method, .. }, Some(_)) if &*method == "initialize" => {
             let sentence = "the session has begun already";
-            return Err(refuse(StatusCode::BAD_REQUEST, Some(&id), INVALID, sentence));
+            return Err(refuse(
+                StatusCode::BAD_REQUEST,
+                Some(&id),
+                INVALID,
+                sentence,
+            ));
         }
         (Message::Request { id, method, params }, Some(caller)) => {
             let guard = begin_call(visit, &session, &id)?;
@@ -134,14 +139,19 @@ async fn respond(visit: &Visit<'_>, session: Arc<LegacySession>, id: &Id, outcom
 /// The session that the query names.
 fn session_of(visit: &Visit<'_>) -> Result<Arc<LegacySession>, Denial> {
     let query = visit.request.head.uri.query().unwrap_or_default();
-    let mut named = query.split('&').filter_map(|pair| pair.strip_prefix("sessionId="));
+    let mut named = query
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("sessionId="));
     let id = named.next().filter(|_| named.next().is_none());
     let Some(id) = id else {
         let sentence = "sessionId is missing in the query";
         return Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence));
     };
-    visit.lease.find_session(id, Transport::HttpSse).ok_or_else(|| {
-        let sentence = "Session not found: open the stream again";
-        refuse(StatusCode::NOT_FOUND, None, INVALID, sentence)
-    })
+    visit
+        .lease
+        .find_session(id, Transport::HttpSse)
+        .ok_or_else(|| {
+            let sentence = "Session not found: open the stream again";
+            refuse(StatusCode::NOT_FOUND, None, INVALID, sentence)
+        })
 }

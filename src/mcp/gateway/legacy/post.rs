@@ -18,10 +18,12 @@ use super::super::super::version::{Era, Version};
 use super::super::answer::{Answered, response_bytes};
 use super::super::call::{Call, Step};
 use super::super::header::{PROTOCOL_VERSION, SESSION_ID, only};
-use super::super::limits::MAX_CALLS;
+use super::super::limits::{MAX_CALLS, MAX_SESSIONS};
+use super::super::media::prefers_events;
 use super::super::random;
 use super::super::refusal::{over_limit, refuse};
 use super::super::visit::Visit;
+use super::event_stream::EventStream;
 use super::handshake;
 use super::relay::Line;
 use super::session::{CallGuard, LegacySession, NotBegun, Transport};
@@ -88,7 +90,10 @@ async fn initialize(
         let sentence = "initialize begins a session: it is sent without Mcp-Session-Id";
         return Err(bad_request(Some(id), sentence));
     }
-    let mut live = match visit.judge("initialize", params.map(RawValue::to_owned)).await {
+    let mut live = match visit
+        .judge("initialize", params.map(RawValue::to_owned))
+        .await
+    {
         Ok(live) => live,
         Err(error) => return Ok(whole(visit, id, &Err(error))),
     };
@@ -103,7 +108,7 @@ async fn initialize(
     let outcome = handshake::answer(visit, &caller).await;
     let (metrics, transport) = (&visit.gateway.metrics, Transport::StreamableHttp);
     let Some(session) = visit.lease.open_session(&name, transport, metrics) else {
-        let denial = over_limit("MCP sessions", super::super::limits::MAX_SESSIONS);
+        let denial = over_limit("MCP sessions", MAX_SESSIONS);
         live.denied(&denial);
         return Err(denial);
     };
@@ -153,10 +158,12 @@ async fn run(
         () = guard.cancelled.cancelled() => return Answered::Events(Box::pin(stream::empty())),
         step = timeout(STREAM_AFTER, call.next()) => step,
     };
-    let event = match first {
-        Ok(Step::Done(outcome)) => return whole(visit, &id, &outcome),
-        Ok(Step::Event(event)) => Some(event),
-        Err(_elapsed) => None,
+    let prefers_events = prefers_events(visit.headers());
+    let (event, done) = match first {
+        Ok(Step::Done(outcome)) if !prefers_events => return whole(visit, &id, &outcome),
+        Ok(Step::Done(outcome)) => (None, Some(outcome)),
+        Ok(Step::Event(event)) => (Some(event), None),
+        Err(_elapsed) => (None, None),
     };
     // Clients of older revisions read an event without data as a message.
     let primed = session
@@ -166,16 +173,20 @@ async fn run(
     let line = line(visit, session, Arc::clone(&stream));
     let service = &visit.session().service;
     let reader = stream.read(None, service.killed.clone());
-    service.tasks.spawn(line.call(id, call, event, guard));
+    match done {
+        Some(outcome) => {
+            line.respond(&id, &outcome).await;
+            stream.finish();
+        }
+        None => {
+            service.tasks.spawn(line.call(id, call, event, guard));
+        }
+    }
     Answered::Events(Box::pin(reader))
 }
 
 /// The way to a stream.
-pub fn line(
-    visit: &Visit<'_>,
-    session: Arc<LegacySession>,
-    stream: Arc<super::event_stream::EventStream>,
-) -> Line {
+pub fn line(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Line {
     Line {
         session,
         stream,

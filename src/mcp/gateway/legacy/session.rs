@@ -100,7 +100,9 @@ impl LegacySession {
     pub fn idle_since(&self) -> Option<Instant> {
         let streams = self.streams.lock();
         let standalone = streams.standalone.iter();
-        let is_read = standalone.chain(&streams.of_calls).any(|one| one.has_reader());
+        let is_read = standalone
+            .chain(&streams.of_calls)
+            .any(|one| one.has_reader());
         drop(streams);
         let is_idle = !is_read && self.calls.lock().is_empty();
         is_idle.then(|| *self.used.lock())
@@ -173,7 +175,10 @@ impl LegacySession {
     pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
         let mut streams = self.streams.lock();
         streams.of_calls.retain(|stream| !stream.is_over());
-        let kept = streams.of_calls.iter().filter(|stream| stream.is_finished());
+        let kept = streams
+            .of_calls
+            .iter()
+            .filter(|stream| stream.is_finished());
         let mut surplus = (kept.count() + 1).saturating_sub(MAX_KEPT_STREAMS);
         streams.of_calls.retain(|stream| {
             let goes = surplus > 0 && stream.is_finished() && !stream.has_reader();

@@ -9,10 +9,10 @@ use http::StatusCode;
 use tokio::sync::mpsc;
 
 use super::super::super::caller::Caller;
+use super::super::super::core::Interest;
 use super::super::super::event::EVENT_QUEUE;
 use super::super::super::version::Version;
 use super::super::answer::Answered;
-use super::super::super::core::Interest;
 use super::super::header::{LAST_EVENT_ID, SESSION_ID, only};
 use super::super::limits::{Counted, MAX_STREAMS};
 use super::super::media::{EVENT_STREAM, check_accept};
@@ -60,7 +60,10 @@ pub fn delete(visit: &Visit<'_>) -> Result<Answered, Denial> {
 /// Counts a stream that waits for events.
 pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
     let metrics = &visit.gateway.metrics;
-    let counted = visit.lease.streams.enter(MAX_STREAMS, Some(&metrics.streams));
+    let counted = visit
+        .lease
+        .streams
+        .enter(MAX_STREAMS, Some(&metrics.streams));
     counted.ok_or_else(|| {
         metrics.hit("streams");
         over_limit("MCP streams", MAX_STREAMS)

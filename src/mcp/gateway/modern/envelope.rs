@@ -75,13 +75,18 @@ mod tests {
 
     fn code(version: &'static str, params: Value) -> i64 {
         let mut headers = HeaderMap::new();
-        for (name, value) in [("mcp-protocol-version", version), ("mcp-method", "tools/list")] {
+        for (name, value) in [
+            ("mcp-protocol-version", version),
+            ("mcp-method", "tools/list"),
+        ] {
             let name = HeaderName::from_static(name);
             headers.insert(name, HeaderValue::from_static(value));
         }
         let params = RawValue::from_string(params.to_string()).unwrap();
         let params = ModernParams::read(Some(&params));
-        read(&headers, "tools/list", &params).err().map_or(0, |error| error.code)
+        read(&headers, "tools/list", &params)
+            .err()
+            .map_or(0, |error| error.code)
     }
 
     #[test]

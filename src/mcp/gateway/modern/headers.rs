@@ -40,7 +40,9 @@ pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h
 /// The text that a value stands for: as it is, or in base64 between markers. `None` where what is
 /// between the markers is not the one base64 of a text.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
-    let marked = value.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+    let marked = value
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.strip_suffix(SUFFIX));
     let Some(encoded) = marked else {
         return Some(value.into());
     };
@@ -147,12 +149,22 @@ mod tests {
                 (&[V, CALL, ("mcp-name", "MAIL")], false),
                 (&[V, CALL], false),
                 (&[V, ("mcp-name", "mail")], false),
-                (&[V, ("mcp-method", "TOOLS/CALL"), ("mcp-name", "mail")], false),
+                (
+                    &[V, ("mcp-method", "TOOLS/CALL"), ("mcp-name", "mail")],
+                    false,
+                ),
                 (&[CALL, ("mcp-name", "mail")], false),
                 (&[V, V, CALL, ("mcp-name", "mail")], false),
-                (&[V, CALL, ("mcp-name", "mail"), ("mcp-name", "other")], false),
                 (
-                    &[("mcp-protocol-version", "2025-11-25"), CALL, ("mcp-name", "mail")],
+                    &[V, CALL, ("mcp-name", "mail"), ("mcp-name", "other")],
+                    false,
+                ),
+                (
+                    &[
+                        ("mcp-protocol-version", "2025-11-25"),
+                        CALL,
+                        ("mcp-name", "mail"),
+                    ],
                     false,
                 ),
             ],

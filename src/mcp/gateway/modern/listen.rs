@@ -13,11 +13,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::super::caller::Caller;
+use super::super::super::core::{Filter, Interest};
 use super::super::super::error::{INVALID_PARAMS, protocol_error};
 use super::super::super::event::{EVENT_QUEUE, Event};
 use super::super::super::message::Id;
 use super::super::answer::Answered;
-use super::super::super::core::{Filter, Interest};
 use super::super::backend::Attached;
 use super::super::legacy::count_stream;
 use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
@@ -118,7 +118,10 @@ impl Listening {
     async fn piece(&mut self) -> (Bytes, bool) {
         if !self.acknowledged {
             self.acknowledged = true;
-            return (self.tagged(ACKNOWLEDGED, acknowledgment(&self.filter)), false);
+            return (
+                self.tagged(ACKNOWLEDGED, acknowledgment(&self.filter)),
+                false,
+            );
         }
         loop {
             let event = tokio::select! {

@@ -107,11 +107,7 @@ impl Request<'_> {
 }
 
 /// An answer in one piece. A few errors have a status of their own in this revision.
-pub fn whole(
-    visit: &Visit<'_>,
-    id: &Id,
-    outcome: &Outcome,
-) -> Answered {
+pub fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
     let status = match outcome.as_ref().map_err(|error| error.code) {
         Err(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Err(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_VERSION) => {

@@ -28,8 +28,7 @@ pub async fn resume(
         let message = "requestState is unknown, expired, or that of another request";
         return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
     };
-    let answers: HashMap<String, Box<RawValue>> =
-        object(read.input_responses).unwrap_or_default();
+    let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
     if entry.answer(answers) {
         let running = Running::resume(visit, request, caller, entry.call);
         return Ok(run(visit, running).await);

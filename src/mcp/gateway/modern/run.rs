@@ -15,8 +15,9 @@ use super::super::super::message::{Id, Outcome, write_request, write_response};
 use super::super::answer::Answered;
 use super::super::call::{Call, Step};
 use super::super::capabilities::can_answer;
-use super::super::limits::{Count, GatewayMetrics};
 use super::super::lease::LeaseState;
+use super::super::limits::{Count, GatewayMetrics};
+use super::super::media::prefers_events;
 use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
@@ -165,7 +166,10 @@ impl Running {
 /// gets a stream.
 pub async fn run(visit: &Visit<'_>, mut running: Running) -> Answered {
     match timeout(STREAM_AFTER, running.next()).await {
-        Ok(Progress::Done(outcome)) => return whole(visit, &running.id, &outcome),
+        // An error may have a status of its own, which a stream cannot have.
+        Ok(Progress::Done(outcome)) if outcome.is_err() || !prefers_events(visit.headers()) => {
+            return whole(visit, &running.id, &outcome);
+        }
         Ok(first) => running.ready.push_front(first),
         Err(_elapsed) => {}
     }

@@ -16,9 +16,7 @@ use tokio::sync::oneshot;
 use super::super::super::message::Outcome;
 use super::super::call::Call;
 use super::super::lease::LeaseState;
-use super::super::limits::{
-    Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SUSPENDED_IN_ALL,
-};
+use super::super::limits::{Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SUSPENDED_IN_ALL};
 use super::super::random;
 use super::super::refusal::over_limit;
 
@@ -98,7 +96,8 @@ impl Entry {
         let text = format!(
             "{{\"resultType\":\"input_required\",\"inputRequests\":{{{requests}}},\"requestState\":\"{state}\"}}"
         );
-        RawValue::from_string(text).map_err(|_| super::super::super::error::rpc_error(&Denial::internal()))
+        RawValue::from_string(text)
+            .map_err(|_| super::super::super::error::rpc_error(&Denial::internal()))
     }
 }
 
@@ -116,7 +115,9 @@ pub fn suspend(
     };
     let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, Some(&metrics.suspended));
     let counted = counted.ok_or_else(full)?;
-    let asked = entry.input_required(&state).map_err(|_| Denial::internal())?;
+    let asked = entry
+        .input_required(&state)
+        .map_err(|_| Denial::internal())?;
     {
         let mut waiting = lease.suspended.0.lock();
         if waiting.ended || waiting.calls.len() >= MAX_SUSPENDED {
@@ -208,16 +209,27 @@ mod tests {
             let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"params\":{params}}}");
             binding("tools/call", &body.into())
         };
-        let first = bound("{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]},\"_meta\":{\"n\":1}}");
+        let first = bound(
+            "{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]},\"_meta\":{\"n\":1}}",
+        );
         each_row(
             [
                 (
                     "{\"arguments\":{\"y\":[{\"q\":2,\"p\":1}],\"x\":1},\"name\":\"a\",\"inputResponses\":{},\"requestState\":\"s\"}",
                     true,
                 ),
-                ("{\"name\":\"b\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]}}", false),
-                ("{\"name\":\"a\",\"arguments\":{\"x\":2,\"y\":[{\"p\":1,\"q\":2}]}}", false),
-                ("{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1}]}}", false),
+                (
+                    "{\"name\":\"b\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]}}",
+                    false,
+                ),
+                (
+                    "{\"name\":\"a\",\"arguments\":{\"x\":2,\"y\":[{\"p\":1,\"q\":2}]}}",
+                    false,
+                ),
+                (
+                    "{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1}]}}",
+                    false,
+                ),
                 ("{\"name\":\"a\"}", false),
             ],
             |(params, same)| assert_eq!(bound(params) == first, same, "{params}"),
