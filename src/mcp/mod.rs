@@ -5,6 +5,7 @@ mod core;
 mod definitions;
 mod error;
 mod event;
+mod gateway;
 mod message;
 mod mounts;
 pub mod policy;
@@ -17,6 +18,7 @@ pub use self::core::{
 pub use caller::{Caller, LogLevel};
 pub use definitions::{AcceptError, DefinitionFile, PinnedDefinitions};
 pub use event::{EVENT_QUEUE, Event, Events};
+pub use gateway::{Backend, Gateway, GatewayMetrics, Parts};
 pub use message::{Id, Message, MessageError, Outcome};
 pub use mounts::{
     Catalog, Children, CurrentChain, CurrentLimits, Described, Dropped, E2b, Entry, HttpParts,

@@ -177,7 +177,13 @@ async fn exchange(
                 None => is_open = false,
             },
             Some(()) = asked.next() => deadline.extend(),
-            outcome = &mut request => return outcome,
+            outcome = &mut request => {
+                // The poll that completed the request may have handed over events before.
+                while let Ok(event) = events.try_recv() {
+                    drop(relay.pass_on(event, asked.len()).await);
+                }
+                return outcome;
+            }
             () = sleep_until(limit) => return Err(MountError::TimedOut),
         }
     }
