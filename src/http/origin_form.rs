@@ -126,9 +126,7 @@ impl OriginRequest {
                 bytes_in.store(bytes.len() as u64, Ordering::Relaxed);
                 Ok(bytes)
             }
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                Err(too_long(most, limit))
-            }
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long(most, limit)),
             Ok(Err(_)) => Err(Denial::malformed("the body broke off")),
             Err(_elapsed) => {
                 let seconds = limits.inspect_timeout.as_secs();
