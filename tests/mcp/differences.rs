@@ -1,0 +1,178 @@
+//! What the suite finds with the gateway and not without it, compared with
+//! `expected-differences.txt`.
+
+use crate::suite::{Check, Checks};
+
+const FILE: &str = include_str!("expected-differences.txt");
+const SUCCESS: &str = "SUCCESS";
+const FAILURE: &str = "FAILURE";
+/// In place of a check: the whole scenario is not tried.
+const NOT_TRIED: &str = "not tried";
+
+/// What the gateway stands between: the suite and a mounted server, or a client and the suite.
+#[derive(Clone, Copy, Debug)]
+pub enum Leg {
+    Http,
+    Stdio,
+    Client,
+}
+
+/// The expected differences of one leg and one revision.
+pub struct Expected {
+    lines: Vec<Line>,
+}
+
+/// One line: leg, revision, scenario and check, then the reason.
+struct Line {
+    text: &'static str,
+    scenario: &'static str,
+    check: &'static str,
+    matched: bool,
+}
+
+impl Expected {
+    pub fn of(leg: Leg, revision: &str) -> Self {
+        Self::read(FILE, leg, revision)
+    }
+
+    fn read(file: &'static str, leg: Leg, revision: &str) -> Self {
+        let leg = format!("{leg:?}").to_lowercase();
+        let lines = file
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines = lines.filter_map(|text| {
+            let columns: Vec<_> = text.split('|').map(str::trim).collect();
+            let [of_leg, of_revision, scenario, check, reason] = columns[..] else {
+                panic!("expected-differences.txt: not five columns: {text}");
+            };
+            assert!(!reason.is_empty(), "without a reason: {text}");
+            let applies = of_leg == leg && matches(of_revision, revision);
+            applies.then_some(Line {
+                text,
+                scenario,
+                check,
+                matched: false,
+            })
+        });
+        Self {
+            lines: lines.collect(),
+        }
+    }
+
+    /// Whether a scenario is not tried at all.
+    pub fn leaves_out(&mut self, scenario: &str) -> bool {
+        self.covers(scenario, NOT_TRIED)
+    }
+
+    /// The differences that no line expects.
+    pub fn unexpected(&mut self, bare: &Checks, through: &Checks) -> Vec<String> {
+        let mut found = differences(bare, through);
+        found.retain(|((scenario, check), _)| !self.covers(scenario, check));
+        let found = found.into_iter();
+        found
+            .map(|((scenario, check), why)| format!("{scenario} | {check} | {why}"))
+            .collect()
+    }
+
+    /// The lines whose difference is not there any more.
+    pub fn stale(&self) -> Vec<&'static str> {
+        let stale = self.lines.iter().filter(|line| !line.matched);
+        stale.map(|line| line.text).collect()
+    }
+
+    fn covers(&mut self, scenario: &str, check: &str) -> bool {
+        let mut covered = false;
+        for line in &mut self.lines {
+            if matches(line.scenario, scenario) && matches(line.check, check) {
+                line.matched = true;
+                covered = true;
+            }
+        }
+        covered
+    }
+}
+
+/// A name, or the beginning of one and `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    }
+}
+
+/// The checks that succeed without the gateway and not with it, and those that fail with the
+/// gateway alone.
+fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
+    let succeeds = |statuses: &[String]| statuses.iter().all(|status| status == SUCCESS);
+    let mut found = Vec::new();
+    for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {
+        let with = through.get(check).map(Vec::as_slice).unwrap_or_default();
+        if with.len() < statuses.len() || !succeeds(with) {
+            found.push((
+                check.clone(),
+                format!("{statuses:?} bare, {with:?} through"),
+            ));
+        }
+    }
+    for (check, statuses) in through {
+        if !bare.contains_key(check) && statuses.iter().any(|status| status == FAILURE) {
+            found.push((
+                check.clone(),
+                format!("not made bare, {statuses:?} through"),
+            ));
+        }
+    }
+    found
+}
+
+fn checks(made: &[(&str, &str, &[&str])]) -> Checks {
+    let made = made.iter().map(|(scenario, check, statuses)| {
+        let statuses = statuses.iter().map(|&status| status.to_owned());
+        (
+            (String::from(*scenario), String::from(*check)),
+            statuses.collect(),
+        )
+    });
+    made.collect()
+}
+
+#[test]
+fn what_fails_is_skipped_or_is_missing_through_the_gateway_is_a_difference() {
+    let bare = checks(&[
+        ("a", "same", &[SUCCESS]),
+        ("a", "fails", &[SUCCESS]),
+        ("a", "skipped", &[SUCCESS]),
+        ("a", "missing", &[SUCCESS]),
+        ("a", "once", &[SUCCESS, SUCCESS]),
+        ("a", "fails anyway", &[FAILURE]),
+    ]);
+    let through = checks(&[
+        ("a", "same", &[SUCCESS]),
+        ("a", "fails", &[FAILURE]),
+        ("a", "skipped", &["SKIPPED"]),
+        ("a", "once", &[SUCCESS]),
+        ("a", "fails anyway", &[FAILURE]),
+        ("a", "timeout", &[FAILURE]),
+    ]);
+    let found = differences(&bare, &through);
+    let mut names: Vec<_> = found.iter().map(|((_, check), _)| check.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["fails", "missing", "once", "skipped", "timeout"]);
+}
+
+#[test]
+fn a_line_excuses_its_difference_and_is_stale_without_it() {
+    const FILE: &str = "# a comment\n\
+        http | * | tasks-* | x/* | tasks are removed\n\
+        http | 2026-07-28 | caching | y | gone\n\
+        stdio | * | tasks-* | x/* | another leg\n\
+        http | 2025-11-25 | ping | z | another revision\n\
+        http | * | auth/* | not tried | no client\n";
+    let mut expected = Expected::read(FILE, Leg::Http, "2026-07-28");
+    let bare = checks(&[("tasks-a", "x/1", &[SUCCESS]), ("ping", "z", &[SUCCESS])]);
+    let unexpected = expected.unexpected(&bare, &Checks::new());
+    assert_eq!(unexpected.len(), 1, "{unexpected:?}");
+    assert!(unexpected[0].starts_with("ping | z"), "{unexpected:?}");
+    assert!(expected.leaves_out("auth/basic") && !expected.leaves_out("ping"));
+    assert_eq!(expected.stale(), ["http | 2026-07-28 | caching | y | gone"]);
+}
