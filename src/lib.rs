@@ -11,6 +11,7 @@ pub mod dns;
 mod exit_code;
 pub mod http;
 pub mod ingress;
+pub mod mcp;
 pub mod registry;
 mod runtime;
 pub mod sandbox;

@@ -73,12 +73,14 @@ impl Identify for Identity {
         match &flow.principal {
             // The engine speaks for itself in a phase of its own.
             Some(Principal::System(_)) => denied(unknown_source()),
-            Some(Principal::Container(_)) if !self.containers.available() => {
-                denied(registry_unavailable())
-            }
-            Some(Principal::Container(container)) => Identified {
+            Some(_) if !self.containers.available() => denied(registry_unavailable()),
+            Some(Principal::Container(lease)) => Identified {
                 principal: None,
-                verdict: self.admit(flow, container, claimed.as_deref()),
+                verdict: self.admit(flow, lease, claimed.as_deref()),
+            },
+            Some(Principal::Delegated(delegation)) => Identified {
+                principal: None,
+                verdict: self.admit(flow, &delegation.lease, claimed.as_deref()),
             },
             None => match self.find(flow) {
                 // Named before it is judged, so that the audit can say whose flow was denied.

@@ -16,6 +16,7 @@ pub mod git;
 pub mod github;
 mod header_names;
 pub mod identity;
+pub mod mcp;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;

@@ -4,10 +4,13 @@
 //! bytes outside UTF-8 mean, how deep is too deep. What is judged here is parsed again by an
 //! upstream, so whatever two parsers could read in two ways is refused.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use smallvec::SmallVec;
 use thiserror::Error;
 
 /// How deep arrays and objects may lie in each other: as deep as the parser below would go.
@@ -44,6 +47,18 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
     let value = Strict.deserialize(&mut deserializer).map_err(malformed)?;
     deserializer.end().map_err(malformed)?;
     Ok(value)
+}
+
+/// Checks that a text has one reading, without making a tree of it. What raw JSON is passed on is
+/// checked by this.
+pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<(), StrictJsonError> {
+    count_values(most, bytes)?;
+    let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    OneReading
+        .deserialize(&mut deserializer)
+        .map_err(malformed)?;
+    deserializer.end().map_err(malformed)
 }
 
 /// Counts the values of a text without parsing it, never fewer than a parser would find. Refuses
@@ -150,12 +165,132 @@ impl<'de> Visitor<'de> for Strict {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = members.next_key::<String>()? {
+            refuse_private(&key)?;
             let value = members.next_value_seed(Strict)?;
             if object.insert(key, value).is_some() {
                 return Err(A::Error::custom("a key stands twice in an object"));
             }
         }
         Ok(Value::Object(object))
+    }
+}
+
+/// `serde_json` reads an object with such a key as the JSON text that its value holds, wherever
+/// something deserializes it without this module.
+const PRIVATE_KEYS: &str = "$serde_json::private::";
+
+fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
+    if key.starts_with(PRIVATE_KEYS) {
+        return Err(E::custom("a key is reserved"));
+    }
+    Ok(())
+}
+
+/// Reads a value as [`Strict`] does, and keeps nothing of it but the keys of open objects.
+struct OneReading;
+
+impl<'de> DeserializeSeed<'de> for OneReading {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OneReading {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Self)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let mut keys = Keys::default();
+        while let Some(key) = members.next_key_seed(KeyText)? {
+            refuse_private(&key)?;
+            if !keys.insert(key) {
+                return Err(A::Error::custom("a key stands twice in an object"));
+            }
+            members.next_value_seed(Self)?;
+        }
+        Ok(())
+    }
+}
+
+/// The keys of one object: few are compared one by one, many are hashed.
+#[derive(Default)]
+struct Keys<'de> {
+    few: SmallVec<[Cow<'de, str>; 8]>,
+    many: HashSet<Cow<'de, str>>,
+}
+
+impl<'de> Keys<'de> {
+    /// Whether the key is new.
+    fn insert(&mut self, key: Cow<'de, str>) -> bool {
+        if self.few.contains(&key) {
+            return false;
+        }
+        if self.few.len() < self.few.inline_size() {
+            self.few.push(key);
+            return true;
+        }
+        self.many.insert(key)
+    }
+}
+
+/// A key, borrowed from the text unless it is written with escapes.
+struct KeyText;
+
+impl<'de> DeserializeSeed<'de> for KeyText {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeyText {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
     }
 }
 
@@ -179,6 +314,7 @@ mod tests {
             |text| {
                 let plain: Value = serde_json::from_str(text).unwrap();
                 assert_eq!(parse(text.as_bytes()), Ok(plain), "{text}");
+                assert_eq!(check_at_most(99, text.as_bytes()), Ok(()), "{text}");
             },
         );
     }
@@ -202,9 +338,13 @@ mod tests {
                 b"01",
                 b"\"\\ud800\"",
                 b"\"a\nb\"",
+                b"{\"$serde_json::private::RawValue\":\"{}\"}",
+                b"{\"a\":0,\"b\":0,\"c\":0,\"d\":0,\"e\":0,\"f\":0,\"g\":0,\"h\":0,\"i\":0,\"i\":1}",
             ],
             |text| {
                 assert!(parse(text).is_err(), "{}", String::from_utf8_lossy(text));
+                let checked = check_at_most(99, text);
+                assert!(checked.is_err(), "{}", String::from_utf8_lossy(text));
             },
         );
     }
@@ -237,6 +377,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_says_the_same_to_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
+            let checked = check_at_most(99, text.as_bytes());
+            prop_assert_eq!(parse(text.as_bytes()).is_ok(), checked.is_ok());
             if let Ok(value) = parse(text.as_bytes()) {
                 prop_assert_eq!(Some(value), serde_json::from_str(&text).ok());
             }

@@ -48,7 +48,7 @@ impl SocketBudget {
 
     /// Takes one for a principal; `None`: there is none left.
     pub(super) fn take(&self, principal: &Principal) -> Option<SocketPermit> {
-        let Principal::Container(container) = principal else {
+        let Some(container) = principal.lease() else {
             return Some(SocketPermit {
                 _of_all: Arc::clone(&self.ours).try_acquire_owned().ok()?,
                 _of_lease: None,

@@ -275,7 +275,7 @@ fn a_reload_keeps_the_circuits() {
 fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
     let (breaker, web) = (breaker(1), container("web"));
     let system = Arc::new(System {
-        name: "token refresh",
+        name: "token refresh".into(),
         hosts: Vec::new(),
         trust_private: false,
     });

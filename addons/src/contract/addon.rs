@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::denial::Verdict;
 use super::dns::{DnsAnswer, DnsQuery};
 use super::flow::Flow;
+use super::mcp::Frame;
 use super::message::{Request, Response};
 use super::outcome::Outcome;
 use super::permit::Addresses;
@@ -124,6 +125,16 @@ pub trait Addon: Send + Sync {
 
     /// The addresses that the answer would give away.
     fn dns_answer<'a>(&'a self, _flow: &'a mut Flow, _answer: &'a mut DnsAnswer) -> Step<'a> {
+        Step::PASS
+    }
+
+    /// An MCP request or notification, of either side.
+    fn mcp_request<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
+        Step::PASS
+    }
+
+    /// The response to an MCP request, of either side.
+    fn mcp_response<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
         Step::PASS
     }
 

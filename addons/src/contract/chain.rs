@@ -20,6 +20,7 @@ use super::flow::{Flow, FlowStart, Kind, Subject};
 use super::host::Host;
 use super::identify::{Identified, Identify};
 use super::judge::{Buffered, Judges};
+use super::mcp::{CallPermit, Frame, McpSubject};
 use super::message::{Request, Response};
 use super::order::{Link, OrderError, check_order};
 use super::outcome::Outcome;
@@ -80,6 +81,11 @@ impl Chain {
     pub fn for_name(&self, client: Client, name: Host) -> FlowStart {
         let entry = self.allowlist.find(&name).cloned();
         FlowStart::new(Kind::Dns, client, Subject::Name(name), entry)
+    }
+
+    /// An MCP message.
+    pub fn for_mcp(&self, client: Client, subject: McpSubject) -> FlowStart {
+        FlowStart::new(Kind::Mcp, client, Subject::Mcp(subject), None)
     }
 
     /// A CONNECT, or a plain request's authority.
@@ -189,6 +195,32 @@ impl Chain {
         let links = self.links.iter().rev();
         self.run(links, flow, answer, no_identity, |addon, flow, answer| {
             addon.dns_answer(flow, answer)
+        })
+        .await
+    }
+
+    /// An MCP request or notification. The only place where a [`CallPermit`] is minted.
+    pub async fn mcp_request(
+        &self,
+        flow: &mut Flow,
+        mut frame: Frame,
+    ) -> Result<CallPermit, Denial> {
+        let identify = |identity: &dyn Identify, flow: &Flow, _: &mut Frame| {
+            Some(identity.identify(flow, None))
+        };
+        let links = self.links.iter();
+        self.run(links, flow, &mut frame, identify, |addon, flow, frame| {
+            addon.mcp_request(flow, frame)
+        })
+        .await?;
+        CallPermit::mint(flow, frame).ok_or_else(Denial::internal)
+    }
+
+    /// The response to an MCP request, last addon first.
+    pub async fn mcp_response(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
+        let links = self.links.iter().rev();
+        self.run(links, flow, frame, no_identity, |addon, flow, frame| {
+            addon.mcp_response(flow, frame)
         })
         .await
     }

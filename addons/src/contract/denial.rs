@@ -125,6 +125,23 @@ codes! {
     UpstreamTimeout = "upstream_timeout", 504, Upstream;
     /// The upstream's certificate or handshake is not in order.
     UpstreamTls = "upstream_tls", 502, Upstream;
+    /// A policy denied a tool call, and every later one of the container until an operator resets
+    /// it.
+    PolicyDenied = "policy_denied", 403, Policy;
+    /// A policy denied a tool call.
+    PolicyDeniedContinue = "policy_denied_continue", 403, Policy;
+    /// An MCP server answered with an error that is reserved for the proxy's own denials.
+    PolicyBackendReservedMisuse = "policy_backend_reserved_misuse", 502, Upstream;
+    /// A policy could not be evaluated, or not in time.
+    PolicyEvaluatorError = "policy_evaluator_error", 500, Us;
+    /// No MCP server has a tool, prompt or resource of this name.
+    ToolNotFound = "tool_not_found", 404, Client;
+    /// The MCP server cannot be started, or has ended.
+    ToolUnavailable = "tool_unavailable", 503, Upstream;
+    /// The MCP server did not answer within its `timeout`.
+    ToolTimeout = "tool_timeout", 504, Upstream;
+    /// This version does not have it.
+    NotImplemented = "not_implemented", 501, Us;
     /// Something of ours broke.
     InternalError = "internal_error", 500, Us;
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -17,6 +17,7 @@ use super::denial::{Code, Denial};
 use super::endpoint::{Endpoint, Scheme};
 use super::entry::Entry;
 use super::host::Host;
+use super::mcp::{McpRecord, McpSubject};
 use super::principal::{Client, Principal};
 use super::slots::Slots;
 
@@ -73,6 +74,8 @@ pub enum Kind {
     Websocket,
     /// A DNS question.
     Dns,
+    /// An MCP message.
+    Mcp,
 }
 
 impl Kind {
@@ -83,6 +86,7 @@ impl Kind {
             Self::Http => "http",
             Self::Websocket => "websocket",
             Self::Dns => "dns",
+            Self::Mcp => "mcp",
         }
     }
 }
@@ -109,6 +113,8 @@ pub struct Record {
     pub credential: Option<Arc<str>>,
     /// The address that was connected to.
     pub upstream: Option<SocketAddr>,
+    /// What a tool call was decided by. Boxed, since other flows have none.
+    pub mcp: Option<Box<McpRecord>>,
 }
 
 /// What an addon has to say about its verdict, when somebody asks for the reasons.
@@ -127,7 +133,16 @@ pub enum Subject {
     Upstream(Endpoint),
     /// The addresses of a name: a DNS question.
     Name(Host),
+    /// An MCP message.
+    Mcp(McpSubject),
 }
+
+/// The name that MCP clients reach the gateway by: the host of every MCP flow.
+pub const GATEWAY: &str = "unified-proxy";
+/// Its port.
+const GATEWAY_PORT: u16 = 8090;
+
+static GATEWAY_HOST: LazyLock<Host> = LazyLock::new(|| Host::Name(GATEWAY.into()));
 
 /// What is known when a flow begins, and fixed from then on. A flow hands it out for reading only.
 #[derive(Debug)]
@@ -201,17 +216,22 @@ impl FlowStart {
         self.id
     }
 
-    /// The host that it asks for.
+    /// The host that it asks for; the gateway's own name for an MCP message.
     pub fn host(&self) -> &Host {
         match &self.subject {
             Subject::Upstream(endpoint) => &endpoint.host,
             Subject::Name(name) => name,
+            Subject::Mcp(_) => &GATEWAY_HOST,
         }
     }
 
     /// The port that it asks for; 53 for a DNS question.
     pub fn port(&self) -> u16 {
-        self.endpoint().map_or(53, |endpoint| endpoint.port)
+        match &self.subject {
+            Subject::Upstream(endpoint) => endpoint.port,
+            Subject::Name(_) => 53,
+            Subject::Mcp(_) => GATEWAY_PORT,
+        }
     }
 
     /// How the upstream is spoken to; in clear text for a DNS question.
@@ -220,11 +240,19 @@ impl FlowStart {
             .map_or(Scheme::Http, |endpoint| endpoint.scheme)
     }
 
-    /// The upstream that it asks for, unless it is a DNS question.
+    /// The upstream that it asks for, unless it is a DNS question or an MCP message.
     pub fn endpoint(&self) -> Option<&Endpoint> {
         match &self.subject {
             Subject::Upstream(endpoint) => Some(endpoint),
-            Subject::Name(_) => None,
+            Subject::Name(_) | Subject::Mcp(_) => None,
+        }
+    }
+
+    /// What an MCP message is about.
+    pub fn mcp(&self) -> Option<&McpSubject> {
+        match &self.subject {
+            Subject::Mcp(subject) => Some(subject),
+            Subject::Upstream(_) | Subject::Name(_) => None,
         }
     }
 
@@ -236,16 +264,16 @@ impl FlowStart {
 
     /// The container, if there is one.
     pub fn known_container(&self) -> Option<&Arc<Container>> {
-        match &self.principal {
-            Some(Principal::Container(container)) => Some(container),
-            _ => None,
-        }
+        let lease = self.principal.as_ref()?.lease()?;
+        Some(lease)
     }
 
-    /// The allowlist entry that matched, as a label: `none` where there is none, so that a
-    /// client cannot make up label values.
+    /// The allowlist entry that matched, or the MCP server, as a label: `none` where there is
+    /// none, so that a client cannot make up label values.
     pub fn upstream(&self) -> &str {
-        self.entry.as_ref().map_or("none", |entry| &entry.label)
+        let server = self.mcp().and_then(|subject| subject.server.as_deref());
+        let label = self.entry.as_ref().map(|entry| &*entry.label);
+        server.or(label).unwrap_or("none")
     }
 }
 
@@ -335,6 +363,11 @@ impl<Size: ?Sized> Flow<Size> {
         self.record.rule = Some(rule.into());
     }
 
+    /// What the audit tells of a tool call.
+    pub fn mcp_record(&mut self) -> &mut McpRecord {
+        self.record.mcp.get_or_insert_default()
+    }
+
     /// Adds the name of a credential that was injected, for the audit.
     pub fn add_credential(&mut self, name: &Arc<str>) {
         self.record.credential = Some(match &self.record.credential {
@@ -412,7 +445,7 @@ impl<Size: ?Sized> Flow<Size> {
     pub(crate) fn endpoint_mut(&mut self) -> &mut Endpoint {
         match &mut self.start.subject {
             Subject::Upstream(endpoint) => endpoint,
-            Subject::Name(name) => panic!("a question for {name} has no endpoint"),
+            other => panic!("{other:?} has no endpoint"),
         }
     }
 

@@ -20,6 +20,7 @@ mod judge;
 mod lease_id;
 mod level;
 mod live;
+mod mcp;
 mod message;
 pub mod names;
 mod order;
@@ -49,15 +50,20 @@ pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use lease_id::LeaseId;
 pub use level::Level;
 pub use live::LiveFlow;
+pub use mcp::{
+    Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,
+    McpSubject, Pin, RpcError, RpcOutcome,
+};
 pub use message::{Request, Response};
 pub use order::{Link, OrderError};
 pub use outcome::Outcome;
 pub use path::{Ambiguity, Path};
 pub use permit::{Addresses, Permit, ResolvePermit};
 pub use ports::{
-    Containers, FileLock, FileVersion, Outbound, OutboundError, OwnAddresses, Replacement,
+    Answered, Approvals, Containers, Decision, Definitions, Effect, Evaluator, EvaluatorError,
+    FileLock, FileVersion, LeaseRecords, Outbound, OutboundError, OwnAddresses, Replacement,
     SecretFiles, SecretSource, SecretText, SystemPorts, Tasks, Unavailable,
 };
-pub use principal::{Client, LeaseHandle, Principal, System};
+pub use principal::{Client, Delegation, LeaseHandle, Principal, System};
 pub use slots::Slot;
 pub use type_map::TypeMap;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
@@ -13,6 +14,9 @@ use zeroize::Zeroizing;
 use super::body::BoxFuture;
 use super::container::{Container, Source};
 use super::denial::Denial;
+use super::flow::Flow;
+use super::level::Level;
+use super::mcp::{Frame, Pin};
 use super::principal::System;
 
 /// The registry cannot be read; every flow is denied until it can.
@@ -80,6 +84,106 @@ impl From<Denial> for OutboundError {
     fn from(denial: Denial) -> Self {
         Self::Denied(denial)
     }
+}
+
+/// Asks the operator's policies about MCP messages. Evaluation happens on threads of its own.
+pub trait Evaluator: Send + Sync {
+    /// Whether any bundle is for messages of this method.
+    fn asks(&self, method: &str) -> bool;
+
+    /// Asks every bundle that is for this method, in the order of the file. `input` is a JSON
+    /// text.
+    fn evaluate<'a>(
+        &'a self,
+        method: &'a str,
+        input: String,
+    ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>>;
+}
+
+/// What one bundle decided.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The bundle's id.
+    pub bundle: Arc<str>,
+    /// What is to happen.
+    pub effect: Effect,
+    /// Why, in the policy's words.
+    pub reason: Option<Box<str>>,
+}
+
+/// What a policy wants to happen to a message.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// It passes.
+    Allow,
+    /// It passes with this in the place of the arguments or the result.
+    Redact(Box<RawValue>),
+    /// A person decides.
+    Ask,
+    /// It is denied.
+    DenyContinue,
+    /// It is denied, and so is every later call of the container.
+    DenyAbort,
+}
+
+/// Why there is no decision.
+#[derive(Clone, Debug, Error)]
+pub enum EvaluatorError {
+    /// The policy failed: a conflict, a wrong type, an unknown decision.
+    #[error("{0}")]
+    Failed(String),
+    /// It did not answer within `policies.evaluator.timeout`.
+    #[error("the policy did not answer in time")]
+    TimedOut,
+    /// Too many evaluations wait already.
+    #[error("too many evaluations wait")]
+    Busy,
+    /// A bundle could not be loaded.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Records about a lease that must survive a restart. Each is on disk before the future is done.
+pub trait LeaseRecords: Send + Sync {
+    /// Raises the security level of a lease; it is never lowered by this.
+    fn raise_level<'a>(
+        &'a self,
+        container: &'a Arc<Container>,
+        level: Level,
+    ) -> BoxFuture<'a, Result<(), Unavailable>>;
+
+    /// Has every further tool call of the lease denied until an operator resets it.
+    fn latch<'a>(&'a self, container: &'a Arc<Container>)
+    -> BoxFuture<'a, Result<(), Unavailable>>;
+}
+
+/// Remembers the definitions of tools, so that a change is noticed.
+pub trait Definitions: Send + Sync {
+    /// Compares a definition's digest with the accepted one. The first digest of a tool is
+    /// accepted, and on disk before the future is done.
+    fn pin<'a>(
+        &'a self,
+        server: &'a str,
+        tool: &'a str,
+        digest: [u8; 32],
+    ) -> BoxFuture<'a, Result<Pin, Unavailable>>;
+}
+
+/// Asks people.
+pub trait Approvals: Send + Sync {
+    /// Asks whether a tool call may be made, and waits for the answer.
+    fn ask<'a>(&'a self, flow: &'a Flow, frame: &'a Frame) -> BoxFuture<'a, Answered>;
+}
+
+/// What a person answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// The call may be made, once.
+    Approved,
+    /// It may not.
+    Rejected,
+    /// Nobody can be asked, or nobody answered in time.
+    Open,
 }
 
 /// A secret whose value may change while we run. It has no `Debug` on purpose.

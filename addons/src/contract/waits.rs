@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::denial::{Code, Denial};
 use super::facts::Lookup;
 use super::flow::Flow;
-use super::principal::{LeaseHandle, Principal};
+use super::principal::LeaseHandle;
 
 /// Flows that may wait at once under one chain, for a token, a look-up or a person. Each holds its
 /// connection, its head and its place at the upstream's breaker.
@@ -38,9 +38,7 @@ impl<'c> Waits<'c> {
     /// Those of a flow. A look-up is part of a request that waits already.
     pub(super) fn of(flow: &Flow, all: &'c Arc<Semaphore>) -> Self {
         let lease = match &flow.principal {
-            Some(Principal::Container(lease)) if flow.find_slot::<Lookup>().is_none() => {
-                Some(Arc::clone(lease))
-            }
+            Some(principal) if flow.find_slot::<Lookup>().is_none() => principal.lease().cloned(),
             _ => None,
         };
         Self { lease, all }

@@ -11,7 +11,7 @@ use super::line::AuditLine;
 use super::line_budget::{Budget, Terms};
 use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
-use crate::contract::{Addon, Flow, Order, Outcome, Principal, names};
+use crate::contract::{Addon, Flow, Order, Outcome, names};
 
 /// Writes the audit log. Made once: a reload keeps it.
 pub struct Audit {
@@ -71,8 +71,11 @@ impl Audit {
     }
 
     fn budget_of<'a>(&'a self, flow: &'a Flow) -> &'a Budget {
-        match &flow.principal {
-            Some(Principal::Container(container)) => {
+        let Some(principal) = &flow.principal else {
+            return &self.unknown_sources;
+        };
+        match principal.lease() {
+            Some(container) => {
                 let owned = container.state_or_init(|| {
                     let budget = Budget::new(Arc::clone(&self.terms), container.ended().clone());
                     let budget = Arc::new(budget);
@@ -81,8 +84,7 @@ impl Audit {
                 });
                 &owned.0
             }
-            Some(Principal::System(_)) => &self.own,
-            None => &self.unknown_sources,
+            None => &self.own,
         }
     }
 }

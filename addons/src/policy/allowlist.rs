@@ -59,13 +59,10 @@ pub(super) fn permit_port(flow: &Flow) -> Verdict {
         )))
 }
 
-pub(super) fn permit_method(flow: &Flow, request: &Request) -> Verdict {
+pub(super) fn permit_method(request: &Request) -> Verdict {
     if !METHODS.contains(&request.method) {
         let sentence = format!("Method not allowed: {}", request.method);
         return Err(Denial::new(Code::MethodNotAllowed, sentence).rule("known methods"));
-    }
-    if request.websocket {
-        permit_websocket(flow)?;
     }
     Ok(())
 }

@@ -14,8 +14,8 @@ use http::header::ALT_SVC;
 use ipnet::IpNet;
 
 use crate::contract::{
-    Addon, Addresses, Code, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind, Order,
-    OwnAddresses, Principal, Request, Response, Scheme, Step, Verdict, names,
+    Addon, Addresses, Code, Delegation, Denial, DnsAnswer, DnsQuery, Flow, Host, HostSet, Kind,
+    Order, OwnAddresses, Principal, Request, Response, Scheme, Step, System, Verdict, names,
 };
 use address_guard::AddressGuard;
 use rules::Rules;
@@ -44,18 +44,31 @@ impl Policy {
     }
 
     fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
-        allowlist::permit(flow, &self.guard)?;
-        allowlist::permit_port(flow)?;
-        if flow.kind == Kind::Websocket {
-            allowlist::permit_websocket(flow)?;
+        match delegation(flow) {
+            Some(delegation) => Self::judge_own_hosts(flow, &delegation.system)?,
+            None => {
+                allowlist::permit(flow, &self.guard)?;
+                allowlist::permit_port(flow)?;
+                if flow.kind == Kind::Websocket {
+                    allowlist::permit_websocket(flow)?;
+                }
+            }
         }
         self.rules.judge_tunnel(flow)
     }
 
     fn judge_request(&self, flow: &mut Flow, request: &mut Request) -> Verdict {
-        allowlist::permit(flow, &self.guard)?;
-        allowlist::permit_port(flow)?;
-        allowlist::permit_method(flow, request)?;
+        match delegation(flow) {
+            Some(delegation) => Self::judge_own_hosts(flow, &delegation.system)?,
+            None => {
+                allowlist::permit(flow, &self.guard)?;
+                allowlist::permit_port(flow)?;
+                if request.websocket {
+                    allowlist::permit_websocket(flow)?;
+                }
+            }
+        }
+        allowlist::permit_method(request)?;
         let guarded = self.guarded_hosts.contains(flow.host());
         if guarded || self.rules.judge_paths_of(flow.host()) {
             if let Some(why) = request.path.ambiguity() {
@@ -74,7 +87,13 @@ impl Policy {
         let Some(Principal::System(system)) = &flow.principal else {
             return Err(Denial::internal().rule("system principal"));
         };
-        let (name, here) = (system.name, (flow.host().clone(), flow.port()));
+        let system = Arc::clone(system);
+        Self::judge_own_hosts(flow, &system)
+    }
+
+    /// Where the list of a principal says, over TLS unless that is in house, and nowhere else.
+    fn judge_own_hosts(flow: &mut Flow, system: &System) -> Verdict {
+        let (name, here) = (&system.name, (flow.host().clone(), flow.port()));
         let is_safe = flow.scheme() == Scheme::Https || system.trust_private;
         let is_listed = system.hosts.contains(&here);
         flow.set_rule(format!("system: {name}"));
@@ -87,8 +106,8 @@ impl Policy {
 
     fn judge_addresses(&self, flow: &Flow, addresses: &mut Addresses) -> Verdict {
         let first = addresses.as_slice().first().copied();
-        let trust_private =
-            matches!(&flow.principal, Some(Principal::System(own)) if own.trust_private);
+        let own_hosts = flow.principal.as_ref().and_then(Principal::own_hosts);
+        let trust_private = own_hosts.is_some_and(|system| system.trust_private);
         addresses.retain(|address| {
             self.guard.may_dial(*address)
                 || (trust_private && self.guard.is_trusted_private(*address))
@@ -118,6 +137,32 @@ impl Policy {
             false => denial,
         }
     }
+}
+
+/// What works for a container under a list of hosts that takes the allowlist's place.
+fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
+    match &flow.principal {
+        Some(Principal::Delegated(delegation)) => Some(Arc::clone(delegation)),
+        _ => None,
+    }
+}
+
+/// Whether a list has the name that is asked for, at any port.
+fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
+    let name = &system.name;
+    flow.set_rule(format!("system: {name}"));
+    if !own_ports(flow, system).is_empty() {
+        return Ok(());
+    }
+    let sentence = format!("Domain not allowed: {} for {name}", flow.host());
+    Err(Denial::new(Code::DomainNotAllowed, sentence).rule(format!("system: {name}")))
+}
+
+/// The ports at which a list has the flow's host.
+fn own_ports(flow: &Flow, system: &System) -> Vec<u16> {
+    let hosts = system.hosts.iter();
+    let here = hosts.filter(|(host, _)| host == flow.host());
+    here.map(|(_, port)| *port).collect()
 }
 
 impl Addon for Policy {
@@ -157,11 +202,17 @@ impl Addon for Policy {
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
         // A name has no port yet: the tunnel or request that follows is judged for it.
-        allowlist::permit(flow, &self.guard).into()
+        let verdict = match delegation(flow) {
+            Some(delegation) => judge_own_name(flow, &delegation.system),
+            None => allowlist::permit(flow, &self.guard),
+        };
+        verdict.into()
     }
 
     fn dns_answer<'a>(&'a self, flow: &'a mut Flow, answer: &'a mut DnsAnswer) -> Step<'a> {
-        let ports = flow.entry.as_ref().map_or(&[][..], |entry| &entry.ports);
+        let own_ports = delegation(flow).map(|delegation| own_ports(flow, &delegation.system));
+        let listed = flow.entry.as_ref().map_or(&[][..], |entry| &entry.ports);
+        let ports = own_ports.as_deref().unwrap_or(listed);
         answer
             .addresses
             .retain(|address| self.guard.may_tell(*address, ports));

@@ -141,7 +141,7 @@ fn without_a_principal_nothing_is_allowed() {
 #[test]
 fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
     let system = Arc::new(System {
-        name: "oauth",
+        name: "oauth".into(),
         hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
         trust_private: false,
     });
@@ -176,7 +176,7 @@ fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
 fn a_principal_that_trusts_private_addresses_may_speak_in_clear_and_to_private_addresses() {
     let system = |trust_private| {
         Arc::new(System {
-            name: "traces",
+            name: "traces".into(),
             hosts: vec![(Host::parse("collector.example.com").unwrap(), 4318)],
             trust_private,
         })

@@ -60,7 +60,7 @@ impl AppTokens {
     pub fn new(name: &str, settings: &AppSettings, ports: SystemPorts) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let principal = System {
-            name: "github_app",
+            name: "github_app".into(),
             hosts: vec![(settings.installation.api.clone(), 443)],
             trust_private: false,
         };

@@ -93,7 +93,7 @@ async fn export(
     spans: IntCounterVec,
 ) {
     let principal = Arc::new(System {
-        name: "traces",
+        name: "traces".into(),
         hosts: vec![collector.authority()],
         trust_private: true,
     });

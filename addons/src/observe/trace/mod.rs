@@ -269,7 +269,7 @@ mod tests {
     fn the_appliances_own_errands_and_strangers_have_no_span() {
         let (_, span) = traced(&[], |flow| {
             flow.start_mut().principal = Some(Principal::System(Arc::new(System {
-                name: "traces",
+                name: "traces".into(),
                 hosts: Vec::new(),
                 trust_private: true,
             })));

@@ -46,7 +46,7 @@ impl OauthTokens {
         others: &[Arc<Self>],
     ) -> Self {
         let principal = System {
-            name: "oauth",
+            name: "oauth".into(),
             hosts: vec![settings.login.token_url.host()],
             trust_private: false,
         };

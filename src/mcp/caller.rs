@@ -1,0 +1,77 @@
+//! Who calls, and what that client can do.
+
+use std::sync::Arc;
+
+use addons::contract::{Client, Container, Principal};
+use serde_json::value::RawValue;
+
+use super::version::Version;
+
+/// A client of the gateway, as one legacy session or one modern request describes it.
+#[derive(Debug)]
+pub struct Caller {
+    /// Where it is.
+    pub client: Client,
+    /// On whose behalf its flows run.
+    pub principal: Principal,
+    /// The lease that everything of it belongs to.
+    pub container: Arc<Container>,
+    /// The revision that it speaks.
+    pub version: Version,
+    /// What it can do, as it said, without `tasks`.
+    pub capabilities: Arc<RawValue>,
+    /// Its name and version, as it said.
+    pub info: Option<Arc<RawValue>>,
+    /// The id of its legacy session, for the policy.
+    pub session: Option<Arc<str>>,
+    /// The log messages that a modern request asks for.
+    pub log_level: Option<LogLevel>,
+    /// `traceparent` and `tracestate` of its request.
+    pub trace: Option<(String, Option<String>)>,
+}
+
+/// Severities of log messages (RFC 5424), least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Details.
+    Debug,
+    /// What happens.
+    Info,
+    /// Normal, and worth a look.
+    Notice,
+    /// Not as it should be.
+    Warning,
+    /// Something failed.
+    Error,
+    /// A part failed.
+    Critical,
+    /// Somebody must act.
+    Alert,
+    /// Nothing works.
+    Emergency,
+}
+
+impl LogLevel {
+    const ALL: [(&'static str, Self); 8] = [
+        ("debug", Self::Debug),
+        ("info", Self::Info),
+        ("notice", Self::Notice),
+        ("warning", Self::Warning),
+        ("error", Self::Error),
+        ("critical", Self::Critical),
+        ("alert", Self::Alert),
+        ("emergency", Self::Emergency),
+    ];
+
+    /// Reads the name of a severity.
+    pub fn parse(text: &str) -> Option<Self> {
+        let named = Self::ALL.into_iter().find(|(name, _)| *name == text);
+        named.map(|(_, level)| level)
+    }
+
+    /// The name of the severity.
+    pub fn as_str(self) -> &'static str {
+        let named = Self::ALL.into_iter().find(|(_, level)| *level == self);
+        named.map_or("info", |(name, _)| name)
+    }
+}

@@ -1,0 +1,64 @@
+//! Revisions of the protocol.
+
+/// A revision that we speak, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// HTTP with a stream and a second endpoint.
+    V2024_11_05,
+    /// Streamable HTTP.
+    V2025_03_26,
+    /// Elicitation, structured results.
+    V2025_06_18,
+    /// The last one with a handshake.
+    V2025_11_25,
+    /// Stateless.
+    V2026_07_28,
+}
+
+/// How client and server come to know each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Era {
+    /// By a handshake, which begins a session: up to 2025-11-25.
+    Legacy,
+    /// By what each request says: from 2026-07-28 on.
+    Modern,
+}
+
+impl Version {
+    /// All of them, newest first, as an answer lists them.
+    pub const ALL: [Self; 5] = [
+        Self::V2026_07_28,
+        Self::V2025_11_25,
+        Self::V2025_06_18,
+        Self::V2025_03_26,
+        Self::V2024_11_05,
+    ];
+    /// The newest with a handshake.
+    pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
+
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::V2024_11_05 => "2024-11-05",
+            Self::V2025_03_26 => "2025-03-26",
+            Self::V2025_06_18 => "2025-06-18",
+            Self::V2025_11_25 => "2025-11-25",
+            Self::V2026_07_28 => "2026-07-28",
+        }
+    }
+
+    /// The revision of a date, if we speak it.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == text)
+    }
+
+    /// The era that it belongs to.
+    pub const fn era(self) -> Era {
+        match self {
+            Self::V2026_07_28 => Era::Modern,
+            _ => Era::Legacy,
+        }
+    }
+}
