@@ -1,5 +1,6 @@
 //! The suite finds nothing through the gateway that it does not find without it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -7,15 +8,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::each_row;
 
-use crate::differences::{Expected, Leg};
+use crate::differences::{Expected, Leg, differences};
 use crate::gateway::Gateway;
 use crate::programs::{Server, everything_on_stdio};
 use crate::suite::{Checks, REVISIONS, Run, client_scenarios};
-use crate::support::{Origin, SOON, eventually};
+use crate::support::{Origin, SOON, eventually, free_address};
 use crate::tools::Tools;
-
-/// Fewer checks than this that succeed without the gateway mean that the suite did not run.
-const SERVER_CHECKS: usize = 60;
 
 /// The one server of a gateway keeps its names, which the suite knows.
 fn alone(mut mount: Value) -> Value {
@@ -25,11 +23,6 @@ fn alone(mut mount: Value) -> Value {
 
 fn over_http(url: &str) -> Value {
     alone(json!({ "type": "http", "url": url }))
-}
-
-fn succeeding(checks: &Checks) -> usize {
-    let all = checks.values().flatten();
-    all.filter(|status| *status == "SUCCESS").count()
 }
 
 #[track_caller]
@@ -43,17 +36,23 @@ fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
     assert!(stale.is_empty(), "no longer different: {stale:#?}");
 }
 
+/// What the suite finds of the server without a gateway: every scenario that counts passes.
+fn bare(tools: &Tools, revision: &str) -> Checks {
+    let server = Server::everything(tools);
+    let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
+    assert!(bare.passed, "{revision}: {bare:#?}");
+    bare.checks
+}
+
 /// The server leg: the suite is the client.
-fn compare_server(leg: Leg, tools: &Tools, mount: impl Fn(&Server) -> Value) {
-    each_row(REVISIONS, |revision| {
-        let bare = Server::everything(tools);
-        let bare = Run::server(tools, revision, &bare.url("/mcp")).checks("bare");
-        assert!(succeeding(&bare) >= SERVER_CHECKS, "{revision}: {bare:#?}");
-        let (server, origin) = (Server::everything(tools), Origin::start());
-        let gateway = Gateway::start(&origin, &mount(&server));
-        let through = Run::server(tools, revision, &gateway.url("/mcp")).checks("through");
+fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
+    each_row(revisions, |revision| {
+        let bare = bare(tools, revision);
+        let origin = Origin::start();
+        let gateway = Gateway::start(&origin, mount);
+        let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
         let mut expected = Expected::of(leg, revision);
-        let unexpected = expected.unexpected(&bare, &through);
+        let unexpected = expected.unexpected(&bare, &through.checks);
         if !unexpected.is_empty() {
             println!("--- log of the proxy ---\n{}", gateway.proxy.log());
         }
@@ -64,15 +63,56 @@ fn compare_server(leg: Leg, tools: &Tools, mount: impl Fn(&Server) -> Value) {
 #[test]
 fn a_server_mounted_over_http_passes_what_it_passes_alone() {
     if let Some(tools) = Tools::install("conformance of a server mounted over HTTP") {
-        compare_server(Leg::Http, &tools, |server| over_http(&server.url("/mcp")));
+        let server = Server::everything(&tools);
+        let mount = over_http(&server.url("/mcp"));
+        compare_server(Leg::Http, &tools, &REVISIONS, &mount);
     }
 }
 
 #[test]
 fn a_server_mounted_over_stdio_passes_what_it_passes_alone() {
     if let Some(tools) = Tools::install("conformance of a server mounted over stdio") {
-        compare_server(Leg::Stdio, &tools, |_| alone(everything_on_stdio(&tools)));
+        let mount = alone(everything_on_stdio(&tools));
+        compare_server(Leg::Stdio, &tools, &REVISIONS, &mount);
     }
+}
+
+#[test]
+fn a_modern_client_finds_at_a_legacy_server_what_a_modern_server_has() {
+    if let Some(tools) = Tools::install("conformance of a legacy server for modern clients") {
+        let server = Server::everything_in("legacy", &tools);
+        let mount = over_http(&server.url("/mcp"));
+        compare_server(Leg::Legacy, &tools, &["2026-07-28"], &mount);
+    }
+}
+
+#[test]
+fn a_legacy_client_finds_at_a_modern_server_what_a_legacy_server_has() {
+    if let Some(tools) = Tools::install("conformance of a modern server for legacy clients") {
+        let server = Server::everything_in("modern", &tools);
+        let mount = over_http(&server.url("/mcp"));
+        compare_server(Leg::Modern, &tools, &["2025-11-25"], &mount);
+    }
+}
+
+/// Without it, a suite that stopped at the first refused connection would find no difference.
+#[test]
+fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
+    let Some(tools) = Tools::install("conformance of an address without a gateway") else {
+        return;
+    };
+    each_row(REVISIONS, |revision| {
+        let bare = bare(&tools, revision);
+        let url = format!("http://{}/mcp", free_address());
+        let nothing = Run::server(&tools, revision, &url).end("without a gateway");
+        let found = differences(&bare, &nothing.checks);
+        let different: BTreeSet<_> = found.iter().map(|((scenario, _), _)| scenario).collect();
+        let succeeding = bare
+            .iter()
+            .filter(|(_, all)| all.iter().all(|one| one == "SUCCESS"));
+        let scenarios: BTreeSet<_> = succeeding.map(|((scenario, _), _)| scenario).collect();
+        assert_eq!(different, scenarios);
+    });
 }
 
 /// The client that the Python SDK is tested with. It knows each scenario by its name.
@@ -85,7 +125,9 @@ fn without_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks 
     let run = Run::client(tools, revision, scenario, |suite| {
         suite.args(["--command", &command]);
     });
-    run.checks("bare")
+    let found = run.end("bare");
+    assert!(found.passed, "{scenario}: {found:#?}");
+    found.checks
 }
 
 /// The suite's server has an address once the client is started with it, so the client waits for
@@ -106,7 +148,7 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let server = fs::read_to_string(at("server")).unwrap();
     let gateway = Gateway::start(&origin, &over_http(&server));
     appear(&at("gateway"), &gateway.url("/mcp"));
-    run.checks("through")
+    run.end("through").checks
 }
 
 /// Makes a file that is there only with its content.
@@ -129,7 +171,6 @@ fn compare_client(revision: &str) {
     let mut unexpected = Vec::new();
     for scenario in &scenarios {
         let bare = without_the_gateway(&tools, revision, scenario);
-        assert!(succeeding(&bare) > 0, "{scenario}: {bare:#?}");
         let through = with_the_gateway(&tools, revision, scenario);
         unexpected.extend(expected.unexpected(&bare, &through));
     }

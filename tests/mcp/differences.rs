@@ -9,16 +9,31 @@ const FAILURE: &str = "FAILURE";
 /// In place of a check: the whole scenario is not tried.
 const NOT_TRIED: &str = "not tried";
 
-/// What the gateway stands between: the suite and a mounted server, or a client and the suite.
+/// What the gateway stands between.
 #[derive(Clone, Copy, Debug)]
 pub enum Leg {
+    /// The suite and a server that is mounted over HTTP and speaks both eras.
     Http,
+    /// The suite and the same server on stdio.
     Stdio,
+    /// The suite of 2026-07-28, and the server without that revision.
+    Legacy,
+    /// The suite of 2025-11-25, and the server without that revision.
+    Modern,
+    /// A client and the suite.
     Client,
+}
+
+impl Leg {
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
 }
 
 /// The expected differences of one leg and one revision.
 pub struct Expected {
+    leg: String,
+    revision: String,
     lines: Vec<Line>,
 }
 
@@ -36,26 +51,30 @@ impl Expected {
     }
 
     fn read(file: &'static str, leg: Leg, revision: &str) -> Self {
-        let leg = format!("{leg:?}").to_lowercase();
+        let leg = leg.name();
         let lines = file
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let lines = lines.filter_map(|text| {
-            let columns: Vec<_> = text.split('|').map(str::trim).collect();
-            let [of_leg, of_revision, scenario, check, reason] = columns[..] else {
-                panic!("expected-differences.txt: not five columns: {text}");
-            };
-            assert!(!reason.is_empty(), "without a reason: {text}");
-            let applies = of_leg == leg && matches(of_revision, revision);
-            applies.then_some(Line {
-                text,
-                scenario,
-                check,
-                matched: false,
+        let lines: Vec<_> = lines
+            .filter_map(|text| {
+                let columns: Vec<_> = text.split('|').map(str::trim).collect();
+                let [of_leg, of_revision, scenario, check, reason] = columns[..] else {
+                    panic!("expected-differences.txt: not five columns: {text}");
+                };
+                assert!(!reason.is_empty(), "without a reason: {text}");
+                let applies = of_leg == leg && matches(of_revision, revision);
+                applies.then_some(Line {
+                    text,
+                    scenario,
+                    check,
+                    matched: false,
+                })
             })
-        });
+            .collect();
         Self {
-            lines: lines.collect(),
+            lines,
+            leg,
+            revision: revision.to_owned(),
         }
     }
 
@@ -64,14 +83,15 @@ impl Expected {
         self.covers(scenario, NOT_TRIED)
     }
 
-    /// The differences that no line expects.
+    /// The differences that no line expects, as lines that lack their reason.
     pub fn unexpected(&mut self, bare: &Checks, through: &Checks) -> Vec<String> {
         let mut found = differences(bare, through);
         found.retain(|((scenario, check), _)| !self.covers(scenario, check));
-        let found = found.into_iter();
-        found
-            .map(|((scenario, check), why)| format!("{scenario} | {check} | {why}"))
-            .collect()
+        let start = format!("{} | {}", self.leg, self.revision);
+        let lines = found
+            .iter()
+            .map(|((scenario, check), why)| format!("{start} | {scenario} | {check} | {why}"));
+        lines.collect()
     }
 
     /// The lines whose difference is not there any more.
@@ -102,7 +122,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// The checks that succeed without the gateway and not with it, and those that fail with the
 /// gateway alone.
-fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
+pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
     let succeeds = |statuses: &[String]| statuses.iter().all(|status| status == SUCCESS);
     let mut found = Vec::new();
     for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {
@@ -172,7 +192,8 @@ fn a_line_excuses_its_difference_and_is_stale_without_it() {
     let bare = checks(&[("tasks-a", "x/1", &[SUCCESS]), ("ping", "z", &[SUCCESS])]);
     let unexpected = expected.unexpected(&bare, &Checks::new());
     assert_eq!(unexpected.len(), 1, "{unexpected:?}");
-    assert!(unexpected[0].starts_with("ping | z"), "{unexpected:?}");
+    let start = "http | 2026-07-28 | ping | z | ";
+    assert!(unexpected[0].starts_with(start), "{unexpected:?}");
     assert!(expected.leaves_out("auth/basic") && !expected.leaves_out("ping"));
     assert_eq!(expected.stale(), ["http | 2026-07-28 | caching | y | gone"]);
 }

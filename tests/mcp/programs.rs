@@ -52,7 +52,19 @@ impl Server {
             command
                 .args(["-m", "mcp_everything_server", "--port"])
                 .arg(address.port().to_string())
-                .current_dir(tools.path(EVERYTHING));
+                .env("PYTHONPATH", tools.path(EVERYTHING));
+            command
+        })
+    }
+
+    /// The same in one era: `legacy` or `modern`.
+    pub fn everything_in(era: &str, tools: &Tools) -> Self {
+        Self::start(|address| {
+            let mut command = program(&tools.python(2));
+            command
+                .args([&tools.text("one_era.py"), era])
+                .arg(address.port().to_string())
+                .env("PYTHONPATH", tools.path(EVERYTHING));
             command
         })
     }

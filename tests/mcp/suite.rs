@@ -24,6 +24,14 @@ pub type Check = (String, String);
 /// The statuses of each check, one for each time that it was made.
 pub type Checks = BTreeMap<Check, Vec<String>>;
 
+/// What a run found.
+#[derive(Debug)]
+pub struct Findings {
+    pub checks: Checks,
+    /// Whether all scenarios passed that the revision's score is made of.
+    pub passed: bool,
+}
+
 /// The scenarios of clients that a revision requires, then those that it has tried but not scored.
 pub fn client_scenarios(tools: &Tools, revision: &str) -> Vec<String> {
     let path = tools.package(&format!("conformance/requirements/{revision}.yaml"));
@@ -83,8 +91,8 @@ impl Run {
 
     /// Waits for the end of the run, and reads what it found; prints what did not succeed, with the
     /// name of the run.
-    pub fn checks(mut self, name: &str) -> Checks {
-        self.child.wait().unwrap();
+    pub fn end(mut self, name: &str) -> Findings {
+        let status = self.child.wait().unwrap();
         let mut checks = Checks::new();
         for (check, status, why) in read(self.output.path()) {
             if status != "SUCCESS" {
@@ -92,7 +100,10 @@ impl Run {
             }
             checks.entry(check).or_default().push(status);
         }
-        checks
+        Findings {
+            checks,
+            passed: status.success(),
+        }
     }
 }
 

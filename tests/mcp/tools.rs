@@ -15,9 +15,10 @@ const PYTHON: [(&str, &str); 2] = [
 /// The source distribution with the server and the client that the SDK is tested with. The package
 /// that is installed has neither.
 const SOURCE: &str = "mcp==2.3.0";
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("client.py", include_str!("programs/client.py")),
     ("client.mjs", include_str!("programs/client.mjs")),
+    ("one_era.py", include_str!("programs/one_era.py")),
     ("through.sh", include_str!("programs/through.sh")),
     ("weather.py", include_str!("programs/weather.py")),
 ];
