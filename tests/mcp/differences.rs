@@ -120,10 +120,14 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
+/// Whether a check succeeded each time that it was made.
+pub fn succeeds(statuses: &[String]) -> bool {
+    statuses.iter().all(|status| status == SUCCESS)
+}
+
 /// The checks that succeed without the gateway and not with it, and those that fail with the
 /// gateway alone.
 pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
-    let succeeds = |statuses: &[String]| statuses.iter().all(|status| status == SUCCESS);
     let mut found = Vec::new();
     for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {
         let with = through.get(check).map(Vec::as_slice).unwrap_or_default();
