@@ -39,6 +39,7 @@ use credentials::{CredentialSettings, Credentials, TokenSources};
 use git::{Git, GitMetrics, GitSettings};
 use github::{Forge, Github, GithubSettings};
 use identity::Identity;
+use mcp::McpSettings;
 use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
 use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
@@ -62,6 +63,8 @@ pub struct Settings {
     pub git: GitSettings,
     /// The secrets to inject.
     pub credentials: CredentialSettings,
+    /// The MCP servers, and the rules for their tools.
+    pub mcp: Arc<McpSettings>,
     /// Where spans go, if anywhere.
     pub collector: Option<Collector>,
 }
@@ -79,6 +82,7 @@ impl Settings {
             github: GithubSettings::read(files),
             git: GitSettings::read(files),
             credentials: CredentialSettings::read(files, secret_files),
+            mcp: Arc::new(McpSettings::read(files)),
             collector: Collector::read(files),
         }
     }

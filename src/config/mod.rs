@@ -3,7 +3,6 @@
 //! The reader with places, variables and the report is `addons::contract::settings`.
 
 mod files;
-mod mcp;
 mod proxy;
 mod types;
 
@@ -89,15 +88,12 @@ pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, C
     let report = Report::default();
     check_directory(dir, &report)?;
     let files = open(dir, env, &report);
-    // Not expanded: its variables belong to a part that does not run.
-    let mcp = files::open(dir, "mcp.yaml", None, &report);
-    mcp::check(&mcp);
     let documents = [
         &files.proxy,
         &files.allowlist,
         &files.policy,
         &files.credentials,
-        &mcp,
+        &files.mcp,
     ];
     let names = FILES.into_iter().zip(documents);
     let names = names.filter(|(_, document)| !document.is_absent());
@@ -121,6 +117,7 @@ fn open<'a>(dir: &Path, env: Env<'_>, report: &'a Report) -> Files<'a> {
         allowlist: open("allowlist.yaml"),
         policy: open("policy.yaml"),
         credentials: open("credentials.yaml"),
+        mcp: open("mcp.yaml"),
     }
 }
 
@@ -136,6 +133,7 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
         allowlist: absent("allowlist.yaml"),
         policy: absent("policy.yaml"),
         credentials: absent("credentials.yaml"),
+        mcp: absent("mcp.yaml"),
     };
     let proxy = proxy::read(&files, profile, &env);
     // So that their keys are known.

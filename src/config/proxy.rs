@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use addons::contract::settings::{Env, Fields, Files, Passthrough, Setting};
 use addons::contract::{Host, fold_address};
+use addons::mcp::PolisSettings;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use super::{
@@ -41,7 +42,8 @@ const RECORD_TYPES: [(&str, u16); 12] = [
 /// Reads the keys of the engine.
 pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
     let fields = files.proxy.fields();
-    let listen = listen(&fields, profile);
+    let polis = PolisSettings::read(files);
+    let listen = listen(&fields, profile, &polis);
     let data_dir = fields.or("data_dir", profile.data_dir(), |at| path(&at));
     let certs_dir = fields.or("certs_dir", profile.certs_dir(), |at| path(&at));
     let tls = TlsConfig {
@@ -65,18 +67,25 @@ pub fn read(files: &Files<'_>, profile: Profile, env: Env<'_>) -> ProxyConfig {
         admin_uids: fields.list("admin_uids", |at| at.number(0..=u32::MAX - 1)),
         data_dir,
         certs_dir,
-        shutdown_timeout: fields.or("shutdown_timeout", secs(10), |at| at.duration()),
+        shutdown_timeout: fields.or(
+            "shutdown_timeout",
+            polis.shutdown_timeout.unwrap_or(secs(10)),
+            |at| at.duration(),
+        ),
         tls,
         upstream: upstream(&fields.section("upstream")),
         limits: limits(&fields.section("limits")),
         dns: dns(&fields.section("dns")),
-        logging: logging(&fields.section("logging"), env),
+        logging: logging(&fields.section("logging"), env, polis),
         audit,
     }
 }
 
-fn listen(fields: &Fields<'_>, profile: Profile) -> Listen {
-    let defaults = profile.listen();
+fn listen(fields: &Fields<'_>, profile: Profile, polis: &PolisSettings) -> Listen {
+    let mut defaults = profile.listen();
+    if !polis.listen.is_empty() {
+        defaults.mcp = polis.listen.iter().copied().collect();
+    }
     let mut seen = HashSet::new();
     let mut address = |at: Setting<'_>| {
         let address = at.parse(socket_address)?;
@@ -159,19 +168,20 @@ fn dns(fields: &Fields<'_>) -> DnsConfig {
     }
 }
 
-fn logging(fields: &Fields<'_>, env: Env<'_>) -> Logging {
+fn logging(fields: &Fields<'_>, env: Env<'_>, polis: PolisSettings) -> Logging {
     let level = match fields.find("level") {
         Some(at) => at.parse(log_level),
         // What the shipped file says.
         None => {
             let variable = env("LOG_LEVEL").filter(|level| !level.is_empty());
+            let variable = variable.or(polis.log_level);
             let level = log_level(variable.as_deref().unwrap_or("info"));
             level.map_err(|wrong| fields.refuse("level", wrong)).ok()
         }
     };
     Logging {
         level: level.unwrap_or_default(),
-        json: fields.or("format", true, |at| {
+        json: fields.or("format", polis.log_json.unwrap_or(true), |at| {
             at.one_of(&[("json", true), ("text", false)])
         }),
     }

@@ -68,7 +68,7 @@ async fn a_connection_holds_one_of_so_many_places_and_a_lease_and_we_have_a_quar
         let principal = match container {
             Some(address) => Arc::clone(containers.get(address)).into(),
             None => Principal::System(Arc::new(System {
-                name: "test",
+                name: "test".into(),
                 hosts: Vec::new(),
                 trust_private: true,
             })),

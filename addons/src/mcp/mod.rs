@@ -5,6 +5,6 @@ mod settings;
 
 pub use settings::{
     Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, McpSettings,
-    OnChange, OnUnavailable, OverrideRule, PoliciesSettings, Scope, ServerKind, ServerSettings,
-    StdioSettings,
+    OnChange, OnUnavailable, OverrideRule, PoliciesSettings, PolisSettings, Scope, ServerKind,
+    ServerSettings, StdioSettings,
 };

@@ -77,13 +77,10 @@ fn what_is_tunnelled_unread_may_have_neither_git_rules_nor_credentials() {
 }
 
 #[test]
-fn mcp_yaml_is_outlined_and_warned_about() {
-    let json = "{\n\t\"mcpServers\": { \"a\": { \"command\": \"x\", \"env\": { \"K\": \"${NOT_SET}\" } } },\n\t\"overrides\": {}\n}\n";
+fn the_json_of_mcp_clients_is_an_mcp_yaml() {
+    let json = "{\n\t\"mcpServers\": { \"a\": { \"command\": \"x\" } },\n\t\"overrides\": {}\n}\n";
     let config = load_one("mcp.yaml", json).unwrap();
-    assert_eq!(
-        config.warnings[0],
-        "mcp.yaml: the MCP gateway is not part of this version: nothing in this file is in force"
-    );
+    assert!(config.addons.mcp.servers.contains_key("a"));
     let errors = load_one("mcp.yaml", "version: 2\nservers: {}\n").unwrap_err();
     assert!(
         errors.contains("mcp.yaml:1:10: version: must be 1"),

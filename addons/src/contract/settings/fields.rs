@@ -64,6 +64,13 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Whether the mapping has a key, which is not claimed by asking.
+    pub fn has(&self, key: &str) -> bool {
+        let mapping = self.mapping.iter();
+        let mut keys = mapping.flat_map(|mapping| &mapping.entries);
+        keys.any(|(entry, _)| entry.name == key)
+    }
+
     /// A key's value; reports an error where it is absent.
     pub fn need(&self, key: &'static str) -> Option<Setting<'a>> {
         let found = self.find(key);

@@ -36,6 +36,8 @@ pub struct Files<'a> {
     pub policy: Document<'a>,
     /// `credentials.yaml`
     pub credentials: Document<'a>,
+    /// `mcp.yaml`
+    pub mcp: Document<'a>,
 }
 
 impl Files<'_> {
@@ -46,6 +48,7 @@ impl Files<'_> {
             &self.allowlist,
             &self.policy,
             &self.credentials,
+            &self.mcp,
         ] {
             document.refuse_unknown_keys();
         }

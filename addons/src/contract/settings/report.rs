@@ -87,9 +87,12 @@ impl Report {
         }
     }
 
-    /// Adds a warning.
+    /// Adds a warning, once if several readers give the same.
     pub fn warn(&self, warning: String) {
-        self.warnings.borrow_mut().push(warning);
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
     }
 
     /// The warnings, or every error in order.

@@ -86,6 +86,11 @@ impl<'a> Setting<'a> {
         }
     }
 
+    /// Whether it is neither a list nor a mapping.
+    pub fn is_scalar(&self) -> bool {
+        matches!(self.node.value, Value::Scalar(_))
+    }
+
     /// Whether it is a mapping.
     pub fn is_mapping(&self) -> bool {
         matches!(self.node.value, Value::Mapping(_))
@@ -109,6 +114,32 @@ impl<'a> Setting<'a> {
     /// A text.
     pub fn text(&self) -> Option<&'a str> {
         self.scalar().map(|scalar| scalar.text.as_str())
+    }
+
+    /// A scalar as it is written: `8080` and `true` too, as in the environment of a process.
+    pub fn any_text(&self) -> Option<&'a str> {
+        Some(self.any_scalar("a text")?.text.as_str())
+    }
+
+    /// A whole number where it is one; `Some(None)` for any other scalar.
+    pub fn plain_number(&self) -> Option<Option<u64>> {
+        let scalar = self.any_scalar("a number or a text")?;
+        let plain = !scalar.quoted || !scalar.variables.is_empty();
+        Some(units::whole(&scalar.text).filter(|_| plain))
+    }
+
+    /// Any value, as JSON reads it.
+    pub fn json(&self) -> Option<serde_json::Value> {
+        match &self.node.value {
+            Value::Scalar(scalar) => Some(scalar_json(scalar)),
+            Value::Sequence(_) => Some(self.list(|at| at.json())?.into()),
+            Value::Mapping(_) => {
+                let entries = self.entries()?;
+                let read = entries.map(|(key, at)| Some((key.name.clone(), at.json()?)));
+                Some(serde_json::Value::Object(read.collect::<Option<_>>()?))
+            }
+            Value::Refused => None,
+        }
     }
 
     /// A text that a parser understands; its error is the message.
@@ -272,6 +303,21 @@ impl<'a> Setting<'a> {
 fn is_null(scalar: &Scalar) -> bool {
     let written = !scalar.quoted && scalar.variables.is_empty();
     written && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// A scalar as JSON has it: a plain one is what JSON would make of it, else a text.
+fn scalar_json(scalar: &Scalar) -> serde_json::Value {
+    if scalar.quoted || !scalar.variables.is_empty() {
+        return scalar.text.as_str().into();
+    }
+    if is_null(scalar) {
+        return serde_json::Value::Null;
+    }
+    let plain = scalar.text.as_str();
+    match serde_json::from_str(plain) {
+        Ok(value @ (serde_json::Value::Bool(_) | serde_json::Value::Number(_))) => value,
+        _ => plain.into(),
+    }
 }
 
 /// Whether YAML reads a plain scalar as something else than a text.

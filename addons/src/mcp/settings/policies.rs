@@ -1,0 +1,116 @@
+//! `policies`
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Bundle, OnUnavailable, PoliciesSettings};
+use crate::contract::settings::{Fields, Setting};
+
+/// What a bundle is asked about unless the file says otherwise.
+const METHODS: [&str; 1] = ["tools/call"];
+/// What a bundle may be asked about.
+const KNOWN_METHODS: [&str; 5] = [
+    "tools/call",
+    "prompts/get",
+    "resources/read",
+    "elicitation/create",
+    "sampling/createMessage",
+];
+/// The longest evaluation.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Bundles of one file: each call may ask all of them.
+const MAX_BUNDLES: usize = 32;
+
+/// Reads `policies`.
+pub(super) fn read(fields: &Fields<'_>) -> PoliciesSettings {
+    let mut ids = BTreeSet::new();
+    let bundles = fields.list("bundles", |at| {
+        let bundle = bundle(&at)?;
+        if !ids.insert(Arc::clone(&bundle.id)) {
+            at.refuse(format!("another bundle has the id {}", bundle.id));
+        }
+        Some(bundle)
+    });
+    if bundles.len() > MAX_BUNDLES {
+        fields.refuse("bundles", format!("has more than {MAX_BUNDLES} bundles"));
+    }
+    let on_unavailable = fields.or("on_unavailable", OnUnavailable::Deny, |at| {
+        let choice = at.one_of(&[
+            ("deny", OnUnavailable::Deny),
+            ("allow", OnUnavailable::Allow),
+        ])?;
+        if choice == OnUnavailable::Allow {
+            let message =
+                "on_unavailable: allow lets every call pass while a policy cannot be loaded";
+            at.report().warn_at(at.place(), message);
+        }
+        Some(choice)
+    });
+    PoliciesSettings {
+        bundles,
+        timeout: evaluator(&fields.section("evaluator")),
+        on_unavailable,
+    }
+}
+
+fn bundle(at: &Setting<'_>) -> Option<Bundle> {
+    let fields = at.fields()?;
+    let (id, path, entrypoint) = (
+        fields.need("id"),
+        fields.need("path"),
+        fields.need("entrypoint"),
+    );
+    let methods = fields.or("methods", METHODS.map(Arc::from).to_vec(), |at| {
+        at.filled_list(|at| {
+            let known = KNOWN_METHODS.map(|method| (method, method));
+            at.one_of(&known).map(Arc::from)
+        })
+    });
+    Some(Bundle {
+        id: id?.parse(bundle_id)?,
+        path: PathBuf::from(path?.text()?),
+        entrypoint: entrypoint?.parse(entrypoint_path)?,
+        methods,
+        place: at.place(),
+    })
+}
+
+/// It is a label of metrics.
+fn bundle_id(text: &str) -> Result<Arc<str>, &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
+        return Ok(text.into());
+    }
+    Err("must have 1 to 64 of A to Z, a to z, 0 to 9, _ - and .")
+}
+
+/// `mcp/authz`, for `data.mcp.authz`.
+fn entrypoint_path(text: &str) -> Result<Arc<str>, &'static str> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_name = |part: &str| {
+        let starts = part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+        starts && part.bytes().all(fits)
+    };
+    if text.len() <= 256 && text.split('/').all(is_name) {
+        return Ok(text.into());
+    }
+    Err("must be the path of a package or rule, such as mcp/authz")
+}
+
+fn evaluator(fields: &Fields<'_>) -> Duration {
+    let is_command = fields.or("kind", false, |at| {
+        at.one_of(&[("rego", false), ("command", true)])
+    });
+    if is_command {
+        fields.refuse(
+            "kind",
+            "command comes with a later version: rego is the one kind",
+        );
+        for key in ["command", "memory", "cpus"] {
+            fields.find(key);
+        }
+    }
+    fields.or("timeout", TIMEOUT, |at| at.duration())
+}

@@ -1,0 +1,116 @@
+//! Files of the polis gateway: accepted, with a warning that names the key of our own.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::contract::settings::{Fields, Files, Setting};
+
+/// The keys by which a file is known as one of polis.
+const OF_POLIS: [&str; 5] = [
+    "tools",
+    "server",
+    "secrets",
+    "interceptor_addr",
+    "mcp_server_addr",
+];
+/// The version that its files have.
+const VERSIONS: [&str; 2] = ["1.0", "1"];
+
+/// What a polis file says of the process as a whole: defaults for the keys of `proxy.yaml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolisSettings {
+    /// `interceptor_addr` and `mcp_server_addr`: for `listen.mcp`.
+    pub listen: BTreeSet<SocketAddr>,
+    /// For `shutdown_timeout`.
+    pub shutdown_timeout: Option<Duration>,
+    /// For `logging.level`.
+    pub log_level: Option<String>,
+    /// For `logging.format`: whether it is JSON.
+    pub log_json: Option<bool>,
+}
+
+impl PolisSettings {
+    /// Reads them; all are absent where the file is not one of polis.
+    pub fn read(files: &Files<'_>) -> Self {
+        let root = files.mcp.root().and_then(|root| root.fields());
+        let Some(fields) = root.filter(is_polis) else {
+            return Self::default();
+        };
+        let mut found = Self::default();
+        if let Some(version) = fields.find("version")
+            && !version
+                .any_text()
+                .is_some_and(|text| VERSIONS.contains(&text))
+        {
+            version.refuse("must be \"1.0\", as in files of polis");
+        }
+        let server = fields.section("server");
+        for place in [&fields, &server] {
+            found.read_server(place);
+        }
+        if let Some(at) = fields.find("logging") {
+            mapped(&at, "logging", "logging in proxy.yaml");
+            at.mapping(|fields| found.read_logging(fields));
+        }
+        if let Some(at) = fields.find("log_level") {
+            mapped(&at, "log_level", "logging.level in proxy.yaml");
+            found.log_level = at.text().map(str::to_owned);
+        }
+        if let Some(at) = fields.find("metrics") {
+            mapped(
+                &at,
+                "metrics",
+                "GET /internal/metrics on the admin socket; tracing.otlp_endpoint in proxy.yaml",
+            );
+        }
+        if let Some(at) = fields.find("secrets") {
+            mapped(&at, "secrets", "nothing: e2b is not part of this version");
+        }
+        if let Some(at) = fields.find("tools") {
+            mapped(&at, "tools", "mcpServers");
+        }
+        found
+    }
+
+    fn read_server(&mut self, fields: &Fields<'_>) {
+        for key in ["interceptor_addr", "mcp_server_addr", "single_port"] {
+            if let Some(at) = fields.find(key) {
+                mapped(&at, key, "listen.mcp in proxy.yaml");
+                self.listen.extend(at.parse(address));
+            }
+        }
+        if let Some(at) = fields.find("shutdown_timeout") {
+            mapped(&at, "shutdown_timeout", "shutdown_timeout in proxy.yaml");
+            self.shutdown_timeout = at.duration();
+        }
+    }
+
+    fn read_logging(&mut self, fields: &Fields<'_>) {
+        self.log_level = fields.optional("level", |at| at.text().map(str::to_owned));
+        self.log_json =
+            fields.optional("format", |at| at.one_of(&[("json", true), ("text", false)]));
+    }
+}
+
+/// Whether a file has a key that only files of polis have.
+pub(super) fn is_polis(fields: &Fields<'_>) -> bool {
+    OF_POLIS.into_iter().any(|key| fields.has(key))
+}
+
+fn mapped(at: &Setting<'_>, key: &str, to: &str) {
+    let message = format!("{key} is a key of polis; its place here is {to}");
+    at.report().warn_at(at.place(), message);
+}
+
+/// `:8090` or `address:8090`.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    const WRONG: &str = "must be :PORT or ADDRESS:PORT";
+    match text.strip_prefix(':') {
+        Some(port) => {
+            let port = port.parse().map_err(|_| WRONG)?;
+            Ok((Ipv4Addr::UNSPECIFIED, port).into())
+        }
+        None => text.parse().map_err(|_| WRONG),
+    }
+}

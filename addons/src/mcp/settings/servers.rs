@@ -1,0 +1,386 @@
+//! `mcpServers`, and `tools` of polis files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HeaderName, HeaderValue};
+use http::{Uri, uri};
+
+use super::{
+    Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Scope, ServerKind,
+    ServerSettings, StdioSettings, containers, ignored,
+};
+use crate::contract::settings::{Fields, Key, Setting};
+use crate::contract::{Authority, Endpoint, Host, Scheme};
+
+/// Servers that are built into the gateway.
+const RESERVED: [&str; 2] = ["policy", "loop"];
+/// How long a call may take unless the file says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// A plain number from here on is milliseconds, as some clients write it.
+const FIRST_MILLISECONDS: u64 = 1000;
+/// The longest name: it is part of tools' names, which have 64 characters.
+const MAX_NAME: usize = 48;
+/// Servers of one file.
+const MAX_SERVERS: usize = 256;
+/// Keys that clients write beside a server, and that mean nothing to a gateway.
+const OF_CLIENTS: [&str; 19] = [
+    "alwaysAllow",
+    "autoApprove",
+    "autoStart",
+    "cwdPolicy",
+    "disabledTools",
+    "displayName",
+    "enabledTools",
+    "excludeTools",
+    "gallery",
+    "icon",
+    "includeTools",
+    "initializationOptions",
+    "oauth",
+    "startup_timeout_sec",
+    "tool_timeout_sec",
+    "transportType",
+    "trust",
+    "tools",
+    "watch",
+];
+
+/// One entry, and what of it is mounted.
+pub(super) struct Read {
+    /// `None`: it is switched off, wrong, or of a kind that this version does not have.
+    pub(super) mounted: Option<ServerSettings>,
+}
+
+/// Reads all servers.
+pub(super) fn read(fields: &Fields<'_>) -> BTreeMap<Arc<str>, Read> {
+    let mut servers = BTreeMap::new();
+    let entries = fields.find("mcpServers").and_then(|at| at.entries());
+    for (key, at) in entries.into_iter().flatten() {
+        if let Some(name) = server_name(key, &at) {
+            let mounted = at.fields().and_then(|fields| server(&name, &at, &fields));
+            servers.insert(name, Read { mounted });
+        }
+    }
+    for at in fields.list("tools", Some) {
+        let tool = at.fields().and_then(|fields| polis_tool(&at, &fields));
+        let Some(tool) = tool else { continue };
+        let name = Arc::clone(&tool.name);
+        if servers.contains_key(&name) {
+            at.refuse(format!("{name} stands under mcpServers already"));
+        }
+        servers.insert(
+            name,
+            Read {
+                mounted: Some(tool),
+            },
+        );
+    }
+    check_sole_prefix(fields, &servers);
+    if servers.len() > MAX_SERVERS {
+        fields.refuse("mcpServers", format!("has more than {MAX_SERVERS} servers"));
+    }
+    servers
+}
+
+fn server_name(key: &Key, at: &Setting<'_>) -> Option<Arc<str>> {
+    match check_name(&key.name) {
+        Ok(()) => Some(key.name.as_str().into()),
+        Err(message) => {
+            at.refuse_key(key, message);
+            None
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(fits) {
+        return Err(format!(
+            "a server's name has 1 to {MAX_NAME} of a to z, 0 to 9 and -"
+        ));
+    }
+    if RESERVED.contains(&name) {
+        return Err(format!(
+            "{name} is a server of the gateway's own: choose another name"
+        ));
+    }
+    Ok(())
+}
+
+/// Only a server that is alone needs no prefix: with two, names could mean either.
+fn check_sole_prefix(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) {
+    let mounted = || servers.values().filter_map(|read| read.mounted.as_ref());
+    if mounted().count() < 2 {
+        return;
+    }
+    for server in mounted().filter(|server| server.prefix.is_empty()) {
+        let name = &server.name;
+        let message = format!("{name} has an empty prefix, which only a sole server may have");
+        fields.refuse("mcpServers", message);
+    }
+}
+
+fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
+    // For people who read the file.
+    fields.find("description");
+    for key in OF_CLIENTS {
+        if let Some(at) = fields.find(key) {
+            ignored(&at, key);
+        }
+    }
+    let disabled = fields.or("disabled", false, |at| at.boolean());
+    let enabled = fields.or("enabled", true, |at| at.boolean());
+    let mut timeout = fields.or("timeout", TIMEOUT, call_timeout);
+    if let Some(of_runtime) = fields.section("runtime").find("timeout") {
+        timeout = call_timeout(of_runtime).unwrap_or(timeout);
+    }
+    let prefix = fields.find("prefix").map(|at| at.one_of(&[("", "")]));
+    let prefix = match prefix {
+        Some(Some(none)) => Arc::from(none),
+        _ => format!("{name}_").into(),
+    };
+    let containers = match fields.find("containers") {
+        Some(_) => containers(fields),
+        None => vec!["*".into()],
+    };
+    let scope = fields.or("scope", Scope::Container, |at| {
+        at.one_of(&[("container", Scope::Container), ("shared", Scope::Shared)])
+    });
+    let kind = kind(at, fields)?;
+    (!disabled && enabled).then(|| ServerSettings {
+        name: Arc::clone(name),
+        prefix,
+        kind,
+        timeout,
+        containers,
+        scope,
+        place: at.place(),
+    })
+}
+
+/// A duration, or a plain number as clients write it.
+fn call_timeout(at: Setting<'_>) -> Option<Duration> {
+    let number = at.plain_number()?;
+    match number {
+        None => at.duration(),
+        Some(0) => {
+            at.refuse("must be longer than 0");
+            None
+        }
+        Some(millis @ FIRST_MILLISECONDS..) => {
+            let message = format!("timeout: {millis} is read as milliseconds; write {millis}ms");
+            at.report().warn_at(at.place(), message);
+            Some(Duration::from_millis(millis))
+        }
+        Some(seconds) => Some(Duration::from_secs(seconds)),
+    }
+}
+
+/// What the entry names: a command, a URL or a coding sidecar.
+fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
+    if let Some(sidecar) = fields.find("coding_sidecar") {
+        let message = "the coding sidecar comes with a later version: the server is not mounted";
+        sidecar.report().warn_at(sidecar.place(), message);
+        return None;
+    }
+    let url = ["url", "httpUrl", "serverUrl"].map(|key| fields.find(key));
+    let mut urls = url.into_iter().flatten();
+    let (url, another) = (urls.next(), urls.next());
+    let command = fields.find("command");
+    let transport = fields.find("type").or_else(|| fields.find("transport"));
+    let transport = transport.and_then(|at| {
+        at.one_of(&[
+            ("stdio", None),
+            ("http", Some(HttpTransport::Streamable)),
+            ("streamable-http", Some(HttpTransport::Streamable)),
+            ("streamable_http", Some(HttpTransport::Streamable)),
+            ("streamableHttp", Some(HttpTransport::Streamable)),
+            ("sse", Some(HttpTransport::Sse)),
+        ])
+    });
+    match (command, url, another) {
+        (Some(command), None, _) if !matches!(transport, Some(Some(_))) => {
+            process(&command, fields)
+        }
+        (None, Some(url), None) if !matches!(transport, Some(None)) => {
+            http(&url, fields, transport.flatten().unwrap_or_default())
+        }
+        (None, None, _) => {
+            at.refuse("needs a command, or a url");
+            None
+        }
+        (Some(_), Some(_), _) | (_, _, Some(_)) => {
+            at.refuse("has more than one of command, url, httpUrl, serverUrl");
+            None
+        }
+        _ => {
+            at.refuse("its type does not fit: stdio needs a command, http and sse a url");
+            None
+        }
+    }
+}
+
+fn process(command: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
+    let command = command_line(command, fields)?;
+    let runtime = fields.section("runtime");
+    let is_e2b = runtime.or("type", false, |at| {
+        at.one_of(&[("local", false), ("e2b", true)])
+    });
+    let template = runtime.optional("template", |at| at.text().map(str::to_owned));
+    // Known for both runtimes, so that changing the type changes one line.
+    let (env, work_dir) = (environment(fields), work_dir(fields));
+    let hosts = fields.list("hosts", |at| at.parse(host_and_port));
+    let read = fields.list("read", |at| at.parse(visible_path));
+    let write = fields.list("write", |at| at.parse(visible_path));
+    let confine = fields.or("confine", Confine::Namespaces, |at| {
+        at.one_of(&[("namespaces", Confine::Namespaces), ("none", Confine::None)])
+    });
+    if let (Confine::None, Some(at)) = (confine, fields.find("confine")) {
+        let message = "confine: none lets the server do what the proxy itself can do";
+        at.report().warn_at(at.place(), message);
+    }
+    if is_e2b {
+        return Some(ServerKind::E2b(E2bSettings { command, template }));
+    }
+    Some(ServerKind::Stdio(StdioSettings {
+        command,
+        env,
+        work_dir,
+        hosts,
+        read,
+        write,
+        confine,
+    }))
+}
+
+/// The program and its arguments: `command` may hold both.
+fn command_line(command: &Setting<'_>, fields: &Fields<'_>) -> Option<Vec<String>> {
+    let text = |at: Setting<'_>| at.text().map(str::to_owned);
+    let args = fields.list("args", text);
+    let mut line = if command.is_scalar() {
+        vec![text(command.clone())?]
+    } else {
+        command.filled_list(text)?
+    };
+    if line.first().is_none_or(String::is_empty) {
+        command.refuse("names no program");
+        return None;
+    }
+    line.extend(args);
+    Some(line)
+}
+
+/// `env`: a mapping, or the `NAME=value` list of polis.
+fn environment(fields: &Fields<'_>) -> Vec<(String, HiddenValue)> {
+    let Some(at) = fields.find("env") else {
+        return Vec::new();
+    };
+    if at.is_mapping() {
+        let entries = at.entries().into_iter().flatten();
+        let read = entries.filter_map(|(key, value)| {
+            if !is_variable(&key.name) {
+                value.refuse_key(key, "is no name of a variable");
+                return None;
+            }
+            Some((key.name.clone(), hidden(value.any_text()?)))
+        });
+        return read.collect();
+    }
+    let list = at.list(|at| {
+        let (name, value) = at.text()?.split_once('=').unzip();
+        let found = name.filter(|name| is_variable(name)).zip(value);
+        if found.is_none() {
+            at.refuse("must be NAME=value");
+        }
+        let (name, value) = found?;
+        Some((name.to_owned(), hidden(value)))
+    });
+    list.unwrap_or_default()
+}
+
+fn is_variable(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'=';
+    !name.is_empty() && name.bytes().all(fits)
+}
+
+fn hidden(text: &str) -> HiddenValue {
+    HiddenValue(text.to_owned().into())
+}
+
+fn work_dir(fields: &Fields<'_>) -> Option<PathBuf> {
+    let named = fields.optional("work_dir", |at| at.parse(visible_path));
+    named.or_else(|| fields.optional("cwd", |at| at.parse(visible_path)))
+}
+
+/// An absolute path, or one below the home directory: `~/…`.
+fn visible_path(text: &str) -> Result<PathBuf, &'static str> {
+    let path = Path::new(text);
+    let is_below_home = text == "~" || text.starts_with("~/");
+    let climbs = path.components().any(|part| part.as_os_str() == "..");
+    if climbs || !(path.is_absolute() || is_below_home) {
+        return Err("must be an absolute path, or one below ~, without ..");
+    }
+    Ok(path.to_owned())
+}
+
+fn host_and_port(text: &str) -> Result<(Host, u16), String> {
+    let Authority { host, port } =
+        Authority::parse(text, Some(443)).map_err(|error| error.to_string())?;
+    Ok((host, port))
+}
+
+fn http(at: &Setting<'_>, fields: &Fields<'_>, transport: HttpTransport) -> Option<ServerKind> {
+    let (url, endpoint) = at.parse(http_url)?;
+    let entries = fields.find("headers").and_then(|at| at.entries());
+    let entries = entries.into_iter().flatten();
+    let headers = entries.filter_map(|(key, value)| {
+        if HeaderName::from_bytes(key.name.as_bytes()).is_err() {
+            value.refuse_key(key, "is no name of a header field");
+            return None;
+        }
+        let text = value.any_text()?;
+        if HeaderValue::from_str(text).is_err() {
+            value
+                .refuse("has a character that cannot stand in a header (a line break at its end?)");
+            return None;
+        }
+        Some((key.name.to_ascii_lowercase(), hidden(text)))
+    });
+    Some(ServerKind::Http(HttpSettings {
+        url,
+        endpoint,
+        headers: headers.collect(),
+        transport,
+    }))
+}
+
+fn http_url(text: &str) -> Result<(String, Endpoint), String> {
+    let wrong = || "must be a URL such as https://mcp.example.com/mcp".to_owned();
+    let parts: uri::Parts = text.parse::<Uri>().map_err(|_| wrong())?.into_parts();
+    let (scheme, port) = match parts.scheme.as_ref().map(uri::Scheme::as_str) {
+        Some("https") => (Scheme::Https, 443),
+        Some("http") => (Scheme::Http, 80),
+        _ => return Err(wrong()),
+    };
+    let authority = parts.authority.ok_or_else(wrong)?;
+    if authority.as_str().contains('@') {
+        return Err("must hold no user or password: put them under headers".to_owned());
+    }
+    let authority = Authority::parse(authority.as_str(), Some(port));
+    let Authority { host, port } = authority.map_err(|error| error.to_string())?;
+    Ok((text.to_owned(), Endpoint { scheme, host, port }))
+}
+
+/// An entry of `tools` in a polis file, which is a server.
+fn polis_tool(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerSettings> {
+    let name = fields.need("name")?;
+    let text = name.text()?;
+    if let Err(message) = check_name(text) {
+        name.refuse(message);
+        return None;
+    }
+    server(&text.into(), at, fields)
+}

@@ -1,0 +1,408 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::json;
+use testkit::each_row;
+
+use super::*;
+use crate::contract::settings::{Document, Report};
+use crate::contract::{Level, Scheme};
+
+type Warnings = Vec<String>;
+
+/// What a text says, and its warnings; or every error.
+fn read_with(
+    text: &str,
+    env: &[(&str, &str)],
+) -> Result<(McpSettings, PolisSettings, Warnings), Vec<String>> {
+    let report = Report::default();
+    let env = |name: &str| {
+        let found = env.iter().find(|(variable, _)| *variable == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    let absent = |name| Document::absent(name, &report);
+    let files = Files {
+        proxy: absent("proxy.yaml"),
+        allowlist: absent("allowlist.yaml"),
+        policy: absent("policy.yaml"),
+        credentials: absent("credentials.yaml"),
+        mcp: Document::parse("mcp.yaml", text.as_bytes(), Some(&env), &report),
+    };
+    let settings = McpSettings::read(&files);
+    let polis = PolisSettings::read(&files);
+    files.refuse_unknown_keys();
+    drop(files);
+    match report.finish() {
+        Ok(warnings) => Ok((settings, polis, warnings)),
+        Err(errors) => Err(errors.to_string().lines().map(str::to_owned).collect()),
+    }
+}
+
+fn read(text: &str) -> McpSettings {
+    read_with(text, &[]).unwrap().0
+}
+
+fn stdio(server: &ServerSettings) -> &StdioSettings {
+    match &server.kind {
+        ServerKind::Stdio(settings) => settings,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn http(server: &ServerSettings) -> &HttpSettings {
+    match &server.kind {
+        ServerKind::Http(settings) => settings,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_file_mounts_nothing() {
+    assert_eq!(read("version: 1"), McpSettings::default());
+}
+
+#[test]
+fn our_own_form_is_read_whole() {
+    let text = r#"
+version: 1
+mcpServers:
+  weather: { command: uvx, args: [mcp-server-weather], env: { API_KEY: "${WEATHER_KEY}", PORT: 80 }, work_dir: null, timeout: 90s,
+             containers: ["agent-*"], hosts: [api.weather.example, "db.example.com:5432"], read: [/usr/share/zoneinfo], write: [~/.cache/uv] }
+  kb: { url: "https://KB.example.com:8443/mcp", type: http, headers: { Authorization: "Bearer ${WEATHER_KEY}" }, scope: shared }
+overrides:
+  "weather:fetch_forecast":
+    rename: get_weather
+    description: Get the weather for a city
+    hide_fields: [station_id, debug_mode]
+    defaults: { station_id: "12345", units: metric, days: 3, deep: { a: [1, true, null] }, request_id: "uuid()", at: "now()" }
+    annotations: { openWorldHint: false }
+    classification: Confidential
+policies:
+  bundles:
+    - { id: mcp-governance, path: /policies/mcp, entrypoint: mcp/authz }
+    - { id: elicitation, path: /policies/elicitation, entrypoint: mcp/elicitation, methods: [elicitation/create] }
+  evaluator: { kind: rego, timeout: 200ms }
+on_definition_change: log
+allowed_hosts: ["Gateway.example.com", "unified-proxy:8090"]
+"#;
+    let (settings, polis, warnings) = read_with(text, &[("WEATHER_KEY", "k-1")]).unwrap();
+    assert_eq!((polis, warnings), (PolisSettings::default(), vec![]));
+    let weather = &settings.servers["weather"];
+    assert_eq!(
+        (&*weather.prefix, weather.scope),
+        ("weather_", Scope::Container)
+    );
+    assert_eq!(weather.timeout.as_secs(), 90);
+    assert_eq!(weather.containers, ["agent-*".into()]);
+    let child = stdio(weather);
+    assert_eq!(child.command, ["uvx", "mcp-server-weather"]);
+    let env: Vec<_> = child
+        .env
+        .iter()
+        .map(|(k, v)| (&**k, v.0.as_str()))
+        .collect();
+    assert_eq!(env, [("API_KEY", "k-1"), ("PORT", "80")]);
+    let hosts: Vec<_> = child
+        .hosts
+        .iter()
+        .map(|(host, port)| format!("{host}:{port}"))
+        .collect();
+    assert_eq!(hosts, ["api.weather.example:443", "db.example.com:5432"]);
+    assert_eq!(child.write, [std::path::PathBuf::from("~/.cache/uv")]);
+    assert_eq!(
+        (&child.work_dir, child.confine),
+        (&None, Confine::Namespaces)
+    );
+    let kb = http(&settings.servers["kb"]);
+    assert_eq!(
+        (kb.endpoint.scheme, kb.endpoint.port),
+        (Scheme::Https, 8443)
+    );
+    assert_eq!(kb.headers[0].0, "authorization");
+    assert_eq!(settings.servers["kb"].scope, Scope::Shared);
+    let rule = &settings.overrides[&("weather".into(), "fetch_forecast".into())][0];
+    assert_eq!(rule.rename.as_deref(), Some("get_weather"));
+    assert_eq!(
+        (rule.open_world, rule.classification),
+        (Some(false), Level::Confidential)
+    );
+    let defaults: BTreeMap<_, _> = rule
+        .defaults
+        .iter()
+        .map(|(name, value)| (&**name, value))
+        .collect();
+    assert_eq!(*defaults["station_id"], Injected::Value(json!("12345")));
+    assert_eq!(*defaults["days"], Injected::Value(json!(3)));
+    assert_eq!(
+        *defaults["deep"],
+        Injected::Value(json!({"a": [1, true, null]}))
+    );
+    assert_eq!(
+        (defaults["request_id"], defaults["at"]),
+        (&Injected::Uuid, &Injected::Now)
+    );
+    assert_eq!(settings.policies.timeout.as_millis(), 200);
+    assert_eq!(settings.policies.bundles[0].methods, ["tools/call".into()]);
+    assert_eq!(
+        settings.policies.bundles[1].methods,
+        ["elicitation/create".into()]
+    );
+    assert_eq!(settings.on_definition_change, OnChange::Log);
+    assert_eq!(
+        settings.allowed_hosts,
+        ["gateway.example.com".into(), "unified-proxy:8090".into()]
+    );
+}
+
+#[test]
+fn json_of_clients_is_read_and_their_own_keys_are_warned_about() {
+    let text = r#"{
+  "mcpServers": {
+    "files": {"type": "stdio", "command": "npx", "args": ["-y", "server", "/workspace"], "env": {}, "alwaysAllow": ["read"], "disabled": false, "timeout": 30},
+    "web": {"httpUrl": "http://127.0.0.1:9000/mcp", "trust": true, "timeout": 600000},
+    "old": {"type": "sse", "url": "https://old.example.com/sse"},
+    "off": {"command": "no", "disabled": true}
+  },
+  "overrides": {"files:read_file": {"rename": "read"}}
+}"#;
+    let (settings, _, warnings) = read_with(text, &[]).unwrap();
+    let names: Vec<_> = settings.servers.keys().map(|name| &**name).collect();
+    assert_eq!(names, ["files", "old", "web"]);
+    assert_eq!(settings.servers["files"].timeout.as_secs(), 30);
+    assert_eq!(settings.servers["web"].timeout.as_secs(), 600);
+    assert_eq!(http(&settings.servers["old"]).transport, HttpTransport::Sse);
+    assert_eq!(
+        warnings,
+        [
+            "mcp.yaml:3: alwaysAllow is a setting of another program: it has no effect here",
+            "mcp.yaml:4: trust is a setting of another program: it has no effect here",
+            "mcp.yaml:4: timeout: 600000 is read as milliseconds; write 600000ms",
+        ]
+    );
+}
+
+#[test]
+fn files_of_polis_are_mapped_with_one_warning_for_each_key() {
+    let text = r#"
+version: "1.0"
+server: { interceptor_addr: ":8090", mcp_server_addr: "127.0.0.1:8091", shutdown_timeout: 20s }
+policies:
+  bundles: [{ id: g, path: /policies/mcp, entrypoint: mcp/authz }]
+tools:
+  - { name: filesystem, command: [npx, -y, server, /workspace], runtime: { type: local }, env: ["A=b=c"], description: Files }
+  - { name: data-analyzer, command: [python, analyze.py], runtime: { type: e2b, template: data-science-v1, timeout: 300s } }
+metrics: { enabled: true, path: /metrics }
+logging: { level: debug, format: text }
+secrets: { e2b_api_key: "${E2B_API_KEY:-}" }
+"#;
+    let (settings, polis, warnings) = read_with(text, &[]).unwrap();
+    let listen: Vec<_> = polis.listen.iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["0.0.0.0:8090", "127.0.0.1:8091"]);
+    assert_eq!(polis.shutdown_timeout.unwrap().as_secs(), 20);
+    assert_eq!(
+        (polis.log_level.as_deref(), polis.log_json),
+        (Some("debug"), Some(false))
+    );
+    let files = stdio(&settings.servers["filesystem"]);
+    assert_eq!(files.command, ["npx", "-y", "server", "/workspace"]);
+    assert_eq!((&*files.env[0].0, files.env[0].1.0.as_str()), ("A", "b=c"));
+    let analyzer = &settings.servers["data-analyzer"];
+    assert_eq!(analyzer.timeout.as_secs(), 300);
+    assert!(
+        matches!(&analyzer.kind, ServerKind::E2b(e2b) if e2b.template.as_deref() == Some("data-science-v1"))
+    );
+    let keys: Vec<_> = warnings
+        .iter()
+        .map(|warning| warning.split(' ').nth(1).unwrap())
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "interceptor_addr",
+            "mcp_server_addr",
+            "shutdown_timeout",
+            "logging",
+            "metrics",
+            "secrets",
+            "tools"
+        ]
+    );
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    each_row(
+        [
+            (
+                "mcpServers: { A: { command: x } }",
+                "mcp.yaml:2:15: mcpServers.A: a server's name has 1 to 48 of a to z, 0 to 9 and -",
+            ),
+            (
+                "mcpServers: { policy: { command: x } }",
+                "mcp.yaml:2:15: mcpServers.policy: policy is a server of the gateway's own: choose another name",
+            ),
+            (
+                "mcpServers: { a: {} }",
+                "mcp.yaml:2:18: mcpServers.a: needs a command, or a url",
+            ),
+            (
+                "mcpServers: { a: { command: x, url: \"https://e.example.com\" } }",
+                "mcp.yaml:2:18: mcpServers.a: has more than one of command, url, httpUrl, serverUrl",
+            ),
+            (
+                "mcpServers: { a: { type: sse, command: x } }",
+                "mcp.yaml:2:18: mcpServers.a: its type does not fit: stdio needs a command, http and sse a url",
+            ),
+            (
+                "mcpServers: { a: { command: x, comand: x } }",
+                "mcp.yaml:2:32: mcpServers.a.comand: unknown key; did you mean command?",
+            ),
+            (
+                "mcpServers: { a: { command: x, read: [relative] } }",
+                "mcp.yaml:2:39: mcpServers.a.read[0]: must be an absolute path, or one below ~, without ..",
+            ),
+            (
+                "mcpServers: { a: { command: x, write: [\"~/../etc\"] } }",
+                "mcp.yaml:2:40: mcpServers.a.write[0]: must be an absolute path, or one below ~, without ..",
+            ),
+            (
+                "mcpServers: { a: { url: \"ftp://e.example.com\" } }",
+                "mcp.yaml:2:25: mcpServers.a.url: must be a URL such as https://mcp.example.com/mcp",
+            ),
+            (
+                "mcpServers: { a: { url: \"https://u:p@e.example.com\" } }",
+                "mcp.yaml:2:25: mcpServers.a.url: must hold no user or password: put them under headers",
+            ),
+            (
+                "mcpServers: { a: { command: x, prefix: \"\" }, b: { command: y } }",
+                "mcp.yaml:1:1: mcpServers: a has an empty prefix, which only a sole server may have",
+            ),
+            (
+                "overrides: { \"a:t\": {} }",
+                "mcp.yaml:2:14: overrides[\"a:t\"]: there is no server \"a\" under mcpServers",
+            ),
+            (
+                "mcpServers: { a: { command: x } }\noverrides: { t: {} }",
+                "mcp.yaml:3:14: overrides.t: must be server:tool, by the server's own name of the tool",
+            ),
+            (
+                "mcpServers: { a: { command: x } }\noverrides: { \"a:t\": { rename: r }, \"a:u\": { rename: r } }",
+                "mcp.yaml:3:43: overrides[\"a:u\"]: a:u and a:t are both renamed to r",
+            ),
+            (
+                "mcpServers: { a: { command: x } }\noverrides: { \"a:t\": { classification: Hidden } }",
+                "mcp.yaml:3:39: overrides[\"a:t\"].classification: must be Public, Confidential or Secret",
+            ),
+            (
+                "policies: { bundles: [{ id: a, path: /p }] }",
+                "mcp.yaml:2:23: policies.bundles[0].entrypoint: is missing",
+            ),
+            (
+                "policies: { bundles: [{ id: a, path: /p, entrypoint: a.b }] }",
+                "mcp.yaml:2:54: policies.bundles[0].entrypoint: must be the path of a package or rule, such as mcp/authz",
+            ),
+            (
+                "policies: { evaluator: { kind: command } }",
+                "mcp.yaml:2:24: policies.evaluator.kind: command comes with a later version: rego is the one kind",
+            ),
+        ],
+        |(text, error)| {
+            let errors = read_with(&format!("version: 1\n{text}"), &[]).unwrap_err();
+            assert_eq!(errors, [error], "{text}");
+        },
+    );
+}
+
+#[test]
+fn what_weakens_the_gateway_is_warned_about() {
+    let text = "version: 1\nmcpServers: { a: { command: x, confine: none } }\npolicies: { on_unavailable: allow }\napprovals: { wait: 50s }";
+    assert_eq!(
+        read_with(text, &[]).unwrap().2,
+        [
+            "mcp.yaml:4: approvals has no effect: this version lacks asking people",
+            "mcp.yaml:2: confine: none lets the server do what the proxy itself can do",
+            "mcp.yaml:3: on_unavailable: allow lets every call pass while a policy cannot be loaded",
+        ]
+    );
+}
+
+#[test]
+fn secrets_never_show() {
+    let text = "version: 1\nmcpServers: { a: { command: x, env: { K: hunter2 } }, b: { url: \"https://b.example.com\", headers: { k: hunter2 } } }";
+    assert!(!format!("{:?}", read(text)).contains("hunter2"));
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[a-z][a-z0-9-]{0,12}".prop_filter("reserved", |name| name != "policy" && name != "loop")
+}
+
+fn words() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec("[ -~]{1,12}", 1..5)
+}
+
+proptest! {
+    // Feature: unified-sidecar, Property 1: Configuration Parsing Consistency
+    #[test]
+    fn every_tool_and_bundle_of_a_valid_file_is_read(
+        servers in prop::collection::btree_map(name(), (words(), 1_u64..500), 0..6),
+        bundles in prop::collection::btree_map("[a-z]{1,8}", "[a-z]{1,6}(/[a-z]{1,6}){0,2}", 0..5),
+    ) {
+        let text = json!({
+            "version": 1,
+            "mcpServers": servers.iter().map(|(name, (command, timeout))| {
+                (name.clone(), json!({"command": command, "timeout": format!("{timeout}s")}))
+            }).collect::<serde_json::Map<_, _>>(),
+            "policies": {"bundles": bundles.iter().map(|(id, entrypoint)| {
+                json!({"id": id, "path": format!("/policies/{id}"), "entrypoint": entrypoint})
+            }).collect::<Vec<_>>()},
+        });
+        let escaped = text.to_string().replace("${", "$ {");
+        let settings = read_with(&escaped, &[]).unwrap().0;
+        prop_assert_eq!(settings.servers.len(), servers.len());
+        for (name, (command, timeout)) in &servers {
+            let read = &settings.servers[name.as_str()];
+            let command: Vec<_> = command.iter().map(|word| word.replace("${", "$ {")).collect();
+            prop_assert_eq!(&stdio(read).command, &command);
+            prop_assert_eq!(read.timeout.as_secs(), *timeout);
+        }
+        let read: Vec<_> = settings.policies.bundles.iter().map(|b| (&*b.id, &*b.entrypoint)).collect();
+        let given: Vec<_> = bundles.iter().map(|(id, entrypoint)| (&**id, &**entrypoint)).collect();
+        prop_assert_eq!(read, given);
+    }
+
+    // Feature: unified-sidecar, Property 13: Environment Variable Expansion
+    #[test]
+    fn variables_are_expanded_and_missing_ones_named(value in "[ -~]{0,24}", set in any::<bool>()) {
+        let text = "version: 1\nmcpServers: { a: { command: x, env: { K: \"${SECRET}\" } } }";
+        let env = [("SECRET", value.as_str())];
+        match read_with(text, if set { &env } else { &[] }) {
+            Ok((settings, _, _)) => {
+                prop_assert!(set);
+                prop_assert_eq!(stdio(&settings.servers["a"]).env[0].1.0.as_str(), value);
+            }
+            Err(errors) => {
+                prop_assert!(!set);
+                prop_assert_eq!(errors.len(), 1);
+                prop_assert!(errors[0].starts_with("mcp.yaml:2:42: mcpServers.a.env.K: the variable SECRET is not set"), "{}", errors[0]);
+            }
+        }
+    }
+
+    // Feature: unified-sidecar, Property 14: Secret Redaction in Logs
+    #[test]
+    fn a_value_that_may_be_a_secret_never_shows_its_text(secret in "[a-zA-Z0-9]{8,40}") {
+        let debug = RefCell::new(format!("{:?}", HiddenValue(secret.clone().into())));
+        prop_assert!(!debug.borrow().contains(&secret));
+    }
+
+    // Feature: unified-sidecar, Property 16: E2B Runtime Configuration Parsing
+    #[test]
+    fn template_and_timeout_of_e2b_are_valid(template in "[a-z][a-z0-9-]{0,20}", seconds in 1_u64..3600) {
+        let text = format!("version: 1\nmcpServers: {{ a: {{ command: [python, a.py], runtime: {{ type: e2b, template: {template:?}, timeout: {seconds}s }} }} }}");
+        let settings = read(&text);
+        let server = &settings.servers["a"];
+        prop_assert_eq!(server.timeout.as_secs(), seconds);
+        prop_assert!(matches!(&server.kind, ServerKind::E2b(e2b) if e2b.template.as_deref() == Some(&template)));
+    }
+}
