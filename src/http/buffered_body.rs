@@ -78,6 +78,32 @@ pub async fn judge_request(
     Ok(judged)
 }
 
+/// Has a body of the appliance's own judged, which is there already.
+pub async fn judge_whole(
+    exchange: &mut Exchange,
+    head: &mut Head,
+    body: &Bytes,
+    judges: Judges<Head>,
+) -> Result<Bytes, Denial> {
+    let inspection = Arc::clone(&exchange.session.service.inspection);
+    let mut buffer = Buffer::begin(exchange, judges.limit())?;
+    buffer.expect(body.len() as u64)?;
+    buffer.push(body)?;
+    let (bytes, reservation) = buffer.finish();
+    let values = exchange.snapshot.config.proxy.limits.inspect_values;
+    let given = Buffered::new(bytes, values, Arc::clone(&reservation) as _);
+    let live = &mut exchange.live;
+    let judging = live.chain.judge(&mut live.flow, head, judges, given);
+    let bytes = exchange
+        .session
+        .idle
+        .held(judging)
+        .await
+        .inspect_err(|denial| inspection.count(denial))?;
+    head.headers.insert(CONTENT_LENGTH, bytes.len().into());
+    Ok(reservation.keep(bytes))
+}
+
 async fn read_request(
     exchange: &Exchange,
     decoder: Option<Decoder>,
@@ -287,10 +313,9 @@ struct Buffer {
 impl Buffer {
     /// A buffer for `most` bytes, or fewer where the configuration says so.
     fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
-        let live = &exchange.live;
         let limits = &exchange.snapshot.config.proxy.limits;
         let inspection = &exchange.session.service.inspection;
-        let container = live.flow.container()?;
+        let container = exchange.session.owner()?;
         Ok(Self {
             bytes: Vec::new(),
             limit: most.min(limits.inspect_body_bytes),

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::mem::take;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Code, Denial, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, names,
+    Code, Denial, Flow, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, Scheme, Verdict,
+    fold_address, names,
 };
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -93,8 +95,8 @@ fn begin(
 }
 
 /// A request that has not been sent to the upstream yet.
-struct PendingRequest {
-    head: Head,
+pub struct PendingRequest {
+    pub head: Head,
     uri: Uri,
     version: Version,
     /// What a denial leaves unread.
@@ -104,6 +106,9 @@ struct PendingRequest {
     on_upgrade: Option<OnUpgrade>,
     /// No tunnel was permitted before.
     goes_anywhere: bool,
+    /// It carries secrets of the operator's, which travel in clear text to private addresses
+    /// alone.
+    keeps_secrets: bool,
 }
 
 impl PendingRequest {
@@ -125,11 +130,27 @@ impl PendingRequest {
                 expects_continue,
                 on_upgrade,
                 goes_anywhere,
+                keeps_secrets: false,
             })),
             Err(denial) => {
                 drain_beside(body, expects_continue, &denial);
                 Err(denial.by(names::PROXY))
             }
+        }
+    }
+
+    /// A request of the appliance's own. Its body is not read from here.
+    pub fn own(head: Head, uri: Uri, keeps_secrets: bool) -> Self {
+        Self {
+            head,
+            uri,
+            // Takes a share of an HTTP/2 connection where the upstream has one.
+            version: Version::HTTP_2,
+            body: None,
+            expects_continue: false,
+            on_upgrade: None,
+            goes_anywhere: false,
+            keeps_secrets,
         }
     }
 
@@ -141,8 +162,18 @@ impl PendingRequest {
             Err(denial) => return Err(self.denied(denial)),
         };
         let body = self.body_of(exchange).await?;
+        self.converse(exchange, &permit, body).await
+    }
+
+    /// Sends what was judged, and takes the response back through the chain.
+    pub async fn converse(
+        &mut self,
+        exchange: &mut Exchange,
+        permit: &ResolvePermit,
+        body: RequestBody,
+    ) -> Result<UpstreamResponse, Denial> {
         let opening = self.opening(&body)?;
-        let (response, upstream) = self.send(exchange, &permit, body).await?;
+        let (response, upstream) = self.send(exchange, permit, body).await?;
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         let mut response = UpstreamResponse::read(response, upstream, opening, live.host())?;
         let judging = live.chain.response(&mut live.flow, &mut response.head);
@@ -153,7 +184,8 @@ impl PendingRequest {
         Ok(response)
     }
 
-    async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
+    /// Has the chain judge the head.
+    pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.goes_anywhere {
             idle.held(live.chain.tunnel(&mut live.flow)).await?;
@@ -226,6 +258,9 @@ impl PendingRequest {
         loop {
             let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
+            if self.keeps_secrets {
+                stays_private(flow, &upstream)?;
+            }
             // Pinned where it is made: a future has room for whatever is moved in it, twice.
             let sending = pin!(match unsent.take() {
                 Some(unsent) => transmit(&mut upstream, *unsent, flow),
@@ -307,12 +342,33 @@ async fn acquire(
             }
         }
     }
-    let pool = LeasePool::of(live.container()?, network);
+    let owner = exchange.session.owner()?;
+    let pool = LeasePool::of(owner, network);
     // Room for a handshake: kilobytes.
-    let acquiring = Box::pin(pool.acquire(live, network, permit, want));
+    let acquiring = Box::pin(pool.acquire(owner, live, network, permit, want));
     let upstream = exchange.session.idle.held(acquiring).await?;
     live.record().upstream = Some(upstream.address());
     Ok(upstream)
+}
+
+/// Denies secrets in clear text to an address that is not private.
+fn stays_private(flow: &Flow, upstream: &Upstream) -> Verdict {
+    let address = upstream.address().ip();
+    if flow.scheme() == Scheme::Https || is_private(fold_address(address)) {
+        return Ok(());
+    }
+    let sentence = format!(
+        "Address not allowed: secrets go to {address} over TLS alone, and {} is asked in clear text",
+        flow.host()
+    );
+    Err(Denial::new(Code::AddressNotAllowed, sentence).by(names::PROXY))
+}
+
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(four) => four.is_loopback() || four.is_private(),
+        IpAddr::V6(six) => six.is_loopback() || six.is_unique_local(),
+    }
 }
 
 /// Reads a request's head, unless something is wrong before it is read.

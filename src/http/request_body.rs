@@ -127,6 +127,22 @@ impl RequestBody {
         Self::from_source(source, filters, counters, idle)
     }
 
+    /// A body of the appliance's own, judged and all there.
+    pub fn whole(
+        bytes: Bytes,
+        filters: Vec<Box<dyn BodyFilter>>,
+        counters: &Arc<Counters>,
+        idle: &Arc<IdleTracker>,
+    ) -> Self {
+        let length = bytes.len() as u64;
+        counters.bytes_in.fetch_add(length, Ordering::Relaxed);
+        let source = Source {
+            buffered: [bytes, Bytes::new()],
+            streaming: None,
+        };
+        Self::from_source(source, filters, counters, idle)
+    }
+
     fn from_source(
         source: Source,
         filters: Vec<Box<dyn BodyFilter>>,

@@ -113,6 +113,11 @@ impl Session {
         }
     }
 
+    /// The lease that connections to upstreams and memory for bodies belong to.
+    pub fn owner(&self) -> Result<&Arc<Container>, Denial> {
+        self.container.as_ref().ok_or_else(unknown_source)
+    }
+
     /// Whether the lease still holds: what broke off with it is nobody's fault.
     pub fn is_live(&self) -> Verdict {
         match &self.container {

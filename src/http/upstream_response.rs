@@ -81,7 +81,7 @@ impl UpstreamResponse {
     }
 
     /// The answer as the client gets it; its body carries the exchange.
-    pub fn response(self, mut exchange: Box<Exchange>) -> Response<Reply> {
+    pub fn response(self, exchange: Box<Exchange>) -> Response<Reply> {
         let Self { mut head, rest } = self;
         let (body, upstream) = match rest {
             Rest::Body(body, upstream) => (body, upstream),
@@ -89,48 +89,87 @@ impl UpstreamResponse {
                 let filters = head.take_message_filters();
                 return accepted.relay(head.headers, filters, exchange);
             }
-            Rest::Buffered(bytes) => {
-                exchange.live.answered(head.status.as_u16());
-                return theirs(head, ResponseBody::buffered(bytes, exchange));
-            }
+            Rest::Buffered(bytes) => return buffered(head, bytes, exchange),
         };
-        let filtering = match filtering(&body, &mut head, &exchange) {
+        let filtering = match filtering(&body, &mut head, &exchange, false) {
             Ok(filtering) => filtering,
             Err(denial) => return deny(exchange, &denial.by(names::PROXY)),
         };
-        exchange.live.answered(head.status.as_u16());
-        let announced = body.size_hint().exact();
-        let mut body = ResponseBody::new(body, upstream, filtering, exchange);
-        if !body.keeps_length() {
-            let is_short = announced.is_some_and(|length| length <= GATHERED as u64);
-            match if is_short {
-                body.gather(GATHERED)
-            } else {
-                None
-            } {
-                Some(length) if Some(length) == announced => {}
-                Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
-                None => _ = head.headers.remove(CONTENT_LENGTH),
+        streamed(head, body, upstream, filtering, exchange)
+    }
+
+    /// The head and the decoded body, for a reader in this process; the body carries the exchange.
+    pub fn into_parts(
+        self,
+        mut exchange: Box<Exchange>,
+    ) -> Result<(AnswerHead, Box<ResponseBody>), Denial> {
+        let Self { mut head, rest } = self;
+        let body = match rest {
+            Rest::Body(body, upstream) => {
+                let filtering = filtering(&body, &mut head, &exchange, true)
+                    .map_err(|denial| denial.by(names::PROXY))
+                    .inspect_err(|denial| exchange.live.denied(denial))?;
+                exchange.live.answered(head.status.as_u16());
+                ResponseBody::new(body, upstream, filtering, exchange)
             }
-        }
-        theirs(head, body)
+            Rest::Buffered(bytes) => {
+                exchange.live.answered(head.status.as_u16());
+                ResponseBody::buffered(bytes, exchange)
+            }
+            Rest::Websocket(_) => return Err(Denial::internal().rule("unasked WebSocket")),
+        };
+        Ok((head, body))
     }
 }
 
+/// A body that was buffered and judged.
+fn buffered(head: AnswerHead, bytes: Bytes, mut exchange: Box<Exchange>) -> Response<Reply> {
+    exchange.live.answered(head.status.as_u16());
+    theirs(head, ResponseBody::buffered(bytes, exchange))
+}
+
+/// A body that streams, behind its filters.
+fn streamed(
+    mut head: AnswerHead,
+    body: Incoming,
+    upstream: Upstream,
+    filtering: Option<Filtering>,
+    mut exchange: Box<Exchange>,
+) -> Response<Reply> {
+    exchange.live.answered(head.status.as_u16());
+    let announced = body.size_hint().exact();
+    let mut body = ResponseBody::new(body, upstream, filtering, exchange);
+    if !body.keeps_length() {
+        let is_short = announced.is_some_and(|length| length <= GATHERED as u64);
+        match if is_short {
+            body.gather(GATHERED)
+        } else {
+            None
+        } {
+            Some(length) if Some(length) == announced => {}
+            Some(length) => _ = head.headers.insert(CONTENT_LENGTH, length.into()),
+            None => _ = head.headers.remove(CONTENT_LENGTH),
+        }
+    }
+    theirs(head, body)
+}
+
 /// What filters the body. Where there is none (an answer to HEAD, a 204, a 304) nothing does, and
-/// the length and encoding that the head names stay true.
+/// the length and encoding that the head names stay true. Where we read the body ourselves, it is
+/// decoded.
 fn filtering(
     body: &Incoming,
     head: &mut AnswerHead,
     exchange: &Exchange,
+    is_read: bool,
 ) -> Result<Option<Filtering>, Denial> {
     if body.is_end_stream() {
         return Ok(None);
     }
     let inspection = &exchange.session.service.inspection;
     let limit = exchange.snapshot.config.proxy.limits.inspect_memory;
-    let reserve = || inspection.begin(exchange.live.flow.container()?, limit);
-    let filtering = Filtering::of_response(head, false, reserve)
+    let reserve = || inspection.begin(exchange.session.owner()?, limit);
+    let filtering = Filtering::of_response(head, is_read, reserve)
         .inspect_err(|denial| inspection.count(denial))?;
     Ok((!filtering.is_idle()).then_some(filtering))
 }

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Denial, Endpoint, Host, LiveFlow, ResolvePermit, Scheme, Stage};
+use addons::contract::{
+    Code, Container, Denial, Endpoint, Host, LiveFlow, ResolvePermit, Scheme, Stage,
+};
 use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};
@@ -68,15 +70,16 @@ pub async fn open_raw(
     Ok((socket, address))
 }
 
-/// Opens an HTTP connection for a flow.
+/// Opens an HTTP connection for a flow. It ends with `owner`.
 pub async fn open_http(
+    owner: &Container,
     live: &mut LiveFlow,
     network: &Network,
     permit: &ResolvePermit,
     config: Arc<ClientConfig>,
 ) -> Result<Upstream, DialError> {
     let endpoint = live.endpoint().ok_or_else(Denial::internal)?.clone();
-    let ended = live.container()?.ended().clone();
+    let ended = owner.ended().clone();
     let (socket, address) = open_raw(live, network, permit).await?;
     if endpoint.scheme == Scheme::Http {
         let speaking = speak_http1(socket, address, ended, endpoint, network.generation);

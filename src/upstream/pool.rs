@@ -98,9 +98,10 @@ impl LeasePool {
         })
     }
 
-    /// A connection for a flow that the chain has permitted.
+    /// A connection for a flow that the chain has permitted. It ends with `owner`.
     pub async fn acquire(
         self: &Arc<Self>,
+        owner: &Container,
         live: &mut LiveFlow,
         network: &Network,
         permit: &ResolvePermit,
@@ -108,11 +109,10 @@ impl LeasePool {
     ) -> Result<Upstream, Denial> {
         let endpoint = live.endpoint().ok_or_else(Denial::internal)?;
         if want == Want::Http2 {
-            let container = live.container()?;
-            let shared = self.shared(container, endpoint);
-            self.prune_in_time(container.ended());
+            let shared = self.shared(owner, endpoint);
+            self.prune_in_time(owner.ended());
             if !shared.speaks_http1.load(Ordering::Relaxed) {
-                return self.share(&shared, live, network, permit).await;
+                return self.share(&shared, owner, live, network, permit).await;
             }
         }
         if want != Want::Websocket {
@@ -122,9 +122,9 @@ impl LeasePool {
                 }
             }
         }
-        match open_http(live, network, permit, Arc::clone(&self.http1)).await {
+        match open_http(owner, live, network, permit, Arc::clone(&self.http1)).await {
             Err(DialError::OnlyHttp2) if want == Want::Http1 => {
-                open_http(live, network, permit, Arc::clone(&self.http2))
+                open_http(owner, live, network, permit, Arc::clone(&self.http2))
                     .await
                     .map_err(DialError::into_denial)
             }
@@ -155,6 +155,7 @@ impl LeasePool {
     async fn share(
         &self,
         shared: &Shared,
+        owner: &Container,
         live: &mut LiveFlow,
         network: &Network,
         permit: &ResolvePermit,
@@ -171,7 +172,7 @@ impl LeasePool {
             live.flow.put_slot(SharedFault);
             return Err(denial.clone());
         }
-        let opened = open_http(live, network, permit, Arc::clone(&self.http2)).await;
+        let opened = open_http(owner, live, network, permit, Arc::clone(&self.http2)).await;
         let upstream = opened
             .map_err(DialError::into_denial)
             .inspect_err(|denial| {
@@ -285,7 +286,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use addons::contract::{
-        AuthMode, ContainerId, Host, LeaseId, Level, Registration, Scheme, Source,
+        AuthMode, ContainerId, Host, LeaseId, Registration, Scheme, Source, Standing,
     };
     use time::OffsetDateTime;
 
@@ -303,7 +304,7 @@ mod tests {
             created_at: now,
             expires_at: now,
             allowed_domains: None,
-            level: Level::Public,
+            standing: Standing::default(),
         })
     }
 

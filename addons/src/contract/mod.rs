@@ -48,7 +48,7 @@ pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use lease_id::LeaseId;
-pub use level::Level;
+pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
     Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,

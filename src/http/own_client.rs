@@ -1,0 +1,241 @@
+//! Requests that a part of the appliance sends on its own account or for a container: through the
+//! chain, over the pool, with bodies that stream.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use addons::contract::{
+    AuthMode, Client, Code, Container, ContainerId, Delegation, Denial, Endpoint, Kind, LeaseId,
+    Path, Principal, Registration, Request as Head, ResolvePermit, Source, Standing, System, names,
+};
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request, StatusCode};
+use http_body::Body as _;
+use time::OffsetDateTime;
+
+use super::broke_off::BodyError;
+use super::buffered_body::judge_whole;
+use super::exchange::Exchange;
+use super::idle::Timeouts;
+use super::inspection::Reservation;
+use super::pending_request::PendingRequest;
+use super::request_body::RequestBody;
+use super::response_body::ResponseBody;
+use super::session::{Service, Session};
+use super::upstream_response::UpstreamResponse;
+use crate::config::Limits;
+
+/// Sends requests of one part of the appliance. Each is a flow of its own; no redirect is
+/// followed. A response head is awaited for `upstream.response_timeout`. A body has no time-out
+/// here: its reader knows how long silence is no fault. Dropping a future or a body ends the flow;
+/// so does the end of the lease.
+#[derive(Clone)]
+pub struct OwnClient {
+    service: Arc<Service>,
+    principal: Principal,
+    /// What connections and memory belong to, and end with.
+    owner: Arc<Container>,
+}
+
+impl OwnClient {
+    /// A client that works for a container: its requests pass the chain as that container's.
+    pub fn delegated(service: Arc<Service>, delegation: Arc<Delegation>) -> Self {
+        Self {
+            service,
+            owner: Arc::clone(&delegation.lease),
+            principal: Principal::Delegated(delegation),
+        }
+    }
+
+    /// A client of a part that works for all containers. Its connections end when the client is
+    /// dropped with the last of its clones and bodies.
+    pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
+        Some(Self {
+            service,
+            owner: Arc::new(nobody()?),
+            principal: Principal::System(system),
+        })
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> Limits {
+        self.service.snapshot().config.proxy.limits.clone()
+    }
+
+    /// How long a connection may be quiet by the configuration in force.
+    pub fn idle_timeout(&self) -> std::time::Duration {
+        self.service.snapshot().config.proxy.upstream.idle_timeout
+    }
+
+    /// Begins to reserve memory for a message that is buffered.
+    pub fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+        let limit = self.limits().inspect_memory;
+        self.service.inspection.begin(&self.owner, limit)
+    }
+
+    /// Ends when the lease does, or the process must not go on with what is under way.
+    pub async fn ended(&self) {
+        tokio::select! {
+            () = self.owner.ended().cancelled() => {}
+            () = self.service.killed.cancelled() => {}
+        }
+    }
+
+    /// The client for what is to be said after the lease has ended: the part of the appliance
+    /// itself, with the same list of hosts. Before that, the same client.
+    pub fn beyond_lease(&self) -> Option<Self> {
+        match &self.principal {
+            Principal::Delegated(delegation) if self.owner.has_ended() => {
+                let system = Arc::new(delegation.system.clone());
+                Self::system(Arc::clone(&self.service), system)
+            }
+            _ => Some(self.clone()),
+        }
+    }
+
+    /// Sends a request whose URI is a path with its query, and returns the head of the response
+    /// with a body that streams. `keeps_secrets` says that it carries secrets: those go over TLS
+    /// or to private addresses.
+    pub async fn send(
+        &self,
+        endpoint: &Endpoint,
+        request: Request<Bytes>,
+        keeps_secrets: bool,
+    ) -> Result<Answer, Denial> {
+        let mut exchange = self.begin(endpoint, &request);
+        let answered = {
+            let converse = Box::pin(self.converse(&mut exchange, request, keeps_secrets));
+            tokio::select! {
+                answered = converse => answered,
+                () = self.ended() => Err(lease_ended()),
+            }
+        };
+        let response = answered.inspect_err(|denial| exchange.live.denied(denial))?;
+        let (head, body) = response.into_parts(exchange)?;
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body: AnswerBody {
+                body,
+                client: self.clone(),
+            },
+        })
+    }
+
+    fn begin(&self, endpoint: &Endpoint, request: &Request<Bytes>) -> Box<Exchange> {
+        let snapshot = self.service.snapshot();
+        // One for each exchange: once that is over, its connection goes back to the pool.
+        let mut session = Session::new(
+            Arc::clone(&self.service),
+            Client::default(),
+            Some(Arc::clone(&self.owner)),
+            None,
+            Timeouts::from(&snapshot.config.proxy),
+            Box::new(()),
+        );
+        session.principal = Some(self.principal.clone());
+        let chain = snapshot.chain();
+        let mut start = chain.to_upstream(Kind::Http, Client::default(), endpoint.clone());
+        start.principal = Some(self.principal.clone());
+        let mut exchange = Exchange::begin(Arc::new(session), snapshot, start);
+        let record = exchange.live.record();
+        record.method = Some(request.method().as_str().to_owned().into());
+        record.path = Some(Path::parse(request.uri().path()).normal().into());
+        exchange
+    }
+
+    async fn converse(
+        &self,
+        exchange: &mut Exchange,
+        request: Request<Bytes>,
+        keeps_secrets: bool,
+    ) -> Result<UpstreamResponse, Denial> {
+        let (parts, body) = request.into_parts();
+        let query = parts.uri.query().map(Into::into);
+        let path = Path::parse(parts.uri.path());
+        let mut head = Head::new(parts.method, path, query, parts.headers);
+        head.content_length = Some(body.len() as u64);
+        if !body.is_empty() {
+            head.headers.insert(CONTENT_LENGTH, body.len().into());
+        }
+        let mut pending = PendingRequest::own(head, parts.uri, keeps_secrets);
+        let permit = self.judge(exchange, &mut pending).await?;
+        let body = match pending.head.take_judges() {
+            Some(judges) => Box::pin(judge_whole(exchange, &mut pending.head, &body, judges))
+                .await
+                .map_err(|denial| denial.by(names::PROXY))?,
+            None => body,
+        };
+        let filters = pending.head.take_filters();
+        let (counters, idle) = (&exchange.live.flow.counters, &exchange.session.idle);
+        let body = RequestBody::whole(body, filters, counters, idle);
+        pending.converse(exchange, &permit, body).await
+    }
+
+    async fn judge(
+        &self,
+        exchange: &mut Exchange,
+        pending: &mut PendingRequest,
+    ) -> Result<ResolvePermit, Denial> {
+        if !matches!(self.principal, Principal::System(_)) {
+            return pending.judge(exchange).await;
+        }
+        let live = &mut exchange.live;
+        live.chain.system(&mut live.flow).await
+    }
+}
+
+/// A response.
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: AnswerBody,
+}
+
+/// The body of a response, decoded and behind its filters.
+pub struct AnswerBody {
+    body: Box<ResponseBody>,
+    client: OwnClient,
+}
+
+impl AnswerBody {
+    /// The next bytes; `None` at the end. Cancel safe.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
+        loop {
+            let frame = poll_fn(|context| Pin::new(&mut *self.body).poll_frame(context));
+            let frame = tokio::select! {
+                frame = frame => frame.transpose()?,
+                () = self.client.ended() => return Err(BodyError::Denied(lease_ended())),
+            };
+            match frame.map(http_body::Frame::into_data) {
+                None => return Ok(None),
+                Some(Ok(chunk)) if chunk.is_empty() => {}
+                Some(Ok(chunk)) => return Ok(Some(chunk)),
+                Some(Err(_trailers)) => {}
+            }
+        }
+    }
+}
+
+/// Holds connections and memory of a part that works for no container in particular. It is
+/// registered nowhere: no flow can be its own.
+fn nobody() -> Option<Container> {
+    let id = ContainerId::parse("nobody")?;
+    Some(Container::new(Registration {
+        source: Source::Listener(id.clone()),
+        id,
+        lease: LeaseId::generate(),
+        repos: Vec::new(),
+        auth_mode: AuthMode::User,
+        created_at: OffsetDateTime::UNIX_EPOCH,
+        expires_at: OffsetDateTime::UNIX_EPOCH,
+        allowed_domains: None,
+        standing: Standing::default(),
+    }))
+}
+
+fn lease_ended() -> Denial {
+    Denial::new(Code::UnknownSource, "The lease has ended").by(names::PROXY)
+}

@@ -1,0 +1,260 @@
+//! How a session begins: `initialize` up to 2025-11-25, `server/discover` from 2026-07-28 on.
+
+use addons::contract::RpcError;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+use super::{Described, MountError};
+use crate::mcp::version::{Era, Version};
+
+/// Errors that only a server of 2026-07-28 or later gives: header mismatch, missing capability,
+/// unsupported version.
+const MODERN_ERRORS: [i64; 3] = [-32020, -32021, UNSUPPORTED_VERSION];
+const UNSUPPORTED_VERSION: i64 = -32022;
+/// The header fields of a request differ from its body.
+pub const HEADER_MISMATCH: i64 = -32020;
+
+/// The params of `initialize`.
+pub fn initialize_params(
+    version: Version,
+    capabilities: &RawValue,
+) -> Result<Box<RawValue>, MountError> {
+    raw(format!(
+        "{{\"protocolVersion\":\"{}\",\"capabilities\":{capabilities},\"clientInfo\":{}}}",
+        version.as_str(),
+        client_info(),
+    ))
+}
+
+/// The params of `server/discover`.
+pub fn discover_params(capabilities: &RawValue) -> Result<Box<RawValue>, MountError> {
+    raw(format!(
+        "{{\"_meta\":{{\
+         \"io.modelcontextprotocol/protocolVersion\":\"{}\",\
+         \"io.modelcontextprotocol/clientInfo\":{},\
+         \"io.modelcontextprotocol/clientCapabilities\":{capabilities}}}}}",
+        Version::V2026_07_28.as_str(),
+        client_info(),
+    ))
+}
+
+fn client_info() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{{\"name\":\"unified-proxy\",\"version\":\"{version}\"}}")
+}
+
+fn raw(text: String) -> Result<Box<RawValue>, MountError> {
+    RawValue::from_string(text).map_err(|error| MountError::Protocol(error.to_string()))
+}
+
+/// A server's answer to `initialize`.
+pub struct Initialized {
+    /// The revision that it chose.
+    pub version: Version,
+    /// What it said of itself.
+    pub described: Described,
+}
+
+impl Initialized {
+    /// Reads the result of `initialize`.
+    pub fn read(result: &RawValue) -> Result<Self, MountError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Text {
+            protocol_version: String,
+            capabilities: Option<Box<RawValue>>,
+            server_info: Option<Box<RawValue>>,
+            instructions: Option<String>,
+        }
+        let text: Text = read_result("initialize", result)?;
+        let version = Version::parse(&text.protocol_version);
+        let version = version.filter(|version| version.era() == Era::Legacy);
+        let version = version.ok_or_else(|| {
+            let spoken: String = text.protocol_version.chars().take(32).collect();
+            MountError::Protocol(format!("it answered initialize with revision {spoken:?}"))
+        })?;
+        Ok(Self {
+            version,
+            described: Described {
+                capabilities: without_tasks(text.capabilities)?,
+                server_info: text.server_info,
+                instructions: text.instructions,
+            },
+        })
+    }
+}
+
+/// A server's answer to `server/discover`.
+pub struct Discovered {
+    /// The revisions that it speaks, of those that we speak.
+    pub versions: Vec<Version>,
+    /// What it said of itself.
+    pub described: Described,
+}
+
+impl Discovered {
+    /// Reads the result of `server/discover`.
+    pub fn read(result: &RawValue) -> Result<Self, MountError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Text {
+            supported_versions: Vec<String>,
+            capabilities: Option<Box<RawValue>>,
+            server_info: Option<Box<RawValue>>,
+            instructions: Option<String>,
+            #[serde(rename = "_meta")]
+            meta: Option<Meta>,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            #[serde(rename = "io.modelcontextprotocol/serverInfo")]
+            server_info: Option<Box<RawValue>>,
+        }
+        let text: Text = read_result("server/discover", result)?;
+        let in_meta = text.meta.and_then(|meta| meta.server_info);
+        Ok(Self {
+            versions: known(&text.supported_versions),
+            described: Described {
+                capabilities: without_tasks(text.capabilities)?,
+                server_info: in_meta.or(text.server_info),
+                instructions: text.instructions,
+            },
+        })
+    }
+}
+
+/// What an error says about the era of the server that gave it.
+pub enum Refusal {
+    /// The server speaks these revisions, of those that we speak.
+    Speaks(Vec<Version>),
+    /// The server is a modern one, and refused for another reason.
+    Modern,
+    /// Any server may have said so.
+    Other,
+}
+
+impl Refusal {
+    /// Reads an error that answers `server/discover` or `initialize`.
+    pub fn of(error: &RpcError) -> Self {
+        #[derive(Deserialize)]
+        struct Supported {
+            supported: Vec<String>,
+        }
+        let data = error.data.as_deref().map(RawValue::get).unwrap_or("null");
+        let supported = serde_json::from_str::<Supported>(data);
+        match supported {
+            Ok(data) if error.code == UNSUPPORTED_VERSION => Self::Speaks(known(&data.supported)),
+            _ if MODERN_ERRORS.contains(&error.code) => Self::Modern,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The revisions that we speak, newest first.
+fn known(versions: &[String]) -> Vec<Version> {
+    let spoken = |version: &Version| versions.iter().any(|text| text == version.as_str());
+    Version::ALL.into_iter().filter(spoken).collect()
+}
+
+fn read_result<'a, T: Deserialize<'a>>(
+    method: &str,
+    result: &'a RawValue,
+) -> Result<T, MountError> {
+    serde_json::from_str(result.get()).map_err(|error| {
+        MountError::Protocol(format!(
+            "it answered {method} with what is no result: {error}"
+        ))
+    })
+}
+
+/// Capabilities without tasks, whose results would pass no judge.
+fn without_tasks(capabilities: Option<Box<RawValue>>) -> Result<Box<RawValue>, MountError> {
+    let Some(capabilities) = capabilities else {
+        return raw("{}".to_owned());
+    };
+    if !capabilities.get().contains("tasks") && !capabilities.get().contains("\\u") {
+        return Ok(capabilities);
+    }
+    let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
+    let mut map: Map<String, Value> =
+        serde_json::from_str(capabilities.get()).map_err(not_written)?;
+    map.shift_remove("tasks");
+    if let Some(Value::Object(extensions)) = map.get_mut("extensions") {
+        extensions.shift_remove("io.modelcontextprotocol/tasks");
+    }
+    to_raw_value(&map).map_err(not_written)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    fn text(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn an_initialize_result_is_read_without_tasks() {
+        let result = text(
+            r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},
+            "tasks":{"list":{}},"extensions":{"io.modelcontextprotocol/tasks":{},"x/y":{}}},
+            "serverInfo":{"name":"s"},"instructions":"Be kind."}"#,
+        );
+        let read = Initialized::read(&result).unwrap();
+        assert_eq!(read.version, Version::V2025_06_18);
+        assert_eq!(
+            read.described.capabilities.get(),
+            r#"{"tools":{"listChanged":true},"extensions":{"x/y":{}}}"#
+        );
+        assert_eq!(read.described.instructions.as_deref(), Some("Be kind."));
+    }
+
+    #[test]
+    fn a_revision_that_has_no_handshake_is_no_answer_to_initialize() {
+        each_row(["2026-07-28", "1999-01-01", ""], |version| {
+            let result = text(&format!(r#"{{"protocolVersion":"{version}"}}"#));
+            assert!(Initialized::read(&result).is_err());
+        });
+        assert!(Initialized::read(&text("[]")).is_err());
+    }
+
+    #[test]
+    fn a_discovery_names_the_server_in_its_meta_or_beside_it() {
+        each_row(
+            [
+                r#"{"supportedVersions":["2099-01-01","2025-11-25","2026-07-28"],
+                "_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}}"#,
+                r#"{"supportedVersions":["2026-07-28","2025-11-25"],"serverInfo":{"name":"s"}}"#,
+            ],
+            |result| {
+                let read = Discovered::read(&text(result)).unwrap();
+                assert_eq!(read.versions, [Version::V2026_07_28, Version::V2025_11_25]);
+                assert_eq!(read.described.server_info.unwrap().get(), r#"{"name":"s"}"#);
+                assert_eq!(read.described.capabilities.get(), "{}");
+            },
+        );
+    }
+
+    #[test]
+    fn an_error_tells_the_era_where_only_one_can_give_it() {
+        let refusal = |code, data: &str| {
+            Refusal::of(&RpcError {
+                code,
+                message: "no".into(),
+                data: Some(text(data)),
+            })
+        };
+        let Refusal::Speaks(versions) = refusal(-32022, r#"{"supported":["2025-11-25"]}"#) else {
+            panic!("names its revisions");
+        };
+        assert_eq!(versions, [Version::V2025_11_25]);
+        assert!(matches!(refusal(-32022, "{}"), Refusal::Modern));
+        assert!(matches!(refusal(-32020, "null"), Refusal::Modern));
+        assert!(matches!(refusal(-32601, "null"), Refusal::Other));
+        let named = refusal(-32000, r#"{"supported":["2025-11-25"]}"#);
+        assert!(matches!(named, Refusal::Other));
+    }
+}

@@ -1,0 +1,318 @@
+//! Reading what a server answers: one message, or a stream of them, within bounds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::Denial;
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderMap};
+use tokio::time::timeout;
+
+use super::event_stream::{EventReader, StreamEvent};
+use crate::http::{Answer, AnswerBody, BodyError, OwnClient, Reservation};
+use crate::mcp::message::{Id, Message, Outcome};
+use crate::mcp::mounts::MountError;
+
+/// Bytes of a message that are held without a reservation.
+const UNRESERVED: usize = 16 * 1024;
+/// How long the rest of an answer may take once its message was read, so that its connection
+/// serves the next request.
+const REST: Duration = Duration::from_secs(2);
+/// How much of the rest is read.
+const REST_BYTES: usize = 64 * 1024;
+
+/// What a POST was answered with.
+pub enum Answered {
+    /// One message.
+    Message(Message),
+    /// Messages, one after the other.
+    Stream(Box<EventStream>),
+    /// Nothing: what was sent wants no answer.
+    Accepted,
+}
+
+impl Answered {
+    /// Reads a response up to its first message, or to the beginning of its stream.
+    pub async fn read(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
+        let Answer {
+            status,
+            headers,
+            body,
+        } = answer;
+        match (status, content_type(&headers)) {
+            (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
+                read_rest(body);
+                Ok(Self::Accepted)
+            }
+            (status, kind) if status.is_success() => match kind {
+                "text/event-stream" => Ok(Self::Stream(Box::new(EventStream::new(
+                    client.clone(),
+                    body,
+                )))),
+                "application/json" => read_message(client, body).await.map(Self::Message),
+                other => Err(unknown_type(other)),
+            },
+            (status, "application/json") => match read_message(client, body).await {
+                Ok(
+                    message @ Message::Response {
+                        outcome: Err(_), ..
+                    },
+                ) => Ok(Self::Message(message)),
+                Err(denied @ MountError::Denied(_)) => Err(denied),
+                _ => Err(refused(status)),
+            },
+            (status, _) => {
+                read_rest(body);
+                Err(refused(status))
+            }
+        }
+    }
+}
+
+/// The media type of an answer in lower case would need an allocation; servers send lower case.
+fn content_type(headers: &HeaderMap) -> &str {
+    let value = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .and_then(|value| value.split(';').next())
+        .unwrap_or("")
+        .trim();
+    let known = ["application/json", "text/event-stream"];
+    let known = known
+        .into_iter()
+        .find(|known| known.eq_ignore_ascii_case(essence));
+    known.unwrap_or(essence)
+}
+
+/// An answer in another form than the two of the protocol.
+pub fn unknown_type(found: &str) -> MountError {
+    let found: String = found.chars().take(80).collect();
+    MountError::Protocol(match found.as_str() {
+        "" => "it answered without a Content-Type".to_owned(),
+        found => format!("it answered with {found:?}, not with JSON or an event stream"),
+    })
+}
+
+/// A status that is no success.
+pub fn refused(status: StatusCode) -> MountError {
+    let hint = match status.as_u16() {
+        300..=399 => ": redirects are not followed",
+        401 | 403 => ": the mount's headers do not let us in",
+        404 | 405 => ": the URL is no MCP endpoint of this transport",
+        _ => "",
+    };
+    MountError::Protocol(format!("it answered {status}{hint}"))
+}
+
+/// The outcome of a request in a message that answers it. An error may come without an id, where
+/// the server could not read the request's.
+pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
+    match message {
+        Message::Response {
+            id: answered,
+            outcome,
+        } if answered.as_ref() == Some(id) || (answered.is_none() && outcome.is_err()) => {
+            Ok(outcome)
+        }
+        other => Err(other),
+    }
+}
+
+async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Message, MountError> {
+    let limits = client.limits();
+    let mut room = Room::new(client.clone());
+    let mut text = Vec::new();
+    while let Some(chunk) = body.chunk().await.map_err(broke_off)? {
+        if text.len().saturating_add(chunk.len()) > limits.inspect_body_bytes {
+            return Err(too_long(limits.inspect_body_bytes));
+        }
+        text.extend_from_slice(&chunk);
+        room.hold(text.capacity())?;
+    }
+    parse(&text, limits.inspect_values)
+}
+
+fn parse(text: &[u8], most_values: usize) -> Result<Message, MountError> {
+    Message::parse(text, most_values)
+        .map_err(|error| MountError::Protocol(format!("it sent what is no MCP: {error}")))
+}
+
+fn too_long(most: usize) -> MountError {
+    let sentence =
+        format!("it sent a message of more than {most} bytes (limits.inspect_body_bytes)");
+    MountError::Protocol(sentence)
+}
+
+fn broke_off(error: BodyError) -> MountError {
+    match error {
+        BodyError::Denied(denial) => MountError::Denied(denial),
+        BodyError::Peer(_) => MountError::Protocol("it broke off its answer".to_owned()),
+    }
+}
+
+/// Leaves an answer whose body says nothing.
+pub fn leave(answer: Answer) {
+    read_rest(answer.body);
+}
+
+/// Reads what is left of an answer beside everything else.
+fn read_rest(mut body: AnswerBody) {
+    let rest = async move {
+        let mut left = REST_BYTES;
+        while let Ok(Some(chunk)) = body.chunk().await {
+            match left.checked_sub(chunk.len()) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    tokio::spawn(timeout(REST, rest));
+}
+
+/// Memory of a message that is being read.
+struct Room {
+    client: OwnClient,
+    reservation: Option<Arc<Reservation>>,
+    reserved: usize,
+}
+
+impl Room {
+    fn new(client: OwnClient) -> Self {
+        Self {
+            client,
+            reservation: None,
+            reserved: 0,
+        }
+    }
+
+    /// Reserves for a message of so many bytes.
+    fn hold(&mut self, bytes: usize) -> Result<(), MountError> {
+        if bytes <= UNRESERVED {
+            self.reservation = None;
+            self.reserved = 0;
+            return Ok(());
+        }
+        let more = bytes.saturating_sub(self.reserved);
+        if more > 0 {
+            let reservation = match self.reservation.take() {
+                Some(reservation) => reservation,
+                None => self.client.reserve().map_err(MountError::Denied)?,
+            };
+            let grown = reservation.grow(more);
+            self.reservation = Some(reservation);
+            grown.map_err(MountError::Denied)?;
+            self.reserved = bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Why a stream has no next message.
+pub enum StreamEnd {
+    /// The connection ended, or was quiet for too long.
+    Closed,
+    /// What came is not to be read on.
+    Failed(MountError),
+}
+
+impl From<Denial> for StreamEnd {
+    fn from(denial: Denial) -> Self {
+        Self::Failed(MountError::Denied(denial))
+    }
+}
+
+/// The events of one answer.
+pub struct EventStream {
+    client: OwnClient,
+    body: AnswerBody,
+    input: Bytes,
+    reader: EventReader,
+    room: Room,
+    /// How long it may be quiet; comments count as a sign of life.
+    quiet: Option<Duration>,
+}
+
+impl EventStream {
+    fn new(client: OwnClient, body: AnswerBody) -> Self {
+        let most = client.limits().inspect_body_bytes;
+        Self {
+            room: Room::new(client.clone()),
+            client,
+            body,
+            input: Bytes::new(),
+            reader: EventReader::new(most),
+            quiet: None,
+        }
+    }
+
+    /// Takes a response for a stream that goes on behind what `before` read, if it is one.
+    pub fn of(
+        client: &OwnClient,
+        answer: Answer,
+        before: Option<EventReader>,
+    ) -> Result<Self, MountError> {
+        let kind = content_type(&answer.headers);
+        if !answer.status.is_success() {
+            return Err(refused(answer.status));
+        }
+        if kind != "text/event-stream" {
+            return Err(unknown_type(kind));
+        }
+        let mut stream = Self::new(client.clone(), answer.body);
+        if let Some(mut reader) = before {
+            reader.reconnect();
+            stream.reader = reader;
+        }
+        Ok(stream)
+    }
+
+    /// Ends the stream when nothing at all comes for so long.
+    pub fn quiet_for(&mut self, limit: Duration) {
+        self.quiet = Some(limit);
+    }
+
+    /// What was read of it, for another connection that goes on with it.
+    pub fn into_reader(self) -> EventReader {
+        self.reader
+    }
+
+    /// The next event. Cancel safe.
+    pub async fn next_event(&mut self) -> Result<StreamEvent, StreamEnd> {
+        loop {
+            let next = self.reader.next(&mut self.input);
+            let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
+            self.room
+                .hold(self.reader.held())
+                .map_err(StreamEnd::Failed)?;
+            if let Some(event) = next {
+                return Ok(event);
+            }
+            let chunk = self.body.chunk();
+            let chunk = match self.quiet {
+                Some(limit) => timeout(limit, chunk).await.map_err(|_| StreamEnd::Closed)?,
+                None => chunk.await,
+            };
+            match chunk {
+                Ok(Some(chunk)) => self.input = chunk,
+                Ok(None) | Err(BodyError::Peer(_)) => return Err(StreamEnd::Closed),
+                Err(BodyError::Denied(denial)) => return Err(denial.into()),
+            }
+        }
+    }
+
+    /// Reads the message of an event; `None` for an event of another type.
+    pub fn read(&self, event: &StreamEvent) -> Result<Option<Message>, MountError> {
+        if !matches!(event.kind.as_str(), "" | "message") {
+            return Ok(None);
+        }
+        parse(&event.data, self.client.limits().inspect_values).map(Some)
+    }
+
+    /// Leaves the stream, whose last message was read: the server ends it, and the connection
+    /// serves another request.
+    pub fn leave(self) {
+        read_rest(self.body);
+    }
+}

@@ -1,0 +1,89 @@
+//! Header fields that mirror a message, for intermediaries between us and the server (2026-07-28,
+//! basic/transports/streamable-http, "Request Metadata").
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub const NAME: HeaderName = HeaderName::from_static("mcp-name");
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+const SENTINEL: (&str, &str) = ("=?base64?", "?=");
+
+/// A text as the value of a field: as it stands, or in the Base64 form where it is no plain ASCII,
+/// has space around it, or looks like the Base64 form.
+pub fn mirrored(text: &str) -> Option<HeaderValue> {
+    let is_plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) && text.trim() == text;
+    let looks_encoded = text.starts_with(SENTINEL.0) && text.ends_with(SENTINEL.1);
+    if is_plain && !looks_encoded {
+        return HeaderValue::from_str(text).ok();
+    }
+    let (before, behind) = SENTINEL;
+    HeaderValue::try_from(format!("{before}{}{behind}", STANDARD.encode(text))).ok()
+}
+
+/// The value of `Mcp-Name` for a request.
+pub fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        name: Option<Cow<'a, str>>,
+        #[serde(borrow)]
+        uri: Option<Cow<'a, str>>,
+    }
+    if !matches!(method, "tools/call" | "prompts/get" | "resources/read") {
+        return None;
+    }
+    let named: Named<'_> = serde_json::from_str(params?.get()).ok()?;
+    let name = match method {
+        "resources/read" => named.uri,
+        _ => named.name,
+    };
+    mirrored(&name?)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn what_no_field_can_hold_is_sent_in_base64() {
+        each_row(
+            [
+                ("us-west1", "us-west1"),
+                ("us west 1", "us west 1"),
+                ("", ""),
+                ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+                (" padded ", "=?base64?IHBhZGRlZCA=?="),
+                ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+                ("\tindented", "=?base64?CWluZGVudGVk?="),
+                ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+            ],
+            |(text, expected)| {
+                assert_eq!(mirrored(text).unwrap(), *expected);
+            },
+        );
+    }
+
+    #[test]
+    fn the_name_is_that_of_the_tool_the_prompt_or_the_resource() {
+        let name = |method, params: &str| {
+            let params = RawValue::from_string(params.to_owned()).unwrap();
+            name_of(method, Some(&params)).map(|value| value.to_str().unwrap().to_owned())
+        };
+        let both = r#"{"name":"a\u0062c","uri":"file:///x","arguments":{"name":"other"}}"#;
+        assert_eq!(name("tools/call", both).as_deref(), Some("abc"));
+        assert_eq!(name("prompts/get", both).as_deref(), Some("abc"));
+        assert_eq!(name("resources/read", both).as_deref(), Some("file:///x"));
+        assert_eq!(name("tools/list", both), None);
+        assert_eq!(name("tools/call", "{}"), None);
+    }
+}

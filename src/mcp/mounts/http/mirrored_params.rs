@@ -1,0 +1,355 @@
+//! Arguments of a tool call that its definition wants in header fields: `x-mcp-header`
+//! (2026-07-28, server/tools and basic/transports/streamable-http).
+
+use std::collections::HashSet;
+
+use http::{HeaderMap, HeaderName};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
+
+use super::headers::mirrored;
+
+const ANNOTATION: &str = "x-mcp-header";
+const PREFIX: &str = "mcp-param-";
+/// Arguments of one tool that may be mirrored, so that the head stays one that servers take.
+const MAX_MIRRORED: usize = 64;
+/// The largest integer that a double holds exactly.
+const MAX_SAFE: u64 = (1 << 53) - 1;
+
+/// One argument that is mirrored.
+#[derive(Debug)]
+struct Mirrored {
+    /// The keys that lead to it.
+    path: Vec<String>,
+    field: HeaderName,
+}
+
+/// Checks the annotations of a tool as its server lists it. A tool that breaks the rules must not
+/// be used, says the specification; the error says which rule.
+pub fn check(tool: &RawValue) -> Result<(), String> {
+    find(tool).map(drop)
+}
+
+/// Adds the fields of a call's arguments.
+pub fn add(
+    tool: &RawValue,
+    params: Option<&RawValue>,
+    headers: &mut HeaderMap,
+) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Called {
+        arguments: Option<Value>,
+    }
+    let wanted = find(tool)?;
+    let Some(params) = params.filter(|_| !wanted.is_empty()) else {
+        return Ok(());
+    };
+    let called: Called = serde_json::from_str(params.get()).map_err(|error| error.to_string())?;
+    for Mirrored { path, field } in wanted {
+        let found = path
+            .iter()
+            .try_fold(called.arguments.as_ref(), |value, key| {
+                Some(value?.as_object()?.get(key))
+            });
+        let text = found.flatten().and_then(as_text);
+        if let Some(value) = text.as_deref().and_then(mirrored) {
+            headers.insert(field, value);
+        }
+    }
+    Ok(())
+}
+
+/// The annotated properties of a tool's input schema.
+fn find(tool: &RawValue) -> Result<Vec<Mirrored>, String> {
+    #[derive(Deserialize)]
+    struct Tool {
+        #[serde(rename = "inputSchema")]
+        input_schema: Option<Value>,
+    }
+    let text = tool.get();
+    // A key may be written with escapes.
+    if !text.contains(ANNOTATION) && !text.contains("\\u") {
+        return Ok(Vec::new());
+    }
+    let tool: Tool = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut search = Search::default();
+    if let Some(schema) = &tool.input_schema {
+        search.schema(schema, Some(&mut Vec::new()))?;
+    }
+    if search.found.len() > MAX_MIRRORED {
+        return Err(format!(
+            "more than {MAX_MIRRORED} arguments have {ANNOTATION}"
+        ));
+    }
+    Ok(search.found)
+}
+
+#[derive(Default)]
+struct Search {
+    found: Vec<Mirrored>,
+    names: HashSet<String>,
+}
+
+impl Search {
+    /// Looks at one schema. `path` are the keys of `properties` that lead to it, unless another
+    /// keyword lies on the way. The depth is bounded, since the text was read strictly.
+    fn schema(&mut self, schema: &Value, path: Option<&mut Vec<String>>) -> Result<(), String> {
+        let Some(schema) = schema.as_object() else {
+            return Ok(());
+        };
+        if let Some(annotation) = schema.get(ANNOTATION) {
+            self.annotated(annotation, schema, path.as_deref().map(Vec::as_slice))?;
+        }
+        let mut path = path;
+        for (keyword, value) in schema {
+            match keyword.as_str() {
+                "properties" => self.properties(value, path.as_deref_mut())?,
+                "items"
+                | "contains"
+                | "unevaluatedItems"
+                | "additionalProperties"
+                | "propertyNames"
+                | "unevaluatedProperties"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "contentSchema"
+                | "allOf"
+                | "anyOf"
+                | "oneOf"
+                | "prefixItems"
+                | "additionalItems" => self.elsewhere(value)?,
+                "patternProperties" | "dependentSchemas" | "$defs" | "definitions" => {
+                    self.each_of(value)?;
+                }
+                // Values of instances and unknown keywords hold no schemas.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn properties(
+        &mut self,
+        properties: &Value,
+        path: Option<&mut Vec<String>>,
+    ) -> Result<(), String> {
+        let Some(path) = path else {
+            return self.each_of(properties);
+        };
+        for (name, schema) in properties.as_object().into_iter().flatten() {
+            path.push(name.clone());
+            self.schema(schema, Some(path))?;
+            path.pop();
+        }
+        Ok(())
+    }
+
+    /// A schema, or a list of schemas, that no chain of `properties` leads to.
+    fn elsewhere(&mut self, value: &Value) -> Result<(), String> {
+        match value {
+            Value::Array(schemas) => schemas
+                .iter()
+                .try_for_each(|schema| self.schema(schema, None)),
+            schema => self.schema(schema, None),
+        }
+    }
+
+    /// The schemas of an object, which no chain of `properties` leads to.
+    fn each_of(&mut self, value: &Value) -> Result<(), String> {
+        let mut schemas = value.as_object().into_iter().flatten();
+        schemas.try_for_each(|(_, schema)| self.schema(schema, None))
+    }
+
+    fn annotated(
+        &mut self,
+        annotation: &Value,
+        schema: &Map<String, Value>,
+        path: Option<&[String]>,
+    ) -> Result<(), String> {
+        let path = path.filter(|path| !path.is_empty()).ok_or_else(|| {
+            format!("{ANNOTATION} stands where no chain of `properties` alone leads")
+        })?;
+        let at = path.join(".");
+        let name = annotation
+            .as_str()
+            .ok_or_else(|| format!("{at}: {ANNOTATION} is no string"))?;
+        let field = format!("{PREFIX}{name}");
+        let field: HeaderName = field
+            .parse()
+            .ok()
+            .filter(|_| !name.is_empty())
+            .ok_or_else(|| format!("{at}: {ANNOTATION} is no name of a header field"))?;
+        let kind = schema.get("type").and_then(Value::as_str);
+        if !matches!(kind, Some("string" | "integer" | "boolean")) {
+            return Err(format!(
+                "{at}: {ANNOTATION} is for strings, integers and booleans alone"
+            ));
+        }
+        if !self.names.insert(name.to_ascii_lowercase()) {
+            return Err(format!("{at}: another property has the same {ANNOTATION}"));
+        }
+        let path = path.to_vec();
+        self.found.push(Mirrored { path, field });
+        Ok(())
+    }
+}
+
+/// The text of a value; `None` for one that is not mirrored.
+fn as_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(yes) => Some(yes.to_string()),
+        Value::Number(number) => integer(number),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// A whole number in decimal, whichever way it was written.
+fn integer(number: &Number) -> Option<String> {
+    let is_safe = |magnitude: u64| magnitude <= MAX_SAFE;
+    if let Some(whole) = number.as_i64() {
+        return is_safe(whole.unsigned_abs()).then(|| whole.to_string());
+    }
+    let float = number.as_f64()?;
+    let is_whole = float.fract() == 0.0 && float.abs() <= MAX_SAFE as f64;
+    is_whole.then(|| format!("{float:.0}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use testkit::each_row;
+
+    use super::*;
+
+    fn tool(schema: &Value) -> Box<RawValue> {
+        let tool = json!({"name": "t", "inputSchema": schema});
+        serde_json::value::to_raw_value(&tool).unwrap()
+    }
+
+    fn one(property: Value) -> Value {
+        json!({"type": "object", "properties": {"value": property}})
+    }
+
+    #[test]
+    fn annotations_that_break_a_rule_make_the_tool_invalid() {
+        let good = json!({"type": "string", "x-mcp-header": "Region"});
+        each_row(
+            [
+                ("empty", one(json!({"type": "string", "x-mcp-header": ""}))),
+                (
+                    "no string",
+                    one(json!({"type": "string", "x-mcp-header": 7})),
+                ),
+                (
+                    "space",
+                    one(json!({"type": "string", "x-mcp-header": "My Region"})),
+                ),
+                (
+                    "colon",
+                    one(json!({"type": "string", "x-mcp-header": "Region:Primary"})),
+                ),
+                (
+                    "no ASCII",
+                    one(json!({"type": "string", "x-mcp-header": "Région"})),
+                ),
+                (
+                    "control",
+                    one(json!({"type": "string", "x-mcp-header": "Region\t1"})),
+                ),
+                (
+                    "number",
+                    one(json!({"type": "number", "x-mcp-header": "Score"})),
+                ),
+                (
+                    "object",
+                    one(json!({"type": "object", "x-mcp-header": "Data"})),
+                ),
+                (
+                    "array",
+                    one(json!({"type": "array", "x-mcp-header": "Items"})),
+                ),
+                ("null", one(json!({"type": "null", "x-mcp-header": "Nil"}))),
+                ("no type", one(json!({"x-mcp-header": "Any"}))),
+                (
+                    "types",
+                    one(json!({"type": ["string", "null"], "x-mcp-header": "Any"})),
+                ),
+                (
+                    "twice",
+                    json!({"properties": {"a": good, "b": {"type": "string", "x-mcp-header": "REGION"}}}),
+                ),
+                ("root", json!({"type": "object", "x-mcp-header": "Root"})),
+                ("items", one(json!({"type": "array", "items": good}))),
+                ("anyOf", one(json!({"anyOf": [good]}))),
+                ("then", json!({"then": {"properties": {"a": good}}})),
+                ("$defs", json!({"$defs": {"region": good}})),
+            ],
+            |(name, schema)| assert!(check(&tool(schema)).is_err(), "{name}"),
+        );
+        each_row(
+            [
+                one(good.clone()),
+                json!({"properties": {"deep": {"type": "object", "properties": {"a": good}}}}),
+                // Data, not a schema.
+                one(json!({"type": "object", "default": {"x-mcp-header": ""}})),
+                one(json!({"type": "string", "enum": ["x-mcp-header"]})),
+            ],
+            |schema| assert_eq!(check(&tool(schema)), Ok(())),
+        );
+    }
+
+    #[test]
+    fn a_tool_with_escaped_annotations_is_read_too() {
+        let text =
+            r#"{"inputSchema":{"properties":{"a":{"type":"number","\u0078-mcp-header":"A"}}}}"#;
+        let tool = RawValue::from_string(text.to_owned()).unwrap();
+        assert!(check(&tool).is_err());
+    }
+
+    #[test]
+    fn values_are_taken_from_where_the_annotation_points() {
+        let string = |name| json!({"type": "string", "x-mcp-header": name});
+        let schema = json!({"properties": {
+            "region": string("Region"),
+            "empty": string("Empty"),
+            "missing": string("Missing"),
+            "method": string("Method"),
+            "count": {"type": "integer", "x-mcp-header": "Count"},
+            "float": {"type": "integer", "x-mcp-header": "Float"},
+            "huge": {"type": "integer", "x-mcp-header": "Huge"},
+            "half": {"type": "integer", "x-mcp-header": "Half"},
+            "off": {"type": "boolean", "x-mcp-header": "Off"},
+            "none": {"type": "boolean", "x-mcp-header": "None"},
+            "deep": {"type": "object", "properties": {"name": string("Deep")}},
+        }});
+        let params = json!({"name": "t", "arguments": {
+            "region": "us\nwest", "empty": "", "method": "m", "count": -42, "float": 42.0,
+            "huge": 9_007_199_254_740_992_u64, "half": 0.5, "off": false, "none": null,
+            "deep": {"name": "d"}, "name": "not asked for"
+        }});
+        let params = serde_json::value::to_raw_value(&params).unwrap();
+        let mut headers = HeaderMap::new();
+        add(&tool(&schema), Some(&params), &mut headers).unwrap();
+        let mut sent: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        sent.sort();
+        assert_eq!(
+            sent,
+            [
+                "mcp-param-count: -42",
+                "mcp-param-deep: d",
+                "mcp-param-empty: ",
+                "mcp-param-float: 42",
+                "mcp-param-method: m",
+                "mcp-param-off: false",
+                "mcp-param-region: =?base64?dXMKd2VzdA==?=",
+            ]
+        );
+    }
+}

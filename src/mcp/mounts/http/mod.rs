@@ -1,0 +1,196 @@
+//! Servers over HTTP: Streamable HTTP in both eras, and HTTP+SSE of 2024-11-05.
+//!
+//! A request to a server is a flow of its own through the chain, under the name `mcp:SERVER`
+//! ([`OwnClient`]). A session of a lease ends with the lease.
+
+mod answer;
+mod event_stream;
+mod headers;
+mod legacy;
+mod mirrored_params;
+mod modern;
+mod peer;
+mod two_endpoints;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{BoxFuture, Delegation, Denial, Fault, System};
+use addons::mcp::{HttpSettings, HttpTransport as Kind, ServerSettings};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::legacy::LegacySession;
+use self::modern::{ModernSession, Probed, probe};
+use self::peer::Inbox;
+use self::two_endpoints::TwoEndpoints;
+use self::wire::{Target, Wire};
+use super::dropped::Dropped;
+use super::handshake::Refusal;
+use super::{MountError, MountSession, Opening, Transport};
+use crate::http::{OwnClient, Service};
+use crate::mcp::version::{Era, Version};
+
+/// What transports over HTTP share.
+#[derive(Clone)]
+pub struct HttpParts {
+    /// Takes requests through the chain.
+    pub service: Arc<Service>,
+    /// Counts messages that nobody gets.
+    pub dropped: Dropped,
+    /// What goes on after a session has ended: farewells to servers.
+    pub tasks: TaskTracker,
+}
+
+/// Opens sessions with one server.
+#[derive(Clone)]
+pub struct HttpTransport(Arc<Inner>);
+
+struct Inner {
+    parts: HttpParts,
+    server: Arc<str>,
+    system: System,
+    timeout: Duration,
+    kind: Kind,
+    /// Or what is wrong with the settings.
+    target: Result<Target, String>,
+}
+
+impl HttpTransport {
+    /// A transport to the server that `settings` are of.
+    pub fn new(parts: HttpParts, server: &ServerSettings, settings: &HttpSettings) -> Self {
+        let endpoint = &settings.endpoint;
+        Self(Arc::new(Inner {
+            parts,
+            server: Arc::clone(&server.name),
+            system: System {
+                name: format!("mcp:{}", server.name).into(),
+                hosts: vec![(endpoint.host.clone(), endpoint.port)],
+                trust_private: true,
+            },
+            timeout: server.timeout,
+            kind: settings.transport,
+            target: Target::of(settings),
+        }))
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.parts.tasks.spawn(task);
+    }
+
+    fn wire(&self, opening: &Opening) -> Result<Wire, MountError> {
+        let inner = &*self.0;
+        let target = inner.target.clone().map_err(MountError::CannotStart)?;
+        let service = Arc::clone(&inner.parts.service);
+        let system = inner.system.clone();
+        let client = match &opening.container {
+            Some(container) => {
+                let delegation = Delegation::new(system, Arc::clone(container));
+                Some(OwnClient::delegated(service, Arc::new(delegation)))
+            }
+            None => OwnClient::system(service, Arc::new(system)),
+        };
+        let client = client.ok_or_else(|| MountError::Denied(Denial::internal()))?;
+        Ok(Wire { client, target })
+    }
+
+    fn inbox(&self, opening: &Opening) -> Inbox {
+        let ended = match &opening.container {
+            Some(container) => container.ended().child_token(),
+            None => CancellationToken::new(),
+        };
+        let (server, dropped) = (Arc::clone(&self.0.server), self.0.parts.dropped.clone());
+        Inbox::new(server, opening.unsolicited.clone(), ended, dropped)
+    }
+
+    async fn open_one(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
+        match (self.0.kind, opening.version.era()) {
+            (Kind::Sse, _) => Ok(TwoEndpoints::open(self, opening).await?),
+            (Kind::Streamable, Era::Modern) => self.modern_first(opening).await,
+            (Kind::Streamable, Era::Legacy) => self.legacy_first(opening).await,
+        }
+    }
+
+    /// Opens a session for a client that has no handshake.
+    async fn modern_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
+        let wire = self.wire(opening)?;
+        let probed = probe(&wire, opening).await?;
+        let version = match probed {
+            Probed::Modern(found) if found.versions.contains(&Version::V2026_07_28) => {
+                return Ok(ModernSession::new(self, opening, wire, found.described));
+            }
+            Probed::Modern(found) => newest_legacy(&found.versions)?,
+            Probed::Refused(error) => match Refusal::of(&error) {
+                Refusal::Speaks(versions) => newest_legacy(&versions)?,
+                Refusal::Modern => {
+                    let sentence = format!("it refused server/discover: {}", error.message);
+                    return Err(MountError::Protocol(sentence));
+                }
+                Refusal::Other => Version::NEWEST_LEGACY,
+            },
+            Probed::NotModern(_) => Version::NEWEST_LEGACY,
+        };
+        match LegacySession::open(self, opening, version).await? {
+            Ok(session) => Ok(session),
+            Err(error) => Err(refused("initialize", &error.message)),
+        }
+    }
+
+    /// Opens a session for a client that shook hands.
+    async fn legacy_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
+        let opened = LegacySession::open(self, opening, opening.version).await;
+        let error = match opened {
+            Ok(Ok(session)) => return Ok(session),
+            Ok(Err(error)) => refused("initialize", &error.message),
+            Err(error @ MountError::Protocol(_)) => error,
+            Err(error) => return Err(error),
+        };
+        let wire = self.wire(opening)?;
+        match probe(&wire, opening).await {
+            Ok(Probed::Modern(found)) if found.versions.contains(&Version::V2026_07_28) => {
+                Ok(ModernSession::new(self, opening, wire, found.described))
+            }
+            _ => Err(error),
+        }
+    }
+}
+
+impl Transport for HttpTransport {
+    fn open<'a>(
+        &'a self,
+        opening: Opening,
+    ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>> {
+        Box::pin(async move {
+            let opened = timeout(self.0.timeout, self.open_one(&opening)).await;
+            opened.unwrap_or(Err(MountError::TimedOut))
+        })
+    }
+}
+
+fn newest_legacy(versions: &[Version]) -> Result<Version, MountError> {
+    let mut legacy = versions
+        .iter()
+        .filter(|version| version.era() == Era::Legacy);
+    legacy.next().copied().ok_or_else(|| {
+        MountError::Protocol("it speaks no revision of the protocol that we speak".to_owned())
+    })
+}
+
+fn refused(method: &str, message: &str) -> MountError {
+    let message: String = message.chars().take(200).collect();
+    MountError::Protocol(format!("it refused {method}: {message}"))
+}
+
+/// A server that cannot be reached does not start; what a rule denies stays a denial.
+fn cannot_start(denial: Denial) -> MountError {
+    match denial.code().fault() {
+        Fault::Upstream => MountError::CannotStart(denial.sentence().to_owned()),
+        Fault::Policy | Fault::Client | Fault::Us => MountError::Denied(denial),
+    }
+}

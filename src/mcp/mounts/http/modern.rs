@@ -1,0 +1,232 @@
+//! A server of 2026-07-28 over HTTP: no session, each request stands alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use addons::contract::{BoxFuture, CallPermit, RpcError};
+use http::{HeaderMap, HeaderValue};
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
+use super::headers::{METHOD, NAME, PROTOCOL_VERSION, mirrored, name_of};
+use super::peer::Inbox;
+use super::wire::Wire;
+use super::{HttpTransport, cannot_start, legacy, mirrored_params};
+use crate::mcp::event::Events;
+use crate::mcp::message::{Id, Message, Outcome, write_request};
+use crate::mcp::mounts::dropped::Reason;
+use crate::mcp::mounts::handshake::{Discovered, HEADER_MISMATCH, discover_params};
+use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
+use crate::mcp::version::Version;
+
+/// The request whose answer is a stream without an end.
+const LISTEN: &str = "subscriptions/listen";
+const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
+
+/// What a server answers to `server/discover`.
+pub enum Probed {
+    /// What it says of itself.
+    Modern(Discovered),
+    /// An error in JSON-RPC.
+    Refused(RpcError),
+    /// What no modern server answers.
+    NotModern(MountError),
+}
+
+/// Asks a server which revisions it speaks.
+pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError> {
+    let id = Id::number(0);
+    let params = discover_params(&opening.capabilities)?;
+    let message = write_request(Some(&id), "server/discover", Some(&params));
+    let fields = fields("server/discover", None);
+    let answer = wire.post(&wire.target.path, fields, message).await;
+    let answer = answer.map_err(cannot_start)?;
+    let status = answer.status;
+    let read = match Answered::read(&wire.client, answer).await {
+        Ok(Answered::Message(message)) => outcome_of(message, &id).ok(),
+        Ok(Answered::Stream(stream)) => legacy::first_outcome(stream, &id).await?,
+        Ok(Answered::Accepted) => None,
+        Err(error @ MountError::Denied(_)) => return Err(error),
+        // Every server would say so, whatever it speaks.
+        Err(error) if status.is_server_error() || matches!(status.as_u16(), 401 | 403) => {
+            return Err(error);
+        }
+        Err(error) => return Ok(Probed::NotModern(error)),
+    };
+    Ok(match read {
+        Some(Ok(result)) => match Discovered::read(&result) {
+            Ok(discovered) => Probed::Modern(discovered),
+            Err(error) => Probed::NotModern(error),
+        },
+        Some(Err(error)) => Probed::Refused(error),
+        None => Probed::NotModern(MountError::Protocol(
+            "it did not answer server/discover".to_owned(),
+        )),
+    })
+}
+
+/// The fields of every request.
+fn fields(method: &str, params: Option<&RawValue>) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
+    fields.insert(PROTOCOL_VERSION, version);
+    if let Some(method) = mirrored(method) {
+        fields.insert(METHOD, method);
+    }
+    if let Some(name) = name_of(method, params) {
+        fields.insert(NAME, name);
+    }
+    fields
+}
+
+/// What requests to one server have in common.
+pub struct ModernSession {
+    wire: Wire,
+    described: Described,
+    inbox: Inbox,
+    next_id: AtomicU64,
+    timeout: Duration,
+}
+
+impl ModernSession {
+    pub fn new(
+        transport: &HttpTransport,
+        opening: &Opening,
+        wire: Wire,
+        described: Described,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            wire,
+            described,
+            inbox: transport.inbox(opening),
+            next_id: AtomicU64::new(1),
+            timeout: transport.timeout(),
+        })
+    }
+
+    async fn post(&self, permit: &CallPermit, id: Option<&Id>) -> Result<Answered, MountError> {
+        let mut fields = fields(permit.method(), permit.params());
+        if let Some(definition) = permit.definition() {
+            let added = mirrored_params::add(&definition.raw, permit.params(), &mut fields);
+            added.map_err(MountError::Write)?;
+        }
+        let message = write_request(id, permit.method(), permit.params());
+        let answer = self
+            .wire
+            .post(&self.wire.target.path, fields, message)
+            .await;
+        Answered::read(&self.wire.client, answer.map_err(MountError::Denied)?).await
+    }
+
+    async fn call(&self, permit: &CallPermit, events: &Events) -> Result<Outcome, MountError> {
+        let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let outcome = match self.post(permit, Some(&id)).await? {
+            Answered::Message(message) => outcome_of(message, &id).map_err(|_| {
+                self.inbox.drop_one(Reason::UnknownId);
+                MountError::Protocol("it answered another request".to_owned())
+            })?,
+            Answered::Stream(stream) => self.follow(stream, &id, events).await?,
+            Answered::Accepted => {
+                let sentence = "it accepted a request without an answer";
+                return Err(MountError::Protocol(sentence.to_owned()));
+            }
+        };
+        self.notice(&outcome);
+        Ok(outcome)
+    }
+
+    /// Reads the stream of a request. A stream that ends early is not continued in this revision.
+    async fn follow(
+        &self,
+        mut stream: Box<EventStream>,
+        id: &Id,
+        events: &Events,
+    ) -> Result<Outcome, MountError> {
+        loop {
+            let event = match stream.next_event().await {
+                Ok(event) => event,
+                Err(StreamEnd::Failed(error)) => return Err(error),
+                Err(StreamEnd::Closed) => {
+                    let sentence = "it closed the stream before it answered";
+                    return Err(MountError::Protocol(sentence.to_owned()));
+                }
+            };
+            let Some(message) = stream.read(&event)? else {
+                continue;
+            };
+            match outcome_of(message, id) {
+                Ok(outcome) => {
+                    stream.leave();
+                    return Ok(outcome);
+                }
+                Err(Message::Notification { method, params }) => {
+                    self.inbox.notification(method, params, events);
+                }
+                Err(Message::Request { .. }) => self.inbox.drop_one(Reason::UnaskedRequest),
+                Err(Message::Response { .. }) => self.inbox.drop_one(Reason::UnknownId),
+            }
+        }
+    }
+
+    /// Where the header fields did not fit, the definitions that they were made from are old.
+    fn notice(&self, outcome: &Outcome) {
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.code == HEADER_MISMATCH)
+        {
+            let unsolicited = &self.inbox.unsolicited;
+            self.inbox
+                .notification(TOOLS_CHANGED.into(), None, unsolicited);
+        }
+    }
+}
+
+impl MountSession for ModernSession {
+    fn version(&self) -> Version {
+        Version::V2026_07_28
+    }
+
+    fn described(&self) -> &Described {
+        &self.described
+    }
+
+    fn check_definition(&self, tool: &RawValue) -> Result<(), String> {
+        mirrored_params::check(tool)
+    }
+
+    fn request<'a>(
+        &'a self,
+        permit: CallPermit,
+        events: Events,
+    ) -> BoxFuture<'a, Result<Outcome, MountError>> {
+        Box::pin(async move {
+            let calling = async {
+                if &**permit.method() == LISTEN {
+                    return self.call(&permit, &events).await;
+                }
+                let calling = timeout(self.timeout, self.call(&permit, &events)).await;
+                calling.unwrap_or(Err(MountError::TimedOut))
+            };
+            tokio::select! {
+                biased;
+                outcome = calling => outcome,
+                () = self.inbox.ended.cancelled() => Err(MountError::Died { exit: None }),
+            }
+        })
+    }
+
+    fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
+        Box::pin(async move {
+            let posting = timeout(self.timeout, self.post(&permit, None));
+            let posted = posting.await.unwrap_or(Err(MountError::TimedOut));
+            posted.map(drop)
+        })
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        &self.inbox.ended
+    }
+}

@@ -1,0 +1,163 @@
+//! What a legacy server sends besides answers: notifications, and requests to the client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use addons::contract::{BoxFuture, RpcError};
+use serde_json::value::RawValue;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::mcp::event::{Event, Events};
+use crate::mcp::message::{Id, Message, Outcome, write_response};
+use crate::mcp::mounts::dropped::{Dropped, Reason};
+
+/// Requests of one server that may wait for an answer at once; more are dropped.
+const MAX_REQUESTS: usize = 64;
+/// Messages of one session that may be dropped before the session is ended as a flood.
+const MAX_DROPPED: u64 = 10_000;
+
+/// Sends a message back to the server.
+pub trait Replies: Send + Sync + 'static {
+    /// Sends one message, and returns once the server took it or could not be reached.
+    fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()>;
+}
+
+/// Hands on the messages of one session.
+pub struct Inbox {
+    /// The server's name, for the log.
+    pub server: Arc<str>,
+    /// Takes messages that belong to no call.
+    pub unsolicited: Events,
+    /// Ends the session.
+    pub ended: CancellationToken,
+    requests: Arc<Semaphore>,
+    dropped: Dropped,
+    lost: AtomicU64,
+}
+
+impl Inbox {
+    pub fn new(
+        server: Arc<str>,
+        unsolicited: Events,
+        ended: CancellationToken,
+        dropped: Dropped,
+    ) -> Self {
+        Self {
+            server,
+            unsolicited,
+            ended,
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            dropped,
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a message that nobody gets. A session that floods is ended.
+    pub fn drop_one(&self, reason: Reason) {
+        self.dropped.count(reason);
+        let lost = self.lost.fetch_add(1, Ordering::Relaxed);
+        if lost == MAX_DROPPED && !self.ended.is_cancelled() {
+            let server = &self.server;
+            tracing::warn!(%server, "the MCP server floods its session: {lost} messages were dropped");
+            self.ended.cancel();
+        }
+    }
+
+    /// Hands on a notification.
+    pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
+        let event = Event::Notification { method, params };
+        if events.try_send(event).is_err() {
+            self.drop_one(Reason::QueueFull);
+        }
+    }
+
+    /// Hands on a message that answers nothing: a request is answered through `replies`, beside
+    /// everything else. Returns a response, which belongs to somebody else.
+    pub fn take<R: Replies>(
+        &self,
+        message: Message,
+        events: &Events,
+        replies: &Arc<R>,
+    ) -> Option<(Option<Id>, Outcome)> {
+        match message {
+            Message::Response { id, outcome } => return Some((id, outcome)),
+            Message::Notification { method, params } => self.notification(method, params, events),
+            Message::Request { id, method, params } => {
+                self.request(id, method, params, events, replies);
+            }
+        }
+        None
+    }
+
+    fn request<R: Replies>(
+        &self,
+        id: Id,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+        events: &Events,
+        replies: &Arc<R>,
+    ) {
+        let Ok(place) = Arc::clone(&self.requests).try_acquire_owned() else {
+            self.drop_one(Reason::QueueFull);
+            return;
+        };
+        let answer = match &*method {
+            "ping" => Answer::Now(empty()),
+            _ => self.ask(method, params, events),
+        };
+        let (replies, ended) = (Arc::clone(replies), self.ended.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let answering = async {
+                let outcome = match answer {
+                    Answer::Now(outcome) => outcome,
+                    Answer::Later(reply) => reply
+                        .await
+                        .unwrap_or_else(|_| Err(refusal("nobody answers the request"))),
+                };
+                replies.reply(write_response(Some(&id), &outcome)).await;
+            };
+            tokio::select! {
+                () = answering => {}
+                () = ended.cancelled() => {}
+            }
+        });
+    }
+
+    fn ask(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        let event = Event::Request {
+            method,
+            params,
+            reply,
+        };
+        match events.try_send(event) {
+            Ok(()) => Answer::Later(answer),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                self.drop_one(Reason::QueueFull);
+                Answer::Now(Err(refusal("too many messages wait for the client")))
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                Answer::Now(Err(refusal("nobody answers the request")))
+            }
+        }
+    }
+}
+
+enum Answer {
+    Now(Outcome),
+    Later(oneshot::Receiver<Outcome>),
+}
+
+fn empty() -> Outcome {
+    RawValue::from_string("{}".to_owned()).map_err(|_| refusal("internal error"))
+}
+
+fn refusal(message: &'static str) -> RpcError {
+    RpcError {
+        code: -32603,
+        message: message.into(),
+        data: None,
+    }
+}

@@ -1,0 +1,186 @@
+//! HTTP requests to one server.
+
+use std::sync::Arc;
+
+use addons::contract::{Denial, Endpoint};
+use addons::mcp::HttpSettings;
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+
+use super::headers::{LAST_EVENT_ID, METHOD, NAME, PROTOCOL_VERSION, SESSION_ID};
+use crate::http::{Answer, OwnClient};
+
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Fields that the transport sets, or that belong to the connection.
+const OWN_FIELDS: [HeaderName; 15] = [
+    HOST,
+    ACCEPT,
+    ACCEPT_ENCODING,
+    CONTENT_TYPE,
+    CONTENT_LENGTH,
+    TRANSFER_ENCODING,
+    CONNECTION,
+    UPGRADE,
+    TE,
+    TRAILER,
+    EXPECT,
+    SESSION_ID,
+    PROTOCOL_VERSION,
+    METHOD,
+    NAME,
+];
+
+/// Where a server is, and the fields that every request to it carries.
+#[derive(Clone)]
+pub struct Target {
+    endpoint: Arc<Endpoint>,
+    /// Path and query of the URL.
+    pub path: PathAndQuery,
+    fields: Arc<HeaderMap>,
+}
+
+impl Target {
+    /// Reads the settings. An error names the field, never its value.
+    pub fn of(settings: &HttpSettings) -> Result<Self, String> {
+        let uri: Uri = settings
+            .url
+            .parse()
+            .map_err(|error| format!("the URL cannot be asked: {error}"))?;
+        let path = uri.path_and_query().cloned();
+        let mut fields = HeaderMap::new();
+        for (name, value) in &settings.headers {
+            let field: HeaderName = name
+                .parse()
+                .map_err(|_| format!("{name:?} is no name of a header field"))?;
+            if OWN_FIELDS.contains(&field) || field == LAST_EVENT_ID {
+                return Err(format!("the field {field} is the transport's own"));
+            }
+            let mut value = HeaderValue::from_str(&value.0)
+                .map_err(|_| format!("the value of {field} cannot stand in a header field"))?;
+            value.set_sensitive(true);
+            fields.append(field, value);
+        }
+        Ok(Self {
+            endpoint: Arc::new(settings.endpoint.clone()),
+            path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
+            fields: Arc::new(fields),
+        })
+    }
+
+    /// Another path of the same server, as one of its answers names it: relative to ours, or
+    /// absolute with our scheme, host and port.
+    pub fn at(&self, reference: &str) -> Result<PathAndQuery, String> {
+        let foreign = || "it names an endpoint at another place than its own".to_owned();
+        let unreadable = |_| "it names an endpoint that is no URL".to_owned();
+        // A browser takes both for the beginning of another host.
+        if reference.starts_with("//") || reference.contains('\\') {
+            return Err(foreign());
+        }
+        if let Some(path) = reference.strip_prefix('/') {
+            return format!("/{path}").parse().map_err(unreadable);
+        }
+        let here = self.path.path();
+        if let Some(query) = reference.strip_prefix('?') {
+            return format!("{here}?{query}").parse().map_err(unreadable);
+        }
+        let uri: Option<Uri> = reference.parse().ok();
+        let absolute = uri.filter(|uri| uri.scheme().is_some());
+        let Some(uri) = absolute else {
+            if reference.contains("://") {
+                return Err(foreign());
+            }
+            let folder = here.rsplit_once('/').map_or("", |(folder, _)| folder);
+            return format!("{folder}/{reference}").parse().map_err(unreadable);
+        };
+        let authority = uri.authority().map(|authority| authority.as_str());
+        let scheme = self.endpoint.scheme.as_str();
+        let names = [
+            self.endpoint.authority(),
+            format!("{}:{}", self.endpoint.host, self.endpoint.port),
+        ];
+        let is_same = uri.scheme_str() == Some(scheme)
+            && authority
+                .is_some_and(|text| names.iter().any(|name| name.eq_ignore_ascii_case(text)));
+        if !is_same {
+            return Err(foreign());
+        }
+        Ok(uri
+            .path_and_query()
+            .cloned()
+            .unwrap_or_else(|| PathAndQuery::from_static("/")))
+    }
+}
+
+/// Sends requests to one server on behalf of one lease, or of all.
+#[derive(Clone)]
+pub struct Wire {
+    /// Takes the requests through the chain.
+    pub client: OwnClient,
+    /// Where they go.
+    pub target: Target,
+}
+
+impl Wire {
+    /// Sends a message, and asks for an answer as JSON or as a stream.
+    pub async fn post(
+        &self,
+        path: &PathAndQuery,
+        fields: HeaderMap,
+        message: String,
+    ) -> Result<Answer, Denial> {
+        let mut request = self.request(Method::POST, path, fields, message.into());
+        request.headers_mut().insert(ACCEPT, BOTH);
+        request.headers_mut().insert(CONTENT_TYPE, JSON);
+        self.send(request).await
+    }
+
+    /// Asks for a stream of events.
+    pub async fn get(&self, fields: HeaderMap) -> Result<Answer, Denial> {
+        let mut request = self.request(Method::GET, &self.target.path, fields, Bytes::new());
+        request.headers_mut().insert(ACCEPT, STREAM);
+        let no_cache = HeaderValue::from_static("no-cache");
+        request.headers_mut().insert(CACHE_CONTROL, no_cache);
+        self.send(request).await
+    }
+
+    /// Ends a session.
+    pub async fn delete(&self, fields: HeaderMap) -> Result<Answer, Denial> {
+        let request = self.request(Method::DELETE, &self.target.path, fields, Bytes::new());
+        self.send(request).await
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &PathAndQuery,
+        fields: HeaderMap,
+        body: Bytes,
+    ) -> Request<Bytes> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = path.clone().into();
+        let headers = request.headers_mut();
+        let agent = concat!("unified-proxy/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        headers.extend(self.target.fields.as_ref().clone());
+        let plain = HeaderValue::from_static("identity");
+        headers.insert(ACCEPT_ENCODING, plain);
+        headers.extend(fields);
+        request
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, Denial> {
+        let keeps_secrets = !self.target.fields.is_empty();
+        self.client
+            .send(&self.target.endpoint, request, keeps_secrets)
+            .await
+    }
+}
