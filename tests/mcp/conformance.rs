@@ -12,7 +12,7 @@ use crate::differences::{Expected, Leg, differences, succeeds};
 use crate::gateway::Gateway;
 use crate::programs::{Server, everything_on_stdio};
 use crate::suite::{Check, Checks, REVISIONS, Run, client_scenarios};
-use crate::support::{Origin, SOON, eventually, free_address};
+use crate::support::{Origin, SOON, closed_address, eventually};
 use crate::tools::Tools;
 
 /// The one server of a gateway keeps its names, which the suite knows.
@@ -103,7 +103,7 @@ fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
     };
     each_row(REVISIONS, |revision| {
         let bare = bare(&tools, revision);
-        let url = format!("http://{}/mcp", free_address());
+        let url = format!("http://{}/mcp", closed_address());
         let nothing = Run::server(&tools, revision, &url).end("without a gateway");
         let found = differences(&bare, &nothing.checks);
         let succeeding = bare.iter().filter(|(_, all)| succeeds(all));
