@@ -226,7 +226,7 @@ impl Behind {
                 definition: stdio(tools.python(2), &["-m", "mcp_server_time"]),
                 tool: "get_current_time",
                 arguments: json!({ "timezone": "Asia/Tokyo" }),
-                answer: "Asia/Tokyo",
+                answer: "\"timezone\": \"Asia/Tokyo\"",
             },
             fetch(stdio(
                 tools.python(2),
@@ -262,7 +262,7 @@ fn fetch(mut definition: Value) -> Mount {
         definition,
         tool: "fetch",
         arguments: json!({ "url": "https://api.example.com/echo" }),
-        answer: "api.example.com",
+        answer: "\"authority\":\"api.example.com\"",
     }
 }
 
@@ -278,6 +278,7 @@ fn every_client_calls_a_tool_of_every_server_in_every_transport() {
         .map(|mount| (mount.key.to_owned(), mount.definition.clone()))
         .collect();
     let gateway = Gateway::start(&origin, &json!({ "mcpServers": servers }));
+    gateway.wait_for(&mounts.each_ref().map(Mount::exposed));
     let calls = mounts
         .iter()
         .map(|mount| json!([mount.exposed(), mount.arguments]))

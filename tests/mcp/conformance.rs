@@ -50,6 +50,7 @@ fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
         let bare = bare(tools, revision);
         let origin = Origin::start();
         let gateway = Gateway::start(&origin, mount);
+        gateway.wait_for(&["test_simple_text".to_owned()]);
         let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
         let mut expected = Expected::of(leg, revision);
         let unexpected = expected.unexpected(&bare, &through.checks);

@@ -14,6 +14,10 @@ def text(content):
     return "".join(getattr(part, "text", "") for part in content)
 
 
+def text_of_dicts(content):
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
 async def sdk_1(transport, target, calls):
     from mcp import ClientSession
     from mcp.client.sse import sse_client
@@ -76,7 +80,7 @@ async def langchain(transport, target, calls):
         server = {"transport": "sse" if transport == "sse" else "streamable_http", "url": target}
     tools = await MultiServerMCPClient({"gateway": server}).get_tools()
     by_name = {tool.name: tool for tool in tools}
-    results = [json.dumps(await by_name[tool].ainvoke(arguments)) for tool, arguments in calls]
+    results = [text_of_dicts(await by_name[tool].ainvoke(arguments)) for tool, arguments in calls]
     listed = [
         {"name": tool.name, "description": tool.description, "schema": tool.args_schema} for tool in tools
     ]
