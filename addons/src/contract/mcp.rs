@@ -195,6 +195,8 @@ pub struct McpRecord {
     pub decision: Option<&'static str>,
     /// Why, in the policy's words.
     pub reason: Option<Box<str>>,
+    /// Something that the server sent looks like an instruction to a model.
+    pub suspicious: bool,
 }
 
 /// Permission to send one message: exactly the bytes that the chain judged, to the server or

@@ -47,11 +47,11 @@ impl<'a> Members<'a> {
     /// Splits an object at its top level. Refuses one in which a key stands twice, however the
     /// two are written.
     pub fn read(object: &'a RawValue) -> Result<Self, RawJsonError> {
-        Self::of_text(object.get())
+        Self::parse(object.get())
     }
 
     /// The same for the text of a value that was split off before.
-    fn of_text(text: &'a str) -> Result<Self, RawJsonError> {
+    pub fn parse(text: &'a str) -> Result<Self, RawJsonError> {
         let mut cursor = Cursor::new(text);
         if !cursor.take(b'{') {
             return Err(RawJsonError::NotAnObject);
@@ -79,7 +79,7 @@ impl<'a> Members<'a> {
 
     /// The members of a member that is an object.
     pub fn members(&self, key: &str) -> Result<Option<Self>, RawJsonError> {
-        self.get(key).map(Self::of_text).transpose()
+        self.get(key).map(Self::parse).transpose()
     }
 
     /// The elements of a member that is an array; empty for any other.
@@ -133,6 +133,14 @@ impl ObjectText {
         write_string(key, &mut self.0);
         self.0.push(':');
         write_string(value, &mut self.0);
+    }
+
+    /// Adds a member that is a string, or `null`.
+    pub fn text_or_null(&mut self, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.text(key, value),
+            None => self.member(key, "null"),
+        }
     }
 
     /// The object.

@@ -13,6 +13,7 @@
 mod catalog;
 mod changes;
 mod dropped;
+mod error;
 mod handshake;
 mod health;
 mod http;
@@ -22,9 +23,12 @@ mod mount;
 mod pages;
 mod pool;
 mod pooled;
+mod process;
 mod sessions;
+mod stdio;
 mod tools;
 mod uri_template;
+mod way_out;
 
 use std::sync::Arc;
 
@@ -47,7 +51,13 @@ pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::{CurrentChain, MountPorts, Mounts, Origin, Transports, Unsolicited};
 pub use pooled::{MAX_CALLS, Pooled};
+pub use process::{
+    Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
+    ProcessManager, Runtime, Spawner,
+};
 pub use sessions::MAX_SESSIONS;
+pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
+pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of
 /// one kind of client.
