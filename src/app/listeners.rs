@@ -30,6 +30,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Listeners {
     pub proxy: Vec<TcpListener>,
     pub dns: DnsServer,
+    pub mcp: Vec<TcpListener>,
     pub admin: UnixListener,
 }
 
@@ -37,10 +38,11 @@ impl Listeners {
     /// Opens all of them; an error names the one that cannot be opened. Where `dns_may_move`, DNS
     /// takes a free port in the place of one that another process has.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
-        let mut proxy = Vec::with_capacity(listen.proxy.len());
-        for address in &listen.proxy {
-            proxy.push(bind_tcp(*address)?);
-        }
+        let bind_all = |addresses: &[SocketAddr]| {
+            let bound = addresses.iter().map(|at| bind_tcp(*at));
+            bound.collect::<Result<Vec<_>, _>>()
+        };
+        let (proxy, mcp) = (bind_all(&listen.proxy)?, bind_all(&listen.mcp)?);
         let dns = match DnsServer::bind(&listen.dns) {
             Err(error) if dns_may_move && error.kind() == ErrorKind::AddrInUse => {
                 let any = listen.dns.iter().map(|at| SocketAddr::new(at.ip(), 0));
@@ -53,13 +55,18 @@ impl Listeners {
         if let Some(directory) = listen.admin.parent() {
             remove_dead_listeners(directory);
         }
-        Ok(Self { proxy, dns, admin })
+        Ok(Self {
+            proxy,
+            dns,
+            mcp,
+            admin,
+        })
     }
 
     /// Where sandboxes reach us, as it was bound: a port of 0 has become a real one.
     pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let mut addresses = self.dns.local_addresses()?;
-        for listener in &self.proxy {
+        for listener in self.proxy.iter().chain(&self.mcp) {
             addresses.push(listener.local_addr()?);
         }
         Ok(addresses)

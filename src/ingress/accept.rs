@@ -16,11 +16,25 @@ use super::io::{ClientIo, Socket};
 use super::serve::{Handler, exchange, serve_http1};
 use super::{origin_form, tunnel};
 use crate::http::{Ingress, OriginRequest, Reply};
+use crate::mcp::Gateway;
 use crate::runtime::AcceptBackoff;
 
+/// What a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Requests that go on to upstreams.
+    Proxy,
+    /// MCP clients.
+    Gateway,
+}
+
 /// Serves sandboxes that are known by their address.
-pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
-    let mut backoff = AcceptBackoff::new("a listener of the proxy");
+pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, door: Door) {
+    let (name, handler): (_, Handler) = match door {
+        Door::Proxy => ("a listener of the proxy", on_proxy::<TcpStream>),
+        Door::Gateway => ("a listener of the MCP gateway", on_gateway),
+    };
+    let mut backoff = AcceptBackoff::new(name);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -35,7 +49,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener) {
                     source: Some(Source::Address(fold_address(peer.ip()))),
                     peer: Some(peer),
                 };
-                spawn(&engine, socket, client, None, on_proxy::<TcpStream>);
+                spawn(&engine, socket, client, None, handler);
             }
             Err(error) => backoff.after(&error).await,
         }
@@ -153,7 +167,17 @@ fn on_proxy<S: Socket>(
     }
 }
 
-/// The same on a container's own listener, which also takes requests to itself.
+/// Answers an MCP client.
+fn on_gateway(
+    connection: &Connection,
+    _ingress: &Ingress,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    let session = Arc::clone(&connection.session);
+    connection.engine.gateway.handle(session, request)
+}
+
+/// Answers a request on a container's own listener, which also takes requests to itself.
 fn on_own_listener(
     connection: &Connection,
     ingress: &Ingress,
@@ -161,6 +185,7 @@ fn on_own_listener(
 ) -> BoxFuture<'static, Response<Reply>> {
     match request.uri().authority() {
         Some(_) => on_proxy::<UnixStream>(connection, ingress, request),
+        None if Gateway::has(request.uri().path()) => on_gateway(connection, ingress, request),
         None => origin_form::answer(connection, request),
     }
 }

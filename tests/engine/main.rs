@@ -10,6 +10,7 @@
 mod children;
 mod layers;
 mod loopback;
+mod mcp_http;
 
 mod admin;
 mod config;
