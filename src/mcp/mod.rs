@@ -24,7 +24,7 @@ pub use mounts::{
     Catalog, Children, CurrentChain, CurrentLimits, Described, Dropped, E2b, Entry, HttpParts,
     HttpTransport, Known, LineTaker, List, ListChanges, Local, MAX_CALLS, MAX_CHILDREN,
     MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine, MakeProcess, MessageLimits, Mount, MountError,
-    MountHealth, MountPorts, MountSession, MountState, Mounts, OpenWayOut, Opening, Origin, Pooled,
+    MountHealth, MountPorts, MountSession, MountState, Mounted, Mounts, OpenWayOut, Opening, Origin, Pooled,
     ProcessConfig, ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport,
     Transport, Transports, Unsolicited, WayOut, process_manager,
 };

@@ -18,13 +18,13 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::changes::List;
+use super::changes::{List, ListNews};
 use super::known::{Entry, EntryKey, Known, Owned, named};
 use super::meta;
-use super::mount::Mount;
 use super::pages::{Kind, Pages};
-use super::sessions::{SessionSet, Wanted};
+use super::ports::{Common, Mounted};
 use super::tools::pinned;
+use super::wanted::Wanted;
 use super::{Era, MountError, MountSession, Outcome};
 
 /// A list that is older is read again beside the next request for it.
@@ -41,15 +41,17 @@ const READING: Duration = Duration::from_secs(30);
 pub struct Catalog(Arc<Inner>);
 
 struct Inner {
-    mount: Weak<Mount>,
-    set: Weak<SessionSet>,
+    common: Arc<Common>,
+    /// Keeps what was read for the time after the session.
+    known: Arc<Mutex<Known>>,
+    /// Tells those who see the lists.
+    news: Arc<ListNews>,
     server: Arc<str>,
     session: Arc<dyn MountSession>,
     /// What the clients of the session can do.
     capabilities: Arc<RawValue>,
     /// The lease that lists are asked for.
     container: Mutex<Weak<Container>>,
-    is_shared: bool,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
     resources: Cache<(Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>)>,
@@ -146,19 +148,19 @@ impl<T: Clone> Cache<T> {
 
 impl Catalog {
     pub(super) fn new(
-        mount: &Arc<Mount>,
-        set: &Arc<SessionSet>,
+        mount: &Mounted,
+        known: &Arc<Mutex<Known>>,
         session: Arc<dyn MountSession>,
         wanted: &Wanted,
     ) -> Self {
         Self(Arc::new(Inner {
-            mount: Arc::downgrade(mount),
-            set: Arc::downgrade(set),
+            common: Arc::clone(&mount.common),
+            known: Arc::clone(known),
+            news: Arc::clone(&wanted.news),
             server: Arc::clone(&mount.settings().name),
             session,
             capabilities: Arc::clone(&wanted.capabilities),
             container: Mutex::new(wanted.asked_by.clone()),
-            is_shared: wanted.container.is_none(),
             tools: Cache::default(),
             prompts: Cache::default(),
             resources: Cache::default(),
@@ -218,7 +220,7 @@ impl Catalog {
             List::Prompts => self.0.prompts.outdate(),
             List::Resources => self.0.resources.outdate(),
         }
-        self.0.tell(list);
+        self.0.news.changed(list);
     }
 
     /// Asks for lists on behalf of this container from now on; for sessions that are shared.
@@ -243,14 +245,13 @@ impl Catalog {
             Found::Fresh(value) => return Ok(value),
             Found::Old(value) => {
                 let inner = Arc::clone(inner);
-                if let Some(mount) = inner.mount.upgrade()
-                    && cache(&inner).reading.try_lock().is_ok()
-                {
-                    let before = value.clone();
-                    mount.common.runtime.spawn(async move {
+                let is_being_read = cache(&inner).reading.try_lock().is_err();
+                if !is_being_read {
+                    let (before, runtime) = (value.clone(), inner.common.runtime.clone());
+                    runtime.spawn(async move {
                         let now = cache(&inner).read(read(Arc::clone(&inner))).await;
                         if now.is_ok_and(|(now, read)| read && now.differs(&before)) {
-                            inner.tell(list);
+                            inner.news.changed(list);
                         }
                     });
                 }
@@ -295,24 +296,6 @@ impl Differs for Resources {
 }
 
 impl Inner {
-    fn tell(&self, list: List) {
-        let Some(mount) = self.mount.upgrade() else {
-            return;
-        };
-        let container = match self.is_shared {
-            true => None,
-            false => self.container.lock().upgrade(),
-        };
-        mount.news(container.as_deref()).changed(list);
-    }
-
-    /// Keeps what was read for the time after the session.
-    fn keep(&self, keep: impl FnOnce(&mut Known)) {
-        if let Some(set) = self.set.upgrade() {
-            keep(&mut set.known.lock());
-        }
-    }
-
     /// Keeps the value that is there where the one that was read is the same: whoever derived
     /// something from it need not do so again.
     fn same_or<T: Differs + Clone>(cache: &Cache<T>, now: T) -> T {
@@ -324,11 +307,10 @@ impl Inner {
 
     async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
-        let mount = self.mount.upgrade().ok_or_else(gone)?;
-        let definitions = &mount.common.ports.definitions;
+        let definitions = &self.common.ports.definitions;
         let tools = pinned(&self.server, entries, &**definitions).await?;
         let tools = Self::same_or(&self.tools, tools.into());
-        self.keep(|known| known.tools = Some(Arc::clone(&tools)));
+        self.known.lock().tools = Some(Arc::clone(&tools));
         Ok((tools, age))
     }
 
@@ -336,7 +318,7 @@ impl Inner {
         let (entries, age) = self.read_pages(Kind::Prompts).await?;
         let prompts = named(entries, EntryKey::Name).into();
         let prompts = Self::same_or(&self.prompts, prompts);
-        self.keep(|known| known.prompts = Some(Arc::clone(&prompts)));
+        self.known.lock().prompts = Some(Arc::clone(&prompts));
         Ok((prompts, age))
     }
 
@@ -348,11 +330,11 @@ impl Inner {
         let owned = Arc::new(Owned::of(&resources, &templates));
         let all = Self::same_or(&self.resources, (resources.into(), templates.into(), owned));
         let (resources, templates, owned) = &all;
-        self.keep(|known| {
-            known.resources = Some(Arc::clone(resources));
-            known.templates = Some(Arc::clone(templates));
-            known.owned = Some(Arc::clone(owned));
-        });
+        let mut known = self.known.lock();
+        known.resources = Some(Arc::clone(resources));
+        known.templates = Some(Arc::clone(templates));
+        known.owned = Some(Arc::clone(owned));
+        drop(known);
         Ok((all, age))
     }
 
@@ -395,9 +377,8 @@ impl Inner {
         method: &str,
         params: Option<Box<RawValue>>,
     ) -> Result<Outcome, MountError> {
-        let mount = self.mount.upgrade().ok_or_else(gone)?;
         let container = self.container.lock().upgrade().ok_or_else(gone)?;
-        let chain = (mount.common.ports.chain)().ok_or_else(gone)?;
+        let chain = (self.common.ports.chain)().ok_or_else(gone)?;
         let subject = McpSubject {
             server: Some(Arc::clone(&self.server)),
             method: method.into(),
