@@ -26,6 +26,6 @@ pub use mounts::{
     MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine, MakeProcess, MessageLimits, Mount, MountError,
     MountHealth, MountPorts, MountSession, MountState, Mounts, OpenWayOut, Opening, Origin, Pooled,
     ProcessConfig, ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport,
-    Transport, Transports, Unsolicited, WayOut,
+    Transport, Transports, Unsolicited, WayOut, process_manager,
 };
 pub use version::{Era, Version};
