@@ -9,5 +9,7 @@ mod version;
 pub use caller::{Caller, LogLevel};
 pub use event::{EVENT_QUEUE, Event, Events};
 pub use message::{Id, Message, MessageError, Outcome};
-pub use mounts::{Described, Dropped, HttpParts, HttpTransport, MountError, MountSession, Opening, Transport};
+pub use mounts::{
+    Described, Dropped, HttpParts, HttpTransport, MountError, MountSession, Opening, Transport,
+};
 pub use version::{Era, Version};

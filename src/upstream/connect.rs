@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{Code, Container, Denial, Endpoint, Host, LiveFlow, ResolvePermit, Scheme, Stage};
+use addons::contract::{
+    Code, Container, Denial, Endpoint, Host, LiveFlow, ResolvePermit, Scheme, Stage,
+};
 use futures_util::FutureExt;
 use http::HeaderValue;
 use hyper::client::conn::{http1, http2};

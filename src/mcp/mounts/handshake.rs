@@ -162,7 +162,9 @@ fn read_result<'a, T: Deserialize<'a>>(
     result: &'a RawValue,
 ) -> Result<T, MountError> {
     serde_json::from_str(result.get()).map_err(|error| {
-        MountError::Protocol(format!("it answered {method} with what is no result: {error}"))
+        MountError::Protocol(format!(
+            "it answered {method} with what is no result: {error}"
+        ))
     })
 }
 

@@ -46,16 +46,23 @@ impl Answered {
                 Ok(Self::Accepted)
             }
             (status, kind) if status.is_success() => match kind {
-                "text/event-stream" => {
-                    Ok(Self::Stream(Box::new(EventStream::new(client.clone(), body))))
-                }
+                "text/event-stream" => Ok(Self::Stream(Box::new(EventStream::new(
+                    client.clone(),
+                    body,
+                )))),
                 "application/json" => read_message(client, body).await.map(Self::Message),
-                other => Err(unknown_type(other)),
+                other => {
+                    let error = unknown_type(other);
+                    read_rest(body);
+                    Err(error)
+                }
             },
             (status, "application/json") => match read_message(client, body).await {
-                Ok(message @ Message::Response { outcome: Err(_), .. }) => {
-                    Ok(Self::Message(message))
-                }
+                Ok(
+                    message @ Message::Response {
+                        outcome: Err(_), ..
+                    },
+                ) => Ok(Self::Message(message)),
                 Err(denied @ MountError::Denied(_)) => Err(denied),
                 _ => Err(refused(status)),
             },
@@ -69,10 +76,17 @@ impl Answered {
 
 /// The media type of an answer in lower case would need an allocation; servers send lower case.
 fn content_type(headers: &HeaderMap) -> &str {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = value.and_then(|value| value.split(';').next()).unwrap_or("").trim();
+    let value = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .and_then(|value| value.split(';').next())
+        .unwrap_or("")
+        .trim();
     let known = ["application/json", "text/event-stream"];
-    let known = known.into_iter().find(|known| known.eq_ignore_ascii_case(essence));
+    let known = known
+        .into_iter()
+        .find(|known| known.eq_ignore_ascii_case(essence));
     known.unwrap_or(essence)
 }
 
@@ -130,7 +144,8 @@ fn parse(text: &[u8], most_values: usize) -> Result<Message, MountError> {
 }
 
 fn too_long(most: usize) -> MountError {
-    let sentence = format!("it sent a message of more than {most} bytes (limits.inspect_body_bytes)");
+    let sentence =
+        format!("it sent a message of more than {most} bytes (limits.inspect_body_bytes)");
     MountError::Protocol(sentence)
 }
 
@@ -236,25 +251,24 @@ impl EventStream {
         }
     }
 
-    /// Takes a response for a stream that goes on behind what `before` read, if it is one.
-    pub fn of(
-        client: &OwnClient,
-        answer: Answer,
-        before: Option<EventReader>,
-    ) -> Result<Self, MountError> {
-        let kind = content_type(&answer.headers);
-        if !answer.status.is_success() {
-            return Err(refused(answer.status));
+    /// Takes a response for a stream, if it is one.
+    pub fn of(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
+        let refusal = match (answer.status, content_type(&answer.headers)) {
+            (status, "text/event-stream") if status.is_success() => None,
+            (status, kind) if status.is_success() => Some(unknown_type(kind)),
+            (status, _) => Some(refused(status)),
+        };
+        if let Some(refusal) = refusal {
+            leave(answer);
+            return Err(refusal);
         }
-        if kind != "text/event-stream" {
-            return Err(unknown_type(kind));
-        }
-        let mut stream = Self::new(client.clone(), answer.body);
-        if let Some(mut reader) = before {
-            reader.reconnect();
-            stream.reader = reader;
-        }
-        Ok(stream)
+        Ok(Self::new(client.clone(), answer.body))
+    }
+
+    /// Goes on behind what a reader has read, which was told of the new connection.
+    pub fn behind(mut self, reader: EventReader) -> Self {
+        self.reader = reader;
+        self
     }
 
     /// Ends the stream when nothing at all comes for so long.
@@ -272,7 +286,9 @@ impl EventStream {
         loop {
             let next = self.reader.next(&mut self.input);
             let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
-            self.room.hold(self.reader.held()).map_err(StreamEnd::Failed)?;
+            self.room
+                .hold(self.reader.held())
+                .map_err(StreamEnd::Failed)?;
             if let Some(event) = next {
                 return Ok(event);
             }

@@ -65,10 +65,7 @@ mod tests {
                 (" padded ", "=?base64?IHBhZGRlZCA=?="),
                 ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
                 ("\tindented", "=?base64?CWluZGVudGVk?="),
-                (
-                    "=?base64?literal?=",
-                    "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=",
-                ),
+                ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
             ],
             |(text, expected)| {
                 assert_eq!(mirrored(text).unwrap(), *expected);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, CallPermit};
+use addons::contract::{BoxFuture, CallPermit, Fault};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
+use super::answer::{Answered, EventStream, StreamEnd, leave, outcome_of};
 use super::event_stream::EventReader;
 use super::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use super::peer::{Inbox, Replies};
@@ -24,10 +24,11 @@ use crate::mcp::mounts::handshake::{Initialized, initialize_params};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
-/// How long to wait before a stream is continued, where the server does not say.
+/// How long to wait before a stream is continued, where the server does not say; at least, before
+/// the server's own is.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// Connections in a row that brought no event of a stream, after which it is given up.
-const FRUITLESS: usize = 3;
+/// How often a stream is asked for again before the next event of it has come.
+const TRIES: usize = 3;
 /// The longest wait before the server's own stream is asked for again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How long a farewell, or the news that a call was cancelled, may take.
@@ -84,31 +85,31 @@ impl LegacyPeer {
     async fn post(&self, message: String) -> Result<Answered, CallError> {
         let path = &self.wire.target.path;
         let answer = self.wire.post(path, self.fields(), message).await;
-        let answer = answer.map_err(MountError::Denied)?;
-        self.still_there(&answer)?;
+        let answer = self.known(answer.map_err(MountError::Denied)?)?;
         Ok(Answered::read(&self.wire.client, answer).await?)
     }
 
-    /// Whether the server still knows the session.
-    fn still_there(&self, answer: &Answer) -> Result<(), CallError> {
+    /// An answer of a server that still knows the session.
+    fn known(&self, answer: Answer) -> Result<Answer, CallError> {
         if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
+            leave(answer);
             self.is_forgotten.store(true, Ordering::Relaxed);
             self.inbox.ended.cancel();
             return Err(CallError::SessionGone);
         }
-        Ok(())
+        Ok(answer)
     }
 
     /// Asks for a stream: the one behind an event, or the server's own.
-    async fn stream(&self, before: Option<EventReader>) -> Result<EventStream, CallError> {
+    async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
         let mut fields = self.fields();
-        let behind = before.as_ref().and_then(EventReader::last_event_id);
+        let behind = before.last_event_id().filter(|id| !id.is_empty());
         if let Some(behind) = behind.and_then(|id| HeaderValue::from_bytes(id).ok()) {
             fields.insert(LAST_EVENT_ID, behind);
         }
         let answer = self.wire.get(fields).await.map_err(MountError::Denied)?;
-        self.still_there(&answer)?;
-        Ok(EventStream::of(&self.wire.client, answer, before)?)
+        let answer = self.known(answer)?;
+        Ok(EventStream::of(&self.wire.client, answer)?)
     }
 
     /// Reads the stream of a call until its outcome, over as many connections as it takes.
@@ -118,18 +119,17 @@ impl LegacyPeer {
         id: &Id,
         events: &Events,
     ) -> Result<Outcome, CallError> {
-        let mut fruitless = 0;
+        let mut tries = TRIES;
         loop {
             let event = match stream.next_event().await {
                 Ok(event) => event,
                 Err(StreamEnd::Failed(error)) => return Err(error.into()),
                 Err(StreamEnd::Closed) => {
-                    fruitless += 1;
-                    stream = Box::new(self.resume(stream.into_reader(), fruitless).await?);
+                    *stream = self.resume(stream.into_reader(), &mut tries).await?;
                     continue;
                 }
             };
-            fruitless = 0;
+            tries = TRIES;
             let Some(message) = stream.read(&event)? else {
                 continue;
             };
@@ -146,32 +146,44 @@ impl LegacyPeer {
         }
     }
 
+    /// Goes on with the stream of a call, where the server said how.
     async fn resume(
         &self,
-        reader: EventReader,
-        fruitless: usize,
+        mut reader: EventReader,
+        tries: &mut usize,
     ) -> Result<EventStream, CallError> {
-        let closed = || MountError::Protocol("it closed the stream before it answered".to_owned());
-        if reader.last_event_id().is_none_or(<[u8]>::is_empty) || fruitless > FRUITLESS {
-            return Err(closed().into());
+        let is_resumable = reader.last_event_id().is_some_and(|id| !id.is_empty());
+        while is_resumable && *tries > 0 {
+            *tries = tries.saturating_sub(1);
+            sleep(reader.retry().unwrap_or(RECONNECT)).await;
+            reader.reconnect();
+            match self.stream(&reader).await {
+                Ok(stream) => return Ok(stream.behind(reader)),
+                // It may be back in a moment.
+                Err(CallError::Mount(MountError::Denied(denial)))
+                    if denial.code().fault() == Fault::Upstream => {}
+                Err(error) => return Err(error),
+            }
         }
-        sleep(reader.retry().unwrap_or(RECONNECT)).await;
-        self.stream(Some(reader)).await
+        let sentence = "it closed the stream before it answered";
+        Err(MountError::Protocol(sentence.to_owned()).into())
     }
 
     /// Reads the server's own stream for as long as the session lasts, where the server has one.
     async fn listen(self: &Arc<Self>) {
-        let mut before = None;
+        let mut reader = EventReader::new(self.wire.client.limits().inspect_body_bytes);
         let mut wait = RECONNECT;
         loop {
-            match self.stream(before.take()).await {
+            match self.stream(&reader).await {
                 Ok(stream) => {
-                    let (reader, had_events) = self.read_own(stream).await;
-                    if had_events {
+                    let before = reader.last_event_id().map(<[u8]>::to_vec);
+                    let had_events;
+                    (reader, had_events) = self.read_own(stream.behind(reader)).await;
+                    reader.reconnect();
+                    if had_events || reader.last_event_id() != before.as_deref() {
                         wait = RECONNECT;
                     }
                     sleep(reader.retry().unwrap_or(wait).max(wait)).await;
-                    before = Some(reader);
                 }
                 Err(CallError::SessionGone) => return,
                 // It has no such stream, or will not have it read.
@@ -196,7 +208,11 @@ impl LegacyPeer {
                     continue;
                 }
             };
-            if self.inbox.take(message, &self.inbox.unsolicited, self).is_some() {
+            if self
+                .inbox
+                .take(message, &self.inbox.unsolicited, self)
+                .is_some()
+            {
                 self.inbox.drop_one(Reason::UnknownId);
             }
         }
@@ -223,7 +239,9 @@ impl LegacyPeer {
                 client,
                 target: self.wire.target.clone(),
             };
-            let _ = timeout(FAREWELL, wire.delete(self.fields())).await;
+            if let Ok(Ok(answer)) = timeout(FAREWELL, wire.delete(self.fields())).await {
+                leave(answer);
+            }
         }
     }
 }
@@ -407,7 +425,11 @@ struct CancelOnDrop<'a> {
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        let Some(id) = self.id.take().filter(|_| !self.session.ended().is_cancelled()) else {
+        let Some(id) = self
+            .id
+            .take()
+            .filter(|_| !self.session.ended().is_cancelled())
+        else {
             return;
         };
         let peer = Arc::clone(&self.session.peer);
@@ -432,7 +454,10 @@ fn session_id(headers: &HeaderMap) -> Result<Option<HeaderValue>, MountError> {
     let Some(id) = headers.get(SESSION_ID) else {
         return Ok(None);
     };
-    let is_visible = id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte));
+    let is_visible = id
+        .as_bytes()
+        .iter()
+        .all(|byte| (0x21..=0x7e).contains(byte));
     if !is_visible || id.is_empty() || id.len() > MAX_SESSION_ID {
         let sentence = "it gave the session an id that is empty, too long or not visible ASCII";
         return Err(MountError::Protocol(sentence.to_owned()));

@@ -78,7 +78,9 @@ fn find(tool: &RawValue) -> Result<Vec<Mirrored>, String> {
         search.schema(schema, Some(&mut Vec::new()))?;
     }
     if search.found.len() > MAX_MIRRORED {
-        return Err(format!("more than {MAX_MIRRORED} arguments have {ANNOTATION}"));
+        return Err(format!(
+            "more than {MAX_MIRRORED} arguments have {ANNOTATION}"
+        ));
     }
     Ok(search.found)
 }
@@ -103,9 +105,21 @@ impl Search {
         for (keyword, value) in schema {
             match keyword.as_str() {
                 "properties" => self.properties(value, path.as_deref_mut())?,
-                "items" | "contains" | "unevaluatedItems" | "additionalProperties"
-                | "propertyNames" | "unevaluatedProperties" | "not" | "if" | "then" | "else"
-                | "contentSchema" | "allOf" | "anyOf" | "oneOf" | "prefixItems"
+                "items"
+                | "contains"
+                | "unevaluatedItems"
+                | "additionalProperties"
+                | "propertyNames"
+                | "unevaluatedProperties"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "contentSchema"
+                | "allOf"
+                | "anyOf"
+                | "oneOf"
+                | "prefixItems"
                 | "additionalItems" => self.elsewhere(value)?,
                 "patternProperties" | "dependentSchemas" | "$defs" | "definitions" => {
                     self.each_of(value)?;
@@ -226,25 +240,55 @@ mod tests {
         each_row(
             [
                 ("empty", one(json!({"type": "string", "x-mcp-header": ""}))),
-                ("no string", one(json!({"type": "string", "x-mcp-header": 7}))),
-                ("space", one(json!({"type": "string", "x-mcp-header": "My Region"}))),
-                ("colon", one(json!({"type": "string", "x-mcp-header": "Region:Primary"}))),
-                ("no ASCII", one(json!({"type": "string", "x-mcp-header": "Région"}))),
-                ("control", one(json!({"type": "string", "x-mcp-header": "Region\t1"}))),
-                ("number", one(json!({"type": "number", "x-mcp-header": "Score"}))),
-                ("object", one(json!({"type": "object", "x-mcp-header": "Data"}))),
-                ("array", one(json!({"type": "array", "x-mcp-header": "Items"}))),
+                (
+                    "no string",
+                    one(json!({"type": "string", "x-mcp-header": 7})),
+                ),
+                (
+                    "space",
+                    one(json!({"type": "string", "x-mcp-header": "My Region"})),
+                ),
+                (
+                    "colon",
+                    one(json!({"type": "string", "x-mcp-header": "Region:Primary"})),
+                ),
+                (
+                    "no ASCII",
+                    one(json!({"type": "string", "x-mcp-header": "Région"})),
+                ),
+                (
+                    "control",
+                    one(json!({"type": "string", "x-mcp-header": "Region\t1"})),
+                ),
+                (
+                    "number",
+                    one(json!({"type": "number", "x-mcp-header": "Score"})),
+                ),
+                (
+                    "object",
+                    one(json!({"type": "object", "x-mcp-header": "Data"})),
+                ),
+                (
+                    "array",
+                    one(json!({"type": "array", "x-mcp-header": "Items"})),
+                ),
                 ("null", one(json!({"type": "null", "x-mcp-header": "Nil"}))),
                 ("no type", one(json!({"x-mcp-header": "Any"}))),
-                ("types", one(json!({"type": ["string", "null"], "x-mcp-header": "Any"}))),
-                ("twice", json!({"properties": {"a": good, "b": {"type": "string", "x-mcp-header": "REGION"}}})),
+                (
+                    "types",
+                    one(json!({"type": ["string", "null"], "x-mcp-header": "Any"})),
+                ),
+                (
+                    "twice",
+                    json!({"properties": {"a": good, "b": {"type": "string", "x-mcp-header": "REGION"}}}),
+                ),
                 ("root", json!({"type": "object", "x-mcp-header": "Root"})),
                 ("items", one(json!({"type": "array", "items": good}))),
                 ("anyOf", one(json!({"anyOf": [good]}))),
                 ("then", json!({"then": {"properties": {"a": good}}})),
                 ("$defs", json!({"$defs": {"region": good}})),
             ],
-            |(name, schema)| assert!(check(&tool(schema)).is_err(), "{name}"),
+            |(name, schema)| assert!(check(&tool(&schema)).is_err(), "{name}"),
         );
         each_row(
             [
@@ -254,13 +298,14 @@ mod tests {
                 one(json!({"type": "object", "default": {"x-mcp-header": ""}})),
                 one(json!({"type": "string", "enum": ["x-mcp-header"]})),
             ],
-            |schema| assert_eq!(check(&tool(schema)), Ok(())),
+            |schema| assert_eq!(check(&tool(&schema)), Ok(())),
         );
     }
 
     #[test]
     fn a_tool_with_escaped_annotations_is_read_too() {
-        let text = r#"{"inputSchema":{"properties":{"a":{"type":"number","\u0078-mcp-header":"A"}}}}"#;
+        let text =
+            r#"{"inputSchema":{"properties":{"a":{"type":"number","\u0078-mcp-header":"A"}}}}"#;
         let tool = RawValue::from_string(text.to_owned()).unwrap();
         assert!(check(&tool).is_err());
     }

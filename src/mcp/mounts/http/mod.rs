@@ -179,7 +179,9 @@ impl Transport for HttpTransport {
 }
 
 fn newest_legacy(versions: &[Version]) -> Result<Version, MountError> {
-    let mut legacy = versions.iter().filter(|version| version.era() == Era::Legacy);
+    let mut legacy = versions
+        .iter()
+        .filter(|version| version.era() == Era::Legacy);
     legacy.next().copied().ok_or_else(|| {
         MountError::Protocol("it speaks no revision of the protocol that we speak".to_owned())
     })

@@ -114,7 +114,10 @@ impl ModernSession {
             added.map_err(MountError::Write)?;
         }
         let message = write_request(id, permit.method(), permit.params());
-        let answer = self.wire.post(&self.wire.target.path, fields, message).await;
+        let answer = self
+            .wire
+            .post(&self.wire.target.path, fields, message)
+            .await;
         Answered::read(&self.wire.client, answer.map_err(MountError::Denied)?).await
     }
 
@@ -170,9 +173,13 @@ impl ModernSession {
 
     /// Where the header fields did not fit, the definitions that they were made from are old.
     fn notice(&self, outcome: &Outcome) {
-        if outcome.as_ref().is_err_and(|error| error.code == HEADER_MISMATCH) {
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.code == HEADER_MISMATCH)
+        {
             let unsolicited = &self.inbox.unsolicited;
-            self.inbox.notification(TOOLS_CHANGED.into(), None, unsolicited);
+            self.inbox
+                .notification(TOOLS_CHANGED.into(), None, unsolicited);
         }
     }
 }

@@ -65,12 +65,7 @@ impl Inbox {
     }
 
     /// Hands on a notification.
-    pub fn notification(
-        &self,
-        method: Arc<str>,
-        params: Option<Box<RawValue>>,
-        events: &Events,
-    ) {
+    pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
         let event = Event::Notification { method, params };
         if events.try_send(event).is_err() {
             self.drop_one(Reason::QueueFull);

@@ -72,7 +72,10 @@ impl Peer {
             self.inbox.ended.cancel();
             return Err(MountError::Died { exit: None });
         }
-        status.is_success().then_some(()).ok_or_else(|| refused(status))
+        status
+            .is_success()
+            .then_some(())
+            .ok_or_else(|| refused(status))
     }
 
     /// Reads the stream until it ends, which ends the session.
@@ -188,7 +191,7 @@ impl TwoEndpoints {
     ) -> Result<Arc<Self>, MountError> {
         let wire = transport.wire(opening)?;
         let answer = wire.get(HeaderMap::new()).await.map_err(cannot_start)?;
-        let mut stream = EventStream::of(&wire.client, answer, None)?;
+        let mut stream = EventStream::of(&wire.client, answer)?;
         let path = endpoint(&wire, &mut stream).await?;
         let peer = Arc::new(Peer {
             path,
@@ -290,7 +293,11 @@ struct CancelOnDrop<'a> {
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        let Some(id) = self.id.take().filter(|_| !self.session.ended().is_cancelled()) else {
+        let Some(id) = self
+            .id
+            .take()
+            .filter(|_| !self.session.ended().is_cancelled())
+        else {
             return;
         };
         let peer = Arc::clone(&self.session.peer);

@@ -107,7 +107,8 @@ impl Target {
             format!("{}:{}", self.endpoint.host, self.endpoint.port),
         ];
         let is_same = uri.scheme_str() == Some(scheme)
-            && authority.is_some_and(|text| names.iter().any(|name| name.eq_ignore_ascii_case(text)));
+            && authority
+                .is_some_and(|text| names.iter().any(|name| name.eq_ignore_ascii_case(text)));
         if !is_same {
             return Err(foreign());
         }
