@@ -6,13 +6,14 @@ use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 use unified_proxy::{app, sandbox};
 
 fn main() -> ExitCode {
-    // These four stay without threads, or begin without: a process with several cannot enter a
+    // These five stay without threads, or begin without: a process with several cannot enter a
     // user namespace.
     let command = match cli::parse() {
         Command::Run(run) => return run.run(),
         Command::RunAppliance => return cli::run_appliance(),
         Command::SandboxForwarder => return sandbox::run_forwarder(),
         Command::SandboxPid1 => return sandbox::run_pid1(),
+        Command::SandboxSupervisor => return sandbox::run_supervisor(),
         command => command,
     };
     let runtime = match app::runtime() {
@@ -38,7 +39,8 @@ fn main() -> ExitCode {
         Command::Run(_)
         | Command::RunAppliance
         | Command::SandboxForwarder
-        | Command::SandboxPid1 => return ExitCode::SUCCESS,
+        | Command::SandboxPid1
+        | Command::SandboxSupervisor => return ExitCode::SUCCESS,
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,6 +20,7 @@ pub mod mcp;
 pub mod observe;
 pub mod policy;
 pub mod rate_limit;
+pub mod raw_json;
 pub mod shards;
 pub mod strict_json;
 

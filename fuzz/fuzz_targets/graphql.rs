@@ -102,7 +102,7 @@ fn container() -> Container {
         created_at: now,
         expires_at: now + Duration::hours(1),
         allowed_domains: None,
-        level: Level::Public,
+        standing: Standing::default(),
     })
 }
 

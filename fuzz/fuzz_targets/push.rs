@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     Addon, AuthMode, Client, Code, Container, ContainerId, Endpoint, FlowStart, Host, HostSet,
-    Kind, LeaseId, Level, Path, Registration, Repo, Request, Scheme, Source, Subject,
+    Kind, LeaseId, Standing, Path, Registration, Repo, Request, Scheme, Source, Subject,
 };
 use addons::git::{Git, GitMetrics, GitSettings};
 use fixtures::send_body;
@@ -44,7 +44,7 @@ fn pushed(pieces: &[&[u8]]) -> (Vec<u8>, Option<Code>) {
         created_at: now,
         expires_at: now + Duration::hours(1),
         allowed_domains: None,
-        level: Level::Public,
+        standing: Standing::default(),
     });
     let subject = Subject::Upstream(Endpoint {
         scheme: Scheme::Https,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use addons::contract::{OwnedFlow, 
     Addon, AuthMode, BodyOut, Client, Container, ContainerId, Endpoint, FlowStart, Host, Kind,
-    LeaseId, Level, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
+    LeaseId, Standing, Path, Registration, Request, Response, Scheme, SecretSource, Source, Subject,
 };
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use bytes::Bytes;
@@ -71,7 +71,7 @@ fn flow(host: Host) -> Option<OwnedFlow> {
         created_at: datetime!(2030-01-01 00:00 UTC),
         expires_at: datetime!(9999-01-01 00:00 UTC),
         allowed_domains: None,
-        level: Level::default(),
+        standing: Standing::default(),
     });
     let client = Client {
         source: Some(source),

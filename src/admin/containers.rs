@@ -174,7 +174,7 @@ pub(super) async fn unregister(
     Ok(Json(Done::new("unregistered", &id)))
 }
 
-/// Clear a container's security level.
+/// Clear a container's security level and its abort latch.
 #[utoipa::path(
     post,
     path = "/internal/containers/{id}/reset",
@@ -196,7 +196,7 @@ pub(super) async fn reset(
     if !api.state.registry.reset(id.clone()).await? {
         return Err(ApiError::UnknownContainer);
     }
-    tracing::warn!(uid = peer.uid, container = %id, "security level reset by an operator");
+    tracing::warn!(uid = peer.uid, container = %id, "security level and abort latch reset by an operator");
     Ok(Json(Done::new("reset", &id)))
 }
 

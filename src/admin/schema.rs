@@ -41,6 +41,8 @@ pub struct ContainerEntry {
     pub created_at: String,
     /// `Public`, `Confidential` or `Secret`.
     pub security_level: String,
+    /// A policy denied a tool call with `deny_abort`: every later one is denied until a reset.
+    pub tool_calls_aborted: bool,
 }
 
 impl From<&Container> for ContainerEntry {
@@ -63,6 +65,7 @@ impl From<&Container> for ContainerEntry {
             },
             created_at: rfc3339(container.created_at),
             security_level: container.level().as_str().to_owned(),
+            tool_calls_aborted: container.is_aborted(),
         }
     }
 }

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::Server;
 use super::exit::{Failure, code, print};
-use super::variables::variables;
 use crate::admin::SandboxSettings;
+use crate::sandbox::machine::variables;
 
 /// In which form to print, and where clients find the proxy.
 #[derive(Args, Debug)]

@@ -15,7 +15,6 @@ mod registry;
 mod run;
 mod sandbox_files;
 mod tail;
-mod variables;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,6 +75,9 @@ pub enum Command {
     /// PID 1 of a sandbox
     #[command(name = sandbox::PID1, hide = true)]
     SandboxPid1,
+    /// The process above a command that is not confined
+    #[command(name = sandbox::SUPERVISOR, hide = true)]
+    SandboxSupervisor,
     /// The interception CA
     #[command(subcommand)]
     Ca(ca::CaCommand),

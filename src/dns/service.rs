@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use addons::contract::{Code, Denial, names};
 use hickory_resolver::net::xfer::Protocol;
+use time::OffsetDateTime;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
@@ -103,14 +104,15 @@ impl Service {
     }
 
     /// A slot for a connection, if there is one left for its source. Unknown sources share a
-    /// few among them, in which they are told that they are refused.
+    /// few among them, in which they are told that they are refused. So do leases that are over: a
+    /// connection bound to one would end before the answer that says so.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match Asker::from(peer).container(&(self.snapshot)()) {
-            Ok(Some(container)) => (
+            Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (
                 Arc::clone(&container.state_or_init(|| self.bounds.share()).connections),
                 container.ended().clone(),
             ),
-            Ok(None) | Err(_) => (
+            _ => (
                 Arc::clone(&self.bounds.unknown_source_connections),
                 CancellationToken::new(),
             ),

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -162,6 +163,14 @@ impl IdleTracker {
         .await
     }
 
+    /// The same for an answer that is written as things happen, until the guard is dropped.
+    pub fn hold(self: &Arc<Self>) -> Held {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.held.fetch_add(1, Ordering::Relaxed);
+        self.wake.notify_one();
+        Held(Arc::clone(self))
+    }
+
     /// Whether a request waits in the chain.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
@@ -173,6 +182,17 @@ impl IdleTracker {
         self.asked.store(false, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         self.moved();
+    }
+
+    /// Time since the first byte of the unfinished head arrived. A head that arrived together with
+    /// the end of a handshake or of a body has no mark of its own; their mark stands for it.
+    pub fn since_head(&self) -> Duration {
+        let began = match self.head_since.load(Ordering::Relaxed) {
+            0 => self.last.load(Ordering::Relaxed),
+            since => since,
+        };
+        let elapsed = self.began.elapsed();
+        elapsed.saturating_sub(Duration::from_millis(began))
     }
 
     /// Whether there was a handshake within this time, and no request after it.
@@ -269,6 +289,17 @@ impl Drop for Holding<'_> {
     fn drop(&mut self) {
         let Waiting(idle) = self.0;
         idle.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// See [`IdleTracker::hold`].
+pub struct Held(Arc<IdleTracker>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.moved();
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -379,6 +410,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_written_as_things_happen_keeps_the_connection_until_it_ends() {
+        let idle = Arc::new(IdleTracker::new());
+        idle.begin(Instant::now());
+        let held = idle.hold();
+        advance(Duration::from_secs(1000)).await;
+        assert!(idle.is_held());
+        assert!(over_in(&idle) <= 1);
+        drop(held);
+        assert!(!idle.is_held());
+        assert_eq!(over_in(&idle), 300);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn upstream_connections_are_handed_back_after_two_idle_seconds_and_only_then() {
         let idle = IdleTracker::new();
         idle.begin(Instant::now());
@@ -424,6 +468,19 @@ mod tests {
         idle.begin(Instant::now());
         idle.end(Instant::now());
         assert!(!idle.only_shook_hands(SOON));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unfinished_head_began_with_its_first_byte_or_with_what_it_came_with() {
+        let idle = IdleTracker::new();
+        advance(Duration::from_secs(2)).await;
+        idle.handshake_done(false);
+        advance(Duration::from_secs(3)).await;
+        assert_eq!(idle.since_head(), Duration::from_secs(3));
+        idle.read();
+        advance(Duration::from_secs(1)).await;
+        idle.read();
+        assert_eq!(idle.since_head(), Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -224,7 +224,7 @@ fn busy() -> Denial {
 
 #[cfg(test)]
 mod tests {
-    use addons::contract::{AuthMode, ContainerId, LeaseId, Level, Registration, Source};
+    use addons::contract::{AuthMode, ContainerId, LeaseId, Registration, Source, Standing};
     use time::OffsetDateTime;
 
     use super::*;
@@ -247,7 +247,7 @@ mod tests {
             created_at: OffsetDateTime::UNIX_EPOCH,
             expires_at: OffsetDateTime::UNIX_EPOCH,
             allowed_domains: None,
-            level: Level::Public,
+            standing: Standing::default(),
         })
     }
 

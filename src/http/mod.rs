@@ -20,6 +20,7 @@ mod request_body;
 mod response_body;
 mod revocation;
 mod session;
+mod streamed_body;
 mod upstream_response;
 mod websocket;
 
@@ -36,4 +37,5 @@ pub(crate) use relay::relay;
 pub(crate) use reply::{Reply, closing, denied_connect, empty, raw};
 pub use session::Service;
 pub(crate) use session::Session;
+pub(crate) use streamed_body::Pieces;
 pub use websocket::{Failure, FrameReader, Messages, Opcode, Piece, Violation};

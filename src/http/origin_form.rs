@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use addons::contract::{Code, Denial, FlowStart, Kind, Path, names};
+use addons::contract::{Code, Denial, FlowStart, Kind, McpSubject, Path, names};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
@@ -20,6 +21,7 @@ use super::inspection::Reservation;
 use super::pending_request::{drain_beside, name_of};
 use super::reply::{self, Reply};
 use super::session::Session;
+use super::streamed_body::{Pieces, StreamedBody};
 use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
@@ -27,8 +29,10 @@ use crate::snapshot::Snapshot;
 /// otherwise its body holds the flow, as a DNS question does.
 pub struct OriginRequest {
     pub head: Parts,
-    session: Arc<Session>,
-    snapshot: Arc<Snapshot>,
+    /// The connection.
+    pub session: Arc<Session>,
+    /// What was in force when it began.
+    pub snapshot: Arc<Snapshot>,
     /// Begins the flow of its denial.
     start: FlowStart,
     body: Option<Incoming>,
@@ -36,7 +40,7 @@ pub struct OriginRequest {
     reservation: Option<Arc<Reservation>>,
     /// The connection closes after the answer.
     closes: bool,
-    _under_way: UnderWay,
+    under_way: UnderWay,
 }
 
 impl OriginRequest {
@@ -55,7 +59,7 @@ impl OriginRequest {
             body: Some(body),
             reservation: None,
             closes: session.container.is_none() || session.refusal.is_some(),
-            _under_way: UnderWay::begin(&session, start.started),
+            under_way: UnderWay::begin(&session, start.started),
             session,
             start,
         }
@@ -69,19 +73,42 @@ impl OriginRequest {
         host_field(&self.head.headers, self.head.version).map(|_| ())
     }
 
+    /// What it carries is an MCP message: its denial is recorded as one. Begins the subject anew
+    /// where it was known less well.
+    pub fn carries(&mut self, subject: McpSubject) {
+        let chain = self.snapshot.chain();
+        let mut start = chain.for_mcp(self.session.client.clone(), subject);
+        start.started = self.start.started;
+        start.at = self.start.at;
+        start.principal = self.start.principal.take();
+        start.counters = Arc::clone(&self.start.counters);
+        self.start = start;
+    }
+
+    /// When its head was complete.
+    pub fn started(&self) -> Instant {
+        self.start.started
+    }
+
     /// Reads the body, of at most `most` bytes, within `limits.inspect_timeout` of the head and out
     /// of the memory for buffered bodies. It holds that memory until the request is dropped.
-    pub async fn body(&mut self, most: usize) -> Result<Bytes, Denial> {
-        let read = self.read(most).await;
+    /// `limit` names the bound.
+    pub async fn body(&mut self, most: usize, limit: &'static str) -> Result<Bytes, Denial> {
+        let read = self.read(most, limit).await;
         read.inspect_err(|denial| self.session.service.inspection.count(denial))
     }
 
-    async fn read(&mut self, most: usize) -> Result<Bytes, Denial> {
+    /// Gives back the memory of the body, which nobody holds any more.
+    pub fn release_body(&mut self) {
+        self.reservation = None;
+    }
+
+    async fn read(&mut self, most: usize, limit: &'static str) -> Result<Bytes, Denial> {
         let limits = &self.snapshot.config.proxy.limits;
         let body = self.body.as_mut().ok_or_else(Denial::internal)?;
         let announced = body.size_hint();
         if announced.lower() > most as u64 {
-            return Err(too_long(most));
+            return Err(too_long(most, limit));
         }
         if let Some(container) = &self.session.container {
             let inspection = &self.session.service.inspection;
@@ -99,7 +126,7 @@ impl OriginRequest {
                 bytes_in.store(bytes.len() as u64, Ordering::Relaxed);
                 Ok(bytes)
             }
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long(most)),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_long(most, limit)),
             Ok(Err(_)) => Err(Denial::malformed("the body broke off")),
             Err(_elapsed) => {
                 let seconds = limits.inspect_timeout.as_secs();
@@ -112,11 +139,32 @@ impl OriginRequest {
 
     /// Answers it. Caches may not keep the answer, since each request is judged.
     pub fn answer(self, content_type: &'static str, body: Vec<u8>) -> Response<Reply> {
-        let mut response = Response::new(Reply::Ours(Some(body.into())));
+        let mut response = Response::new(Bytes::from(body));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        self.respond(response)
+    }
+
+    /// The same with a head of the caller's.
+    pub fn respond(self, response: Response<Bytes>) -> Response<Reply> {
+        let mut response = response.map(|body| Reply::Ours((!body.is_empty()).then_some(body)));
+        let no_store = HeaderValue::from_static("no-store");
+        response.headers_mut().insert(CACHE_CONTROL, no_store);
         closing_if(self.closes, response)
+    }
+
+    /// Answers it with what a stream yields, for as long as it does. The client's going drops the
+    /// stream.
+    pub fn stream(self, head: Response<()>, pieces: Pieces) -> Response<Reply> {
+        let (closes, reservation) = (self.closes, self.reservation);
+        let idle = Arc::clone(&self.session.idle);
+        let held = pieces.map(move |piece| {
+            let _ = &reservation;
+            piece
+        });
+        let body = StreamedBody::new(Box::pin(held), &idle, self.under_way);
+        let response = head.map(|()| Reply::Streamed(Box::new(body)));
+        closing_if(closes, response)
     }
 
     /// Denies it, as a flow of the container without a host.
@@ -137,12 +185,12 @@ impl OriginRequest {
     }
 }
 
-fn too_long(most: usize) -> Denial {
+fn too_long(most: usize, limit: &'static str) -> Denial {
     let sentence = format!("Body too large: at most {most} bytes here");
     Denial::new(Code::BodyTooLargeToInspect, sentence)
-        .with("limit", "dns_message_bytes")
+        .with("limit", limit)
         .with("limit_bytes", most)
-        .rule("dns_message_bytes")
+        .rule(limit)
 }
 
 fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
@@ -154,7 +202,7 @@ fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
 }
 
 /// Counts a request as under way on its connection until it is dropped.
-struct UnderWay(Arc<Session>);
+pub struct UnderWay(Arc<Session>);
 
 impl UnderWay {
     fn begin(session: &Arc<Session>, started: Instant) -> Self {

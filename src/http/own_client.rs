@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use addons::contract::{
     AuthMode, Client, Code, Container, ContainerId, Delegation, Denial, Endpoint, Kind, LeaseId,
-    Level, Path, Principal, Registration, Request as Head, ResolvePermit, Source, System, names,
+    Path, Principal, Registration, Request as Head, ResolvePermit, Source, Standing, System, names,
 };
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -232,7 +232,7 @@ fn nobody() -> Option<Container> {
         created_at: OffsetDateTime::UNIX_EPOCH,
         expires_at: OffsetDateTime::UNIX_EPOCH,
         allowed_domains: None,
-        level: Level::Public,
+        standing: Standing::default(),
     }))
 }
 

@@ -12,10 +12,12 @@ use http_body::{Body, Frame, SizeHint};
 use super::broke_off::BodyError;
 use super::headers::X_PROXY_DENIED;
 use super::response_body::ResponseBody;
+use super::streamed_body::StreamedBody;
 
-/// What a client gets: a few bytes of ours, or an upstream's body.
+/// What a client gets: a few bytes of ours, a stream of ours, or an upstream's body.
 pub enum Reply {
     Ours(Option<Bytes>),
+    Streamed(Box<StreamedBody>),
     Theirs(Box<ResponseBody>),
 }
 
@@ -29,6 +31,7 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Ours(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Streamed(body) => Pin::new(&mut **body).poll_frame(context),
             Self::Theirs(body) => Pin::new(&mut **body).poll_frame(context),
         }
     }
@@ -36,6 +39,7 @@ impl Body for Reply {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Ours(bytes) => bytes.is_none(),
+            Self::Streamed(_) => false,
             Self::Theirs(body) => body.is_end_stream(),
         }
     }
@@ -43,6 +47,7 @@ impl Body for Reply {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Ours(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Self::Streamed(_) => SizeHint::default(),
             Self::Theirs(body) => body.size_hint(),
         }
     }

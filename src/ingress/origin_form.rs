@@ -81,7 +81,7 @@ async fn dns_query(
         let sentence = format!("Content-Type must be {DNS_MESSAGE}, without a Content-Encoding");
         return Err(Denial::new(Code::UnsupportedEncoding, sentence));
     }
-    let message = request.body(MAX_DNS_MESSAGE).await?;
+    let message = request.body(MAX_DNS_MESSAGE, "dns_message_bytes").await?;
     questions.answer(&message, asker).await
 }
 

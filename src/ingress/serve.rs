@@ -181,11 +181,15 @@ async fn quiet(connection: &Connection) {
         .await;
 }
 
-/// A head that hyper could not read was answered by hyper; the audit knows of it all the same.
+/// Records the denial of a head that hyper could not read. hyper has answered it by now, so the
+/// flow is dated back to the head: no flow begins after its answer.
 fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
     let snapshot = connection.service.snapshot();
     let (client, endpoint) = (connection.client.clone(), ingress.destination());
     let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
+    let since = connection.idle.since_head();
+    start.started = start.started.checked_sub(since).unwrap_or(start.started);
+    start.at = start.at.checked_sub(since).unwrap_or(start.at);
     start.principal = connection.principal.clone();
     let denial = Denial::malformed("the head cannot be read").by(names::PROXY);
     let mut live = LiveFlow::begin(snapshot.chain(), start);

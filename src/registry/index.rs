@@ -91,7 +91,7 @@ impl<K: Key> Index<K> {
 
 #[cfg(test)]
 mod tests {
-    use addons::contract::{AuthMode, LeaseId, Level, Registration};
+    use addons::contract::{AuthMode, LeaseId, Registration, Standing};
     use time::OffsetDateTime;
 
     use super::*;
@@ -106,7 +106,7 @@ mod tests {
             created_at: OffsetDateTime::UNIX_EPOCH,
             expires_at: OffsetDateTime::UNIX_EPOCH,
             allowed_domains: None,
-            level: Level::Public,
+            standing: Standing::default(),
         }))
     }
 

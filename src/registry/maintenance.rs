@@ -94,8 +94,8 @@ impl Registry {
         *before = failed;
     }
 
-    /// Writes what can wait: ended leases, leases that the clock ended too early, and levels that
-    /// were reached.
+    /// Writes what can wait: ended leases, leases that the clock ended too early, and what
+    /// containers have come to.
     fn tidy(
         &self,
         tracked: &mut TrackedStore,
@@ -118,9 +118,9 @@ impl Registry {
         }
         for container in self
             .view
-            .all_that(|container| !tracked.has_level(container))
+            .all_that(|container| !tracked.has_standing(container))
         {
-            tracked.set_level(container.lease, container.level())?;
+            tracked.set_standing(container.lease, container.standing())?;
         }
         if prune {
             let before = now - KEPT_AFTER_EXPIRY;

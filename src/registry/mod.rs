@@ -14,8 +14,8 @@ use std::slice;
 use std::sync::Arc;
 
 use addons::contract::{
-    AuthMode, Container, ContainerId, Containers, HostPattern, LeaseId, Level, Registration, Repo,
-    Source, Unavailable,
+    AuthMode, BoxFuture, Container, ContainerId, Containers, HostPattern, LeaseId, LeaseRecords,
+    Level, Registration, Repo, Source, Standing, Unavailable,
 };
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -56,7 +56,7 @@ impl NewRegistration {
             created_at: now.truncate_to_millisecond(),
             expires_at: self.expires_at.truncate_to_millisecond(),
             allowed_domains: self.allowed_domains,
-            level: Level::Public,
+            standing: Standing::default(),
         }
     }
 }
@@ -174,16 +174,31 @@ impl Registry {
         .await
     }
 
-    /// Lowers a container's security level to `Public`. False: there is no such container.
+    /// Lowers a container's security level to `Public` and opens its abort latch. False: there is no
+    /// such container.
     pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
             let Some(container) = registry.view.get(&id).filter(|found| found.is_live(now)) else {
                 return Ok(false);
             };
-            tracked.set_level(container.lease, Level::Public)?;
-            container.reset_level();
+            tracked.set_standing(container.lease, Standing::default())?;
+            container.reset_standing();
             Ok(true)
+        })
+        .await
+    }
+
+    /// Records what a container has come to by its tool calls: on disk before it returns.
+    pub async fn reach(
+        self: &Arc<Self>,
+        container: Arc<Container>,
+        reached: Standing,
+    ) -> Result<(), ChangeError> {
+        self.change(move |_, tracked| {
+            // First, so that it holds whether or not it can be written.
+            container.reach(reached);
+            tracked.set_standing(container.lease, container.standing())
         })
         .await
     }
@@ -239,6 +254,46 @@ impl Registry {
             })
         });
         done.await.unwrap_or(Err(ChangeError::Unavailable))
+    }
+}
+
+/// Writes the standing of leases to the registry.
+pub struct RegistryRecords(pub Arc<Registry>);
+
+impl RegistryRecords {
+    async fn reach(
+        &self,
+        container: &Arc<Container>,
+        reached: Standing,
+    ) -> Result<(), Unavailable> {
+        let written = self.0.reach(Arc::clone(container), reached).await;
+        // Why is in the log.
+        written.map_err(|_| Unavailable)
+    }
+}
+
+impl LeaseRecords for RegistryRecords {
+    fn raise_level<'a>(
+        &'a self,
+        container: &'a Arc<Container>,
+        level: Level,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let reached = Standing {
+            level,
+            aborted: false,
+        };
+        Box::pin(self.reach(container, reached))
+    }
+
+    fn latch<'a>(
+        &'a self,
+        container: &'a Arc<Container>,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        let reached = Standing {
+            level: Level::Public,
+            aborted: true,
+        };
+        Box::pin(self.reach(container, reached))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use addons::contract::{LeaseId, Level, Registration};
+use addons::contract::{LeaseId, Registration, Standing};
 use thiserror::Error;
 use time::OffsetDateTime;
 
@@ -40,8 +40,8 @@ pub trait LeaseStore: fmt::Display + Send {
     /// Ends the leases that expired before a time; returns how many.
     fn prune(&mut self, before: OffsetDateTime) -> Result<usize, StoreError>;
 
-    /// Keeps the security level that a lease's container has reached.
-    fn set_level(&mut self, lease: LeaseId, level: Level) -> Result<(), StoreError>;
+    /// Keeps what a lease's container has come to by its tool calls.
+    fn set_standing(&mut self, lease: LeaseId, standing: Standing) -> Result<(), StoreError>;
 }
 
 /// Why a store could not be read or written.

@@ -1,23 +1,23 @@
-//! The store with the levels written to it.
+//! The store with the standings written to it.
 
 use std::collections::HashMap;
 
-use addons::contract::{Container, LeaseId, Level, Registration};
+use addons::contract::{Container, LeaseId, Registration, Standing};
 
 use super::store::{LeaseStore, StoreError};
 
-/// A store with the security levels in it, so that only levels that changed are written.
+/// A store with the standings in it, so that only those that changed are written.
 pub(super) struct TrackedStore {
     pub(super) store: Box<dyn LeaseStore>,
-    /// Levels in the store that are not `Public`.
-    levels: HashMap<LeaseId, Level>,
+    /// Standings in the store that are not the one that every lease begins with.
+    standings: HashMap<LeaseId, Standing>,
 }
 
 impl TrackedStore {
     pub(super) fn new(store: Box<dyn LeaseStore>) -> Self {
         Self {
             store,
-            levels: HashMap::new(),
+            standings: HashMap::new(),
         }
     }
 
@@ -27,29 +27,33 @@ impl TrackedStore {
         whole: bool,
         mut take: impl FnMut(Registration),
     ) -> Result<bool, StoreError> {
-        let mut levels = HashMap::new();
+        let mut standings = HashMap::new();
         let was_read = self.store.sync(whole, &mut |lease| {
-            if lease.level != Level::Public {
-                levels.insert(lease.lease, lease.level);
+            if lease.standing != Standing::default() {
+                standings.insert(lease.lease, lease.standing);
             }
             take(lease);
         })?;
         if was_read {
-            self.levels = levels;
+            self.standings = standings;
         }
         Ok(was_read)
     }
 
-    /// Whether the store has the level that a lease's container has reached.
-    pub(super) fn has_level(&self, container: &Container) -> bool {
-        let level = self.levels.get(&container.lease).copied();
-        level.unwrap_or_default() == container.level()
+    /// Whether the store has what a lease's container has come to.
+    pub(super) fn has_standing(&self, container: &Container) -> bool {
+        let standing = self.standings.get(&container.lease).copied();
+        standing.unwrap_or_default() == container.standing()
     }
 
-    /// [`LeaseStore::set_level`].
-    pub(super) fn set_level(&mut self, lease: LeaseId, level: Level) -> Result<(), StoreError> {
-        self.store.set_level(lease, level)?;
-        self.levels.insert(lease, level);
+    /// [`LeaseStore::set_standing`].
+    pub(super) fn set_standing(
+        &mut self,
+        lease: LeaseId,
+        standing: Standing,
+    ) -> Result<(), StoreError> {
+        self.store.set_standing(lease, standing)?;
+        self.standings.insert(lease, standing);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use addons::contract::{Container, ContainerId, LeaseId, Level, Registration, Source};
+use addons::contract::{Container, ContainerId, LeaseId, Registration, Source, Standing};
 use time::OffsetDateTime;
 use tokio::sync::{SetOnce, watch};
 
@@ -180,7 +180,7 @@ impl View {
             created_at: container.created_at,
             expires_at: container.expires_at(),
             allowed_domains: container.allowed_domains().map(<[_]>::to_vec),
-            level: container.level(),
+            standing: container.standing(),
         });
         again.collect()
     }
@@ -192,8 +192,8 @@ pub(super) struct Draft<'a> {
     view: &'a View,
     /// Leases that go on.
     standing: HashSet<LeaseId>,
-    /// Those of them that got another end or level.
-    moved: Vec<(Arc<Container>, OffsetDateTime, Level)>,
+    /// Those of them that got another end or standing.
+    moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
     begun: Vec<Arc<Container>>,
 }
 
@@ -205,8 +205,9 @@ impl Draft<'_> {
             return;
         };
         self.standing.insert(row.lease);
-        if container.expires_at() != row.expires_at || container.level() < row.level {
-            self.moved.push((container, row.expires_at, row.level));
+        let standing = container.standing();
+        if container.expires_at() != row.expires_at || standing.and(row.standing) != standing {
+            self.moved.push((container, row.expires_at, row.standing));
         }
     }
 
@@ -217,9 +218,9 @@ impl Draft<'_> {
         for container in self.view.all_that(gone) {
             self.view.remove(&container);
         }
-        for (container, expires_at, level) in self.moved {
+        for (container, expires_at, standing) in self.moved {
             container.extend(expires_at);
-            container.raise_level(level);
+            container.reach(standing);
         }
         for container in &self.begun {
             self.view.put(container);

@@ -55,6 +55,12 @@ impl Channel<BorrowedFd<'static>> {
     }
 }
 
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
 impl<Fd: AsFd> AsFd for Channel<Fd> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -13,13 +13,15 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::Child;
 
-use super::FORWARDER;
 use super::channel::{self, Channel};
 use super::spec::Spec;
+use super::{FORWARDER, SUPERVISOR};
 use crate::exit_code as code;
 
 /// How long the forwarder may take to end after its PID 1.
 const LAST: Duration = Duration::from_millis(500);
+/// How long a supervisor may take to end what its command left.
+const LAST_OF_SUPERVISOR: Duration = Duration::from_secs(5);
 
 /// Why there is no sandbox: with the exit code for it.
 #[derive(Clone, Debug, Deserialize, Error, PartialEq, Eq, Serialize)]
@@ -41,8 +43,10 @@ impl Refused {
 /// What the forwarder is told.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum ToForwarder {
-    /// Carry bytes to and from this Unix listener.
-    Serve { listener: std::path::PathBuf },
+    /// Carry bytes to and from this Unix listener; without one, nothing leads out.
+    Serve {
+        listener: Option<std::path::PathBuf>,
+    },
 }
 
 /// What PID 1 is told.
@@ -108,20 +112,36 @@ pub enum Event {
 
 /// A sandbox. Dropping it ends everything inside.
 pub struct Sandbox {
+    /// The first process.
     forwarder: Child,
+    is_confined: bool,
     to_forwarder: Watched,
     pid1: Watched,
 }
 
-/// Starts a forwarder, which makes the namespaces while the caller goes on. Needs a runtime.
-pub fn start() -> Result<Sandbox, Refused> {
+/// This program, also after it was replaced on disk.
+pub const OURSELVES: &str = "/proc/self/exe";
+
+/// Starts a forwarder, which makes the namespaces while the caller goes on: `program` is this
+/// program. Needs a runtime. The forwarder ends with the thread that calls this.
+pub fn start(program: &Path) -> Result<Sandbox, Refused> {
+    start_as(program, FORWARDER, true)
+}
+
+/// Starts a supervisor in the place of a forwarder: the command of the [`Spec`] runs in the
+/// namespaces of the machine, with its files, and still ends with all that it started.
+pub fn start_unconfined(program: &Path) -> Result<Sandbox, Refused> {
+    start_as(program, SUPERVISOR, false)
+}
+
+fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, Refused> {
     let failed = |error: io::Error| Refused::internal("starting its first process", &error);
     let (to_forwarder, forwarder_end) = Channel::pair().map_err(failed)?;
     let (pid1, pid1_end) = Channel::pair().map_err(failed)?;
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(program);
     command
         .arg0("unified-proxy")
-        .arg(FORWARDER)
+        .arg(first)
         .env_clear()
         .current_dir("/")
         .stdin(forwarder_end.into_inner())
@@ -129,9 +149,11 @@ pub fn start() -> Result<Sandbox, Refused> {
         // A key that interrupts is ours to pass on.
         .process_group(0);
     let mut command = tokio::process::Command::from(command);
-    let forwarder = command.kill_on_drop(true).spawn().map_err(failed)?;
+    // A supervisor ends what it supervises when its channels close.
+    let forwarder = command.kill_on_drop(is_confined).spawn().map_err(failed)?;
     Ok(Sandbox {
         forwarder,
+        is_confined,
         to_forwarder: Watched::new(to_forwarder).map_err(failed)?,
         pid1: Watched::new(pid1).map_err(failed)?,
     })
@@ -139,16 +161,16 @@ pub fn start() -> Result<Sandbox, Refused> {
 
 impl Sandbox {
     /// Makes the sandbox and starts the command in it, with these streams; its way out is the
-    /// Unix listener.
+    /// Unix listener, if there is one.
     pub fn begin(
         &self,
-        listener: &Path,
+        listener: Option<&Path>,
         spec: &Spec,
         streams: [BorrowedFd<'_>; 3],
     ) -> Result<(), Refused> {
         let failed = |error: io::Error| Refused::internal("telling its processes", &error);
         // A process that could not start has said why: that is read later.
-        self.lead_to(listener);
+        self.serve(listener);
         let spec = channel::to_memory(spec).map_err(failed)?;
         let [stdin, stdout, stderr] = streams;
         let fds = [spec.as_fd(), stdin, stdout, stderr];
@@ -158,9 +180,12 @@ impl Sandbox {
 
     /// Makes another Unix listener the way out, for connections from now on.
     pub fn lead_to(&self, listener: &Path) {
-        let serve = ToForwarder::Serve {
-            listener: listener.to_owned(),
-        };
+        self.serve(Some(listener));
+    }
+
+    fn serve(&self, listener: Option<&Path>) {
+        let listener = listener.map(Path::to_owned);
+        let serve = ToForwarder::Serve { listener };
         // A forwarder that has ended has no connections.
         let _ = self.to_forwarder.channel.send(&serve, &[]);
     }
@@ -199,7 +224,28 @@ impl Sandbox {
     /// Waits until the last process outside has ended after the command, or ends it.
     pub async fn end(mut self) {
         // It reaps PID 1, which has nothing more to do.
-        let _ = tokio::time::timeout(LAST, self.forwarder.wait()).await;
+        let last = if self.is_confined {
+            LAST
+        } else {
+            LAST_OF_SUPERVISOR
+        };
+        let _ = tokio::time::timeout(last, self.forwarder.wait()).await;
+    }
+
+    /// Kills everything inside, and waits until it is gone.
+    pub async fn kill(self) {
+        let Self {
+            mut forwarder,
+            is_confined,
+            to_forwarder,
+            pid1,
+        } = self;
+        drop((to_forwarder, pid1));
+        if is_confined {
+            // One that has ended cannot be killed.
+            let _ = forwarder.start_kill();
+        }
+        let _ = tokio::time::timeout(LAST_OF_SUPERVISOR, forwarder.wait()).await;
     }
 
     /// Why the sandbox is gone although its command did not end.

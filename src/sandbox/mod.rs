@@ -2,7 +2,8 @@
 //! way out.
 //!
 //! This folder is the mechanism. What is visible, what the command is and which socket leads out
-//! is a [`Spec`], made by those who know why: `run` for a person's command.
+//! is a [`Spec`], made by those who know why: `run` for a person's command, the MCP gateway for its
+//! servers. What both show of this machine is in [`machine`].
 //!
 //! Three processes, each a re-execution of this binary: the one that calls [`start`], the
 //! *forwarder*, which makes the namespaces and carries bytes between loopback inside and the
@@ -14,19 +15,22 @@ mod diagnosis;
 mod forwarder;
 mod handle;
 mod loopback;
+pub mod machine;
 mod mount_table;
 mod namespaces;
 mod new_root;
 mod pid1;
 mod privileges;
 mod spec;
+mod supervisor;
 mod system_calls;
 
 pub use channel::Channel;
 pub use forwarder::run as run_forwarder;
-pub use handle::{Event, Refused, Sandbox, Signalled, start};
+pub use handle::{Ending, Event, OURSELVES, Refused, Sandbox, Signalled, start, start_unconfined};
 pub use pid1::run as run_pid1;
 pub use spec::{Access, Command, Entry, Spec, Terminal};
+pub use supervisor::run as run_supervisor;
 
 /// Where the proxy answers inside.
 pub const PROXY_PORT: u16 = 3128;
@@ -37,3 +41,5 @@ pub const GATEWAY_PORT: u16 = 8090;
 pub const FORWARDER: &str = "sandbox-forwarder";
 /// The hidden command that is PID 1.
 pub const PID1: &str = "sandbox-pid1";
+/// The hidden command that supervises a command which is not confined.
+pub const SUPERVISOR: &str = "sandbox-supervisor";

@@ -135,7 +135,7 @@ fn open_terminal(
 }
 
 /// Starts the command in a process group of its own.
-fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pid, Refused> {
+pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pid, Refused> {
     let [stdin, stdout, stderr] = streams.map(Stdio::from);
     let child = Command::new(&command.program)
         .args(&command.arguments)

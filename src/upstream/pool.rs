@@ -286,7 +286,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use addons::contract::{
-        AuthMode, ContainerId, Host, LeaseId, Level, Registration, Scheme, Source,
+        AuthMode, ContainerId, Host, LeaseId, Registration, Scheme, Source, Standing,
     };
     use time::OffsetDateTime;
 
@@ -304,7 +304,7 @@ mod tests {
             created_at: now,
             expires_at: now,
             allowed_domains: None,
-            level: Level::Public,
+            standing: Standing::default(),
         })
     }
 

@@ -8,12 +8,13 @@ use std::path::Path;
 use regex::Regex;
 
 /// The engine's folders and files, from the top down. Each imports only from those below it.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 18] = [
     "main",
     "cli",
     "app",
     "admin",
     "ingress",
+    "mcp",
     "dns",
     "http",
     "snapshot",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::proxy::free_address;
+use super::ports::free_address;
 use super::{Origin, eventually};
 
 const STARTUP: Duration = Duration::from_secs(20);

@@ -2,19 +2,18 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::exchange::{Reply, read_reply};
+use super::ports::free_address;
 use super::{Origin, eventually};
 
 /// The container that is registered at 127.0.0.1 unless a test says otherwise.
@@ -373,24 +372,4 @@ fn serve(dir: &Path, env: &[(String, String)], open_files: Option<u32>) -> Child
         .stderr(log)
         .spawn()
         .unwrap()
-}
-
-/// An address of which both UDP and TCP are free, below the range from which the kernel takes
-/// ports for connections, so that a restart finds it free again. No two calls of one process get
-/// the same.
-pub fn free_address() -> SocketAddr {
-    static CALLS: AtomicU64 = AtomicU64::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let process = u64::from(now.subsec_nanos()) ^ (u64::from(std::process::id()) << 20);
-    static FIRST: OnceLock<u64> = OnceLock::new();
-    let first = FIRST.get_or_init(|| process.wrapping_mul(6_364_136_223_846_793_005) >> 33);
-    loop {
-        // A step that shares no factor with the number of ports visits each of them.
-        let step = CALLS.fetch_add(1, Ordering::Relaxed) * 7919;
-        let port = 10_240 + u16::try_from((first + step) % 21_000).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
-            return address;
-        }
-    }
 }

@@ -1,9 +1,9 @@
 //! The audit log under floods and on a full disk.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -143,4 +143,29 @@ fn lines_that_a_full_disk_lost_are_in_the_chain_once_there_is_space() {
             assert_eq!(verify().code, Some(70), "{tampered}");
         },
     );
+}
+
+trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
+#[test]
+fn a_head_that_cannot_be_read_is_dated_to_its_first_byte() {
+    const HEAD_LASTS: Duration = Duration::from_millis(300);
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let streams: [Box<dyn Stream>; 2] = [Box::new(proxy.dial()), Box::new(proxy.tls(HOST))];
+    for mut stream in streams {
+        stream.write_all(b"no head").unwrap();
+        std::thread::sleep(HEAD_LASTS);
+        stream.write_all(b" at all\r\n\r\n").unwrap();
+        assert_eq!(read_reply(&mut stream).unwrap().status, 400);
+    }
+    eventually("both are audited", SOON, || {
+        let lasting = |line: &Value| {
+            line["code"] == "malformed_request"
+                && line["duration_ms"].as_u64() >= Some(HEAD_LASTS.as_millis() as u64 / 2)
+        };
+        proxy.audit().into_iter().filter(lasting).count() == 2
+    });
 }

@@ -8,7 +8,7 @@ use rustix::process::geteuid;
 use serde_json::json;
 use testkit::each_row;
 
-use crate::support::{Origin, Proxy, Setup};
+use crate::support::{Origin, Proxy, SOON, Setup};
 
 /// `nobody`, on every system that matters.
 const NOBODY: u32 = 65534;
@@ -95,7 +95,7 @@ fn the_binary_answers_for_its_own_health() {
         |proxy: &Proxy| proxy.run(binary, &["health", "--socket", socket.to_str().unwrap()]);
     assert_eq!(health(&proxy).code, Some(0));
     proxy.signal(rustix::process::Signal::KILL);
-    proxy.wait(std::time::Duration::from_secs(5));
+    proxy.wait(SOON);
     assert_ne!(health(&proxy).code, Some(0));
 }
 

@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::each_row;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-use crate::support::{Nameserver, Origin, Proxy, Setup};
+use crate::support::{Nameserver, Origin, Proxy, SOON, Setup};
 
 const SANDBOX: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// In the range that `allow_private` lets pass.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(127, 1, 2, 3);
+
+/// After which a question that may go without an answer has none.
+const SILENCE: Duration = Duration::from_millis(300);
 
 fn start(change: impl FnOnce(&mut Setup)) -> (Nameserver, Proxy) {
     let names: &[(&str, &[Ipv4Addr])] = &[
@@ -91,7 +96,7 @@ fn what_is_no_question_is_recorded_as_a_flow_of_its_container() {
             (b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02a_\0\0\x01\0\x01", 3),
         ],
         |(message, status)| {
-            let answer = ask_raw(&proxy, message).unwrap();
+            let answer = ask_raw(&proxy, message, SOON).unwrap();
             assert_eq!(answer[3] & 15, status, "{message:?}");
             proxy.audited(json!({
                 "kind": "dns", "container_id": "sandbox", "status": status,
@@ -144,7 +149,7 @@ fn transfers_any_other_classes_and_many_questions_are_refused() {
     );
     let name = b"\x01a\x07example\x03org\0\0\x01\0\x01";
     let two = [b"\x12\x34\x01\0\0\x02\0\0\0\0\0\0", &name[..], &name[..]].concat();
-    let code = ask_raw(&proxy, &two).map(|answer| answer[3] & 15);
+    let code = ask_raw(&proxy, &two, SILENCE).map(|answer| answer[3] & 15);
     assert!(
         code.is_none_or(|code| code != 0),
         "two questions got {code:?}"
@@ -166,7 +171,7 @@ fn malformed_messages_get_no_answer_of_value_and_harm_nobody() {
             b"\x12\x34\x81\x80\0\x01\0\0\0\0\0\0\x01a\x07example\x03org\0\0\x01\0\x01",
         ],
         |message| {
-            let code = ask_raw(&proxy, message).map(|answer| answer[3] & 15);
+            let code = ask_raw(&proxy, message, SILENCE).map(|answer| answer[3] & 15);
             assert!(
                 code.is_none_or(|code| code != 0),
                 "{message:?} got {code:?}"
@@ -239,12 +244,35 @@ fn a_flood_of_a_stranger_does_not_starve_a_container() {
     assert!(answer.contains("127.1.2.3"), "{answer}");
 }
 
-/// Sends a datagram as it is; `None` where no answer comes.
-fn ask_raw(proxy: &Proxy, message: &[u8]) -> Option<Vec<u8>> {
+#[test]
+fn a_lease_that_ran_out_is_refused_over_tcp_as_over_udp() {
+    let origin = Origin::start();
+    let proxy = Proxy::start(&origin);
+    let transports = [
+        (Ipv4Addr::new(127, 0, 0, 20), "notcp"),
+        (Ipv4Addr::new(127, 0, 0, 21), "tcp"),
+    ];
+    let end = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let end = end.format(&Rfc3339).unwrap();
+    for (address, transport) in transports {
+        proxy.register_as(json!({
+            "container_ip": address, "container_id": format!("brief-{transport}"),
+            "repos": [], "expires_at": end,
+        }));
+    }
+    // Leases are ended once a second: by then it was done.
+    std::thread::sleep(Duration::from_millis(3500));
+    each_row(transports, |(address, transport)| {
+        let answer = proxy.dig(address, &["plain.example.com", &format!("+{transport}")]);
+        assert!(answer.contains("status: REFUSED"), "{answer}");
+        proxy.audited(json!({ "client": address, "code": "registration_expired" }));
+    });
+}
+
+/// Sends a datagram as it is; `None` where no answer comes within this time.
+fn ask_raw(proxy: &Proxy, message: &[u8], within: Duration) -> Option<Vec<u8>> {
     let socket = UdpSocket::bind((SANDBOX, 0)).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_millis(300)))
-        .unwrap();
+    socket.set_read_timeout(Some(within)).unwrap();
     socket.send_to(message, proxy.dns).unwrap();
     let mut buffer = [0; 4096];
     let length = socket.recv(&mut buffer).ok()?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use testkit::each_row;
 
 use crate::git::{Forge, HOST};
-use crate::support::{Setup, eventually, read_reply};
+use crate::support::{SOON, Setup, eventually, read_reply};
 
 const MB: usize = 1 << 20;
 const PIECE: usize = 16 * 1024;
@@ -82,7 +82,7 @@ fn chunked_pushes_pass_and_a_large_one_is_warned_of() {
         Some("chunked"),
         "{seen:?}"
     );
-    eventually("the warning", Duration::from_secs(5), || {
+    eventually("the warning", SOON, || {
         forge.proxy.log().contains("a large push passed")
     });
 }
@@ -234,9 +234,7 @@ fn a_push_that_breaks_off_moves_no_ref() {
         .write_all((head("Content-Length: 5000\r\n") + &commands).as_bytes())
         .unwrap();
     stream.flush().unwrap();
-    eventually("the push is under way", Duration::from_secs(5), || {
-        forge.pushes_seen() > 1
-    });
+    eventually("the push is under way", SOON, || forge.pushes_seen() > 1);
     drop(stream);
     forge
         .proxy

@@ -18,6 +18,8 @@ use crate::support::{
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
+/// A lease that is used while it lasts, and whose end is waited for.
+const BRIEF: Duration = Duration::from_secs(4);
 /// Within which connections of a lease that ended are gone.
 const ENDED: Duration = Duration::from_secs(5);
 
@@ -124,13 +126,13 @@ fn a_registration_that_expired_is_denied_once_by_its_name_and_then_forgotten() {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     let proxy = setup.start();
-    let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let soon = OffsetDateTime::now_utc() + BRIEF;
     proxy.register_as(json!({
         "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
         "expires_at": soon.format(&Rfc3339).unwrap(),
     }));
     assert_eq!(proxy.get("http://plain.example.com/echo", &[]).status, 200);
-    std::thread::sleep(Duration::from_millis(2200));
+    std::thread::sleep(BRIEF + Duration::from_millis(200));
     let reply = proxy.get("http://plain.example.com/echo", &[]);
     reply.assert_denied(
         403,
@@ -152,13 +154,13 @@ fn a_tunnel_of_an_expired_lease_ends() {
     let mut setup = Setup::new(&origin);
     setup.containers.clear();
     let proxy = setup.start();
-    let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let soon = OffsetDateTime::now_utc() + BRIEF;
     proxy.register_as(json!({
         "container_ip": "127.0.0.1", "container_id": "brief", "repos": [],
         "expires_at": soon.format(&Rfc3339).unwrap(),
     }));
     let mut tunnel = proxy.tunnel("api.example.com:443");
-    assert_ends(&mut tunnel, Duration::from_secs(2) + ENDED);
+    assert_ends(&mut tunnel, BRIEF + ENDED);
 }
 
 #[test]

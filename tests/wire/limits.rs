@@ -1,13 +1,14 @@
 //! Rate limits and circuit breakers: a flood and a failing upstream cost others nothing.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{
     Origin, Proxy, RawOrigin, Reply, SANDBOX, Setup, eventually, handshake, read_connect_reply,
@@ -239,10 +240,12 @@ fn breakers(failures: u32, recovery: u32, successes: u32) -> Value {
 #[test]
 fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
     let origin = Origin::start();
-    let mut setup = with_second(&origin, breakers(3, 2, 2));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let mut setup = with_second(&origin, breakers(3, 4, 2));
+    // It has its port before it listens.
+    let upstream = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    upstream.bind(&any.into()).unwrap();
+    let address = upstream.local_addr().unwrap().as_socket().unwrap();
     setup.host("away.example.com", address);
     let proxy = setup.start();
     let url = "http://away.example.com/";
@@ -253,7 +256,7 @@ fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
     }
     let begun = Instant::now();
     let reply = proxy.get(url, &[]);
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(begun.elapsed() < SOON / 2);
     reply.assert_denied(503, "circuit_open", "Service temporarily unavailable");
     let body = reply.json();
     assert_eq!(body["reason"], "circuit_breaker_open");
@@ -271,7 +274,8 @@ fn a_host_that_cannot_be_reached_is_left_alone_for_all_and_tried_again() {
     assert_eq!(health.status, 200);
     assert_eq!(health.json()["checks"]["circuits_closed"], false);
     // It comes back: probes close the circuit.
-    let listener = TcpListener::bind(address).unwrap();
+    upstream.listen(16).unwrap();
+    let listener = TcpListener::from(upstream);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let mut head = [0; 1024];
@@ -343,7 +347,7 @@ fn a_probe_whose_client_goes_away_frees_its_place() {
         "GET {url} HTTP/1.1\r\nHost: moody.example.com\r\n\r\n"
     )
     .unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("the probe is under way", SOON, || moody.connections() == 2);
     assert_eq!(proxy.get(url, &[]).status, 503, "one probe at a time");
     drop(probe);
     eventually("its place is free", SOON, || {

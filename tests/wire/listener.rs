@@ -98,14 +98,15 @@ fn a_question_under_way_is_answered_in_a_shutdown_and_the_socket_goes() {
 
 #[test]
 fn a_socket_that_a_killed_server_left_is_removed_or_taken_over() {
+    const LEASE: Duration = Duration::from_secs(4);
     let mut proxy = Proxy::start(&Origin::start());
-    let end = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let end = OffsetDateTime::now_utc() + LEASE;
     let end = end.format(&Rfc3339).unwrap();
     let brief = proxy.own_listener("brief", json!({ "expires_at": end }));
     let lasting = proxy.own_listener("lasting", json!({}));
     proxy.signal(Signal::KILL);
     proxy.wait(SOON);
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(LEASE);
     assert!(brief.exists() && lasting.exists());
     // Another server's, in the same directory.
     let others = lasting.with_file_name("sandbox-0123456789ab.sock");
@@ -172,10 +173,10 @@ fn another_user_connects_where_the_directory_lets_it_pass() {
     );
 }
 
-/// A lease as `run --server` has it, twenty times as fast: of three seconds, renewed each second.
+/// A lease as `run --server` has it, twelve times as fast: of five seconds, renewed each second.
 #[test]
 fn what_a_renewed_lease_owns_lasts_until_the_last_renewal_runs_out() {
-    const LEASE: Duration = Duration::from_secs(3);
+    const LEASE: Duration = Duration::from_secs(5);
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let renew = || {

@@ -132,14 +132,13 @@ fn a_full_disk_stops_registrations_alone() {
     // For longer than the registry goes without a look at its file.
     let until = Instant::now() + Duration::from_secs(3);
     let mut passed = 0;
-    while Instant::now() < until {
+    while Instant::now() < until || passed < 4 {
         assert_eq!(proxy.https_get(HOST, "/echo", &[]).status, 200);
         let answer = proxy.dig(Ipv4Addr::LOCALHOST, &[HOST]);
         assert!(answer.contains("status: NOERROR"), "{answer}");
         assert_eq!(proxy.health().status, 200);
         passed += 1;
     }
-    assert!(passed > 3, "{passed}");
 
     std::fs::remove_file(ballast).unwrap();
     assert_eq!(register(&proxy).status, 201);
@@ -367,7 +366,7 @@ fn sigterm_does_not_wait_for_ever() {
     });
     proxy.signal(Signal::TERM);
     // shutdown_timeout is 2s here.
-    assert_eq!(proxy.wait(Duration::from_secs(6)).code(), Some(0));
+    assert_eq!(proxy.wait(SOON).code(), Some(0));
 }
 
 #[test]
@@ -470,7 +469,7 @@ fn a_client_that_waits_for_an_upstream_is_not_idle() {
 fn a_slow_body_under_way_is_not_a_slow_head() {
     let origin = Origin::start();
     let mut setup = Setup::new(&origin);
-    setup.proxy["limits"]["header_read_timeout"] = json!("1s");
+    setup.proxy["limits"]["header_read_timeout"] = json!("3s");
     let proxy = setup.start();
     let mut stream = proxy.tls(HOST);
     write!(
@@ -479,7 +478,7 @@ fn a_slow_body_under_way_is_not_a_slow_head() {
     )
     .unwrap();
     for byte in ["a", "b", "c"] {
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(1200));
         write!(stream, "{byte}").unwrap();
     }
     assert_eq!(read_reply(&mut stream).unwrap().json()["body"], "abc");

@@ -12,7 +12,7 @@ use testkit::each_row;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, eventually};
+use crate::support::{Nameserver, Origin, Proxy, SANDBOX, SOON, Setup, closed_address, eventually};
 
 const OWN: &str = "https://github.com/owner/authorized-repo";
 const OTHER: &str = "https://github.com/owner/other-repo";
@@ -318,9 +318,7 @@ fn step_12_the_container_id_is_not_leaked() {
 
 #[test]
 fn step_13_the_circuit_of_a_failing_upstream_opens() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let away = closed.local_addr().unwrap().to_string();
-    drop(closed);
+    let away = closed_address().to_string();
     let world = start_with(|setup| {
         setup.proxy["upstream"]["hosts"]["github.com"] = away.into();
     });
@@ -329,11 +327,7 @@ fn step_13_the_circuit_of_a_failing_upstream_opens() {
     }
     let begun = Instant::now();
     let curl = world.proxy.curl(&[OWN]);
-    assert!(
-        begun.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
     assert_eq!(
         (curl.status, &curl.json()["code"]),
         (503, &json!("circuit_open"))
@@ -400,14 +394,15 @@ fn step_16_a_container_id_that_differs_is_rejected() {
 /// tests of the identity addon have it.
 #[test]
 fn identity_an_expired_registration_is_denied_and_removed() {
+    const LEASE: Duration = Duration::from_secs(4);
     let world = start();
-    let expires_at = OffsetDateTime::now_utc() + Duration::from_secs(2);
+    let expires_at = OffsetDateTime::now_utc() + LEASE;
     world.proxy.register_as(json!({
         "container_ip": STRANGER, "container_id": "brief", "repos": [],
         "expires_at": expires_at.format(&Rfc3339).unwrap(),
     }));
     assert_eq!(world.user_status(STRANGER, &[]), 200);
-    std::thread::sleep(Duration::from_millis(2200));
+    std::thread::sleep(LEASE + Duration::from_millis(200));
     assert_eq!(world.user_status(STRANGER, &[]), 403);
     eventually("the registration is gone", SOON, || {
         let reply = world.proxy.admin("GET", "/internal/containers/brief", None);

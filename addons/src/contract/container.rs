@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::entry::{EntryMap, HostPattern};
 use super::lease_id::LeaseId;
-use super::level::Level;
+use super::level::{Level, Standing};
 use super::type_map::TypeMap;
 
 /// A container's name: 1 to 128 of `[A-Za-z0-9_.-]`.
@@ -117,7 +117,9 @@ pub struct Container {
     narrowing: Option<Box<Narrowing>>,
     expires_at: AtomicI64,
     level: AtomicU8,
+    aborted: AtomicBool,
     over: AtomicBool,
+    latched: AtomicBool,
     state: OnceLock<Box<LeaseState>>,
 }
 
@@ -153,8 +155,8 @@ pub struct Registration {
     pub expires_at: OffsetDateTime,
     /// See [`Container::allowed_domains`].
     pub allowed_domains: Option<Vec<HostPattern>>,
-    /// Where its security level begins.
-    pub level: Level,
+    /// What its tool calls came to before.
+    pub standing: Standing,
 }
 
 impl Container {
@@ -178,8 +180,10 @@ impl Container {
             created_at: registration.created_at,
             narrowing,
             expires_at: AtomicI64::new(unix_millis(registration.expires_at)),
-            level: AtomicU8::new(registration.level as u8),
+            level: AtomicU8::new(registration.standing.level as u8),
+            aborted: AtomicBool::new(registration.standing.aborted),
             over: AtomicBool::new(false),
+            latched: AtomicBool::new(false),
             state: OnceLock::new(),
         }
     }
@@ -255,9 +259,51 @@ impl Container {
         self.level.fetch_max(level as u8, Ordering::AcqRel);
     }
 
-    /// Lowers the level to `Public`: an operator's act.
-    pub fn reset_level(&self) {
+    /// Whether every tool call is denied.
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+
+    /// Has every further tool call denied.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+
+    /// The level and the abort latch.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            level: self.level(),
+            aborted: self.is_aborted(),
+        }
+    }
+
+    /// Raises the level and closes the latch as far as `reached` says; takes nothing back.
+    pub fn reach(&self, reached: Standing) {
+        self.raise_level(reached.level);
+        if reached.aborted {
+            self.abort();
+        }
+    }
+
+    /// Lowers the level to `Public` and opens the latch: an operator's act.
+    pub fn reset_standing(&self) {
         self.level.store(Level::Public as u8, Ordering::Release);
+        self.aborted.store(false, Ordering::Release);
+    }
+
+    /// Whether a policy denied a tool call for good: every later tool call is denied, too.
+    pub fn is_latched(&self) -> bool {
+        self.latched.load(Ordering::Acquire)
+    }
+
+    /// Has every further tool call denied.
+    pub fn latch(&self) {
+        self.latched.store(true, Ordering::Release);
+    }
+
+    /// Lets tool calls be judged again: an operator's act.
+    pub fn release_latch(&self) {
+        self.latched.store(false, Ordering::Release);
     }
 
     /// A value that the lease owns, made when it is first asked for. Who keeps it for longer than
@@ -293,7 +339,7 @@ mod tests {
             created_at: now,
             expires_at: now + time::Duration::HOUR,
             allowed_domains: None,
-            level: Level::Public,
+            standing: Standing::default(),
         })
     }
 

@@ -30,3 +30,24 @@ impl Level {
         Self::ALL.into_iter().find(|level| level.as_str() == text)
     }
 }
+
+/// What a container has come to by its tool calls. It survives restarts, and an operator alone
+/// takes it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// How confidential the things are that it has seen.
+    pub level: Level,
+    /// A policy denied a tool call with `deny_abort`: so is every later one.
+    pub aborted: bool,
+}
+
+impl Standing {
+    /// Both of two, as far as they go.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            level: self.level.max(other.level),
+            aborted: self.aborted || other.aborted,
+        }
+    }
+}

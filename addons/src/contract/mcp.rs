@@ -130,27 +130,39 @@ pub struct Definition {
     pub pin: Pin,
 }
 
-/// Hints of a tool's definition, with the defaults of the specification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Hints of a tool's definition, as far as they are given. A hint of the wrong type counts as not
+/// given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// Changes nothing. Default: false.
-    pub read_only: bool,
-    /// May destroy things. Default: true.
-    pub destructive: bool,
-    /// Calling it again changes nothing more. Default: false.
-    pub idempotent: bool,
-    /// Reaches what is outside the operator's hands. Default: true.
-    pub open_world: bool,
+    /// `readOnlyHint`: changes nothing.
+    pub read_only: Option<bool>,
+    /// `destructiveHint`: may destroy things.
+    pub destructive: Option<bool>,
+    /// `idempotentHint`: calling it again changes nothing more.
+    pub idempotent: Option<bool>,
+    /// `openWorldHint`: reaches what is outside the operator's hands.
+    pub open_world: Option<bool>,
 }
 
-impl Default for Annotations {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            destructive: true,
-            idempotent: false,
-            open_world: true,
-        }
+impl Annotations {
+    /// Whether it changes nothing; false where nobody says so.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.unwrap_or(false)
+    }
+
+    /// Whether it may destroy things; true where nobody says otherwise.
+    pub fn is_destructive(&self) -> bool {
+        self.destructive.unwrap_or(true)
+    }
+
+    /// Whether calling it again changes nothing more; false where nobody says so.
+    pub fn is_idempotent(&self) -> bool {
+        self.idempotent.unwrap_or(false)
+    }
+
+    /// Whether it reaches the outside; true where nobody says otherwise.
+    pub fn is_open_world(&self) -> bool {
+        self.open_world.unwrap_or(true)
     }
 }
 
@@ -183,6 +195,8 @@ pub struct McpRecord {
     pub decision: Option<&'static str>,
     /// Why, in the policy's words.
     pub reason: Option<Box<str>>,
+    /// Something that the server sent looks like an instruction to a model.
+    pub suspicious: bool,
 }
 
 /// Permission to send one message: exactly the bytes that the chain judged, to the server or

@@ -42,13 +42,13 @@ pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
-pub use facts::{Anonymous, ApiCall, Lookup};
+pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
 pub use flow::{Counters, Flow, FlowId, FlowStart, Kind, Note, OwnedFlow, Record, Subject};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};
 pub use lease_id::LeaseId;
-pub use level::Level;
+pub use level::{Level, Standing};
 pub use live::LiveFlow;
 pub use mcp::{
     Annotations, CallPermit, Definition, Direction, Frame, FrameBody, FrameKind, McpRecord,

@@ -159,14 +159,13 @@ pub trait LeaseRecords: Send + Sync {
 
 /// Remembers the definitions of tools, so that a change is noticed.
 pub trait Definitions: Send + Sync {
-    /// Compares a definition's digest with the accepted one. The first digest of a tool is
-    /// accepted, and on disk before the future is done.
+    /// Compares the digests of a server's tools with the accepted ones, in the order given. The
+    /// first digest of a tool is accepted, and on disk before the future is done.
     fn pin<'a>(
         &'a self,
         server: &'a str,
-        tool: &'a str,
-        digest: [u8; 32],
-    ) -> BoxFuture<'a, Result<Pin, Unavailable>>;
+        tools: Vec<(Arc<str>, [u8; 32])>,
+    ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>>;
 }
 
 /// Asks people.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::places::without_parents;
+use crate::sandbox::machine::without_parents;
 
 /// Hooks, and settings that name programs; each with the text that stands for it where it is
 /// missing, or none for a directory. `commondir` leads to another directory for hooks and settings:

@@ -119,7 +119,7 @@ impl Parts {
         placeholders: &mut Placeholders,
     ) -> Result<Self, Failure> {
         // It makes the namespaces while the appliance starts.
-        let sandbox = sandbox::start()?;
+        let sandbox = sandbox::start(Path::new(sandbox::OURSELVES))?;
         let mut appliance = match run.server {
             Some(_) => None,
             None => Some(start_appliance(run, places, kept)?),
@@ -182,7 +182,7 @@ impl Parts {
         spec.terminal = streams.wanted;
         let fds = streams.streams.each_ref().map(AsFd::as_fd);
         self.sandbox
-            .begin(&self.registration.listener, &spec, fds)?;
+            .begin(Some(&self.registration.listener), &spec, fds)?;
         // Only the command holds them now, so that their readers see its end.
         drop(streams.streams);
         let mut terminal = streams.terminal;

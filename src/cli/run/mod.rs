@@ -18,7 +18,6 @@ mod report;
 mod signals;
 mod specification;
 mod terminal;
-mod unplaced;
 mod visible;
 mod watched;
 

@@ -3,9 +3,10 @@
 use std::env;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::cli::exit::{Failure, code};
+use crate::sandbox::machine::without_parents;
 
 /// The home directory inside, where the real one is no place for it.
 const PLAIN_HOME: &str = "/home/sandbox";
@@ -121,20 +122,6 @@ impl Places {
             )),
         }
     }
-}
-
-/// A path without `..`, by its text alone: what it names may be missing.
-pub fn without_parents(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            part => plain.push(part),
-        }
-    }
-    plain
 }
 
 /// Programs and settings of the machine.

@@ -293,20 +293,6 @@ impl Protected {
     }
 }
 
-/// The sockets that the kernel lists with an absolute path.
-pub fn listed_sockets() -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    // The path is the last field, and may have spaces.
-    let paths = table
-        .lines()
-        .filter_map(|line| line.find(" /").map(|at| line.split_at(at).1));
-    let paths = paths.map(|path| PathBuf::from(path.trim_start()));
-    let there = paths.filter_map(|path| fs::canonicalize(path).ok());
-    there
-        .filter(|path| fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()))
-        .collect()
-}
-
 /// Whether a directory is this user's, who can open what is closed.
 fn is_ours(directory: &Path) -> bool {
     let user = rustix::process::getuid().as_raw();

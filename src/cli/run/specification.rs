@@ -9,12 +9,11 @@ use super::environment::environment;
 use super::git_settings::git_settings;
 use super::places::Places;
 use super::programs::{find_program, trusted_program};
-use super::unplaced;
-use super::visible::{self, CERTIFICATES};
+use super::visible;
 use crate::admin::SandboxSettings;
 use crate::cli::exit::{Failure, code};
 use crate::cli::sandbox_files;
-use crate::cli::variables::variables;
+use crate::sandbox::machine::{self, CERTIFICATES, variables};
 use crate::sandbox::{Command, Entry, PROXY_PORT, Spec};
 
 /// The host name inside.
@@ -40,7 +39,7 @@ impl Prepared {
     pub fn look(places: &Places) -> Self {
         let git = trusted_program("git", &places.writable);
         Self {
-            system: visible::system(),
+            system: machine::system(),
             git_settings: git.as_deref().and_then(git_settings),
         }
     }
@@ -74,10 +73,8 @@ pub fn specification(
         text,
     }));
     files.extend(protected);
-    let sockets = visible::hidden_sockets(&files);
-    let unplaced =
-        unplaced::hidden_sockets(&files).map_err(|problem| Failure::new(code::USAGE, problem))?;
-    files.extend(sockets.into_iter().chain(unplaced));
+    let sockets = machine::hidden_sockets(&files);
+    files.extend(sockets.map_err(|problem| Failure::new(code::USAGE, problem))?);
     let proxy = variables(
         &format!("http://127.0.0.1:{PROXY_PORT}"),
         Path::new(CERTIFICATES),

@@ -1,8 +1,34 @@
 //! The servers behind the gateway.
+//!
+//! [`Mounts`] has a [`Mount`] for each server of `mcp.yaml`. A mount opens sessions when they are
+//! asked for, pools them by lease, revision and capabilities of the client, and opens another one
+//! in the place of one that ended, at the next request and after a pause that grows with each
+//! failure. Each open session has a [`Catalog`]: what its server lists, fetched when it is first
+//! asked for. The last list that was read stays with lease and mount when the session ends
+//! ([`Mount::known`]).
+//!
+//! [`Mounts::changes`] tells a container's clients when lists may differ. What a server sends
+//! besides that belongs to no request goes to [`Unsolicited`].
 
+mod catalog;
+mod changes;
 mod dropped;
+mod error;
 mod handshake;
+mod health;
 mod http;
+mod known;
+mod meta;
+mod mount;
+mod pages;
+mod pool;
+mod pooled;
+mod process;
+mod sessions;
+mod stdio;
+mod tools;
+mod uri_template;
+mod way_out;
 
 use std::sync::Arc;
 
@@ -11,12 +37,27 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::event::Events;
+use super::caller::Caller;
+use super::event::{EVENT_QUEUE, Event, Events};
 use super::message::Outcome;
-use super::version::Version;
+use super::version::{Era, Version};
 
+pub use catalog::Catalog;
+pub use changes::{List, ListChanges};
 pub use dropped::Dropped;
+pub use health::{MountHealth, MountState};
 pub use http::{HttpParts, HttpTransport};
+pub use known::{Entry, Known};
+pub use mount::Mount;
+pub use pool::{CurrentChain, MountPorts, Mounts, Origin, Transports, Unsolicited};
+pub use pooled::{MAX_CALLS, Pooled};
+pub use process::{
+    Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
+    ProcessManager, Runtime, Spawner,
+};
+pub use sessions::MAX_SESSIONS;
+pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
+pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of
 /// one kind of client.
@@ -44,7 +85,7 @@ pub trait MountSession: Send + Sync {
         Ok(())
     }
 
-    /// Cancelled when the session has ended, whoever ended it.
+    /// Cancelled when the session has ended, whoever ended it. Cancelling it ends the session.
     fn ended(&self) -> &CancellationToken;
 }
 
@@ -106,6 +147,9 @@ pub enum MountError {
     /// It sent what is no MCP.
     #[error("{0}")]
     Protocol(String),
+    /// Too many requests are under way in the session, or sessions in use.
+    #[error("too many requests to the server are under way")]
+    Busy,
     /// The chain denied the mount's own request.
     #[error("{0}")]
     Denied(Denial),
@@ -116,7 +160,7 @@ impl MountError {
     pub fn into_denial(self, server: &str) -> Denial {
         let code = match &self {
             Self::Denied(denial) => return denial.clone(),
-            Self::CannotStart(_) | Self::Died { .. } => Code::ToolUnavailable,
+            Self::CannotStart(_) | Self::Died { .. } | Self::Busy => Code::ToolUnavailable,
             Self::Write(_) => Code::InternalError,
             Self::TimedOut => Code::ToolTimeout,
             Self::NotImplemented(_) => Code::NotImplemented,

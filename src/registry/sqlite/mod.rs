@@ -18,7 +18,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use addons::contract::{LeaseId, Level, Registration};
+use addons::contract::{LeaseId, Registration, Standing};
 use rusqlite::{Connection, OpenFlags, params};
 use time::OffsetDateTime;
 
@@ -149,11 +149,11 @@ impl LeaseStore for SqliteStore {
         })?)
     }
 
-    fn set_level(&mut self, lease: LeaseId, level: Level) -> Result<(), StoreError> {
+    fn set_standing(&mut self, lease: LeaseId, standing: Standing) -> Result<(), StoreError> {
         Ok(self.write(|conn| {
             conn.execute(
-                "UPDATE containers SET level = ?2 WHERE lease = ?1",
-                params![lease.to_string(), level.as_str()],
+                "UPDATE containers SET level = ?2, aborted = ?3 WHERE lease = ?1",
+                params![lease.to_string(), standing.level.as_str(), standing.aborted],
             )?;
             Ok(())
         })?)

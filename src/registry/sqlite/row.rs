@@ -1,7 +1,7 @@
 //! One registration as a row: what goes into the file comes back the same.
 
 use addons::contract::{
-    AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source,
+    AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source, Standing,
 };
 use rusqlite::{Connection, Row, params};
 use time::OffsetDateTime;
@@ -16,7 +16,8 @@ pub(super) fn load(
     mut take: impl FnMut(Registration),
 ) -> Result<usize, SqliteError> {
     let mut statement = conn.prepare(
-        "SELECT lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level
+        "SELECT lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level,
+                aborted
          FROM containers",
     )?;
     let mut rows = statement.query([])?;
@@ -50,7 +51,10 @@ fn decode(row: &Row<'_>) -> Result<Registration, SqliteError> {
         created_at: from_millis(row.get(6)?).ok_or_else(bad)?,
         expires_at: from_millis(row.get(7)?).ok_or_else(bad)?,
         allowed_domains: allowed_domains.transpose()?,
-        level: Level::parse(&text(8)?).ok_or_else(bad)?,
+        standing: Standing {
+            level: Level::parse(&text(8)?).ok_or_else(bad)?,
+            aborted: row.get(9)?,
+        },
     })
 }
 
@@ -75,8 +79,9 @@ pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), Sqli
         .execute(params![lease.id.as_str(), address])?;
     conn.prepare_cached(
         "INSERT INTO containers
-         (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+         (lease, id, address, repos, auth_mode, allowed_domains, created_at, expires_at, level,
+          aborted)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
     )?
     .execute(params![
         lease.lease.to_string(),
@@ -87,7 +92,8 @@ pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), Sqli
         domains.transpose()?,
         to_millis(lease.created_at),
         to_millis(lease.expires_at),
-        lease.level.as_str(),
+        lease.standing.level.as_str(),
+        lease.standing.aborted,
     ])?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::SqliteError;
 
 /// Each step brings the file from the version of its index to the next one.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE containers (
         lease INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -43,6 +43,8 @@ const MIGRATIONS: [&str; 2] = [
     DROP TABLE containers_1;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
+    // Whether every tool call is denied.
+    "ALTER TABLE containers ADD COLUMN aborted INTEGER NOT NULL DEFAULT 0;",
 ];
 
 /// The `user_version` of a file whose migrations are done.

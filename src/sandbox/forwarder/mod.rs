@@ -64,11 +64,21 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         let Some((ToForwarder::Serve { listener }, _)) = told else {
             return Ok(());
         };
-        let way_out = WayOut::new(listener);
+        let way_out = WayOut::new(listener.clone().unwrap_or_default());
+        let serving = async {
+            match listener {
+                Some(_) => sockets.serve(way_out.clone()).await,
+                // Closed, the ports refuse connections.
+                None => {
+                    drop(sockets);
+                    std::future::pending().await
+                }
+            }
+        };
         let ended = tokio::select! {
             ended = pid1.wait() => ended,
             followed = follow(launcher, &way_out) => followed,
-            never = sockets.serve(way_out.clone()) => match never {},
+            never = serving => match never {},
         };
         ended.map(drop).map_err(failed("waiting for its PID 1"))
     })
@@ -98,7 +108,7 @@ async fn follow(
     while let Some((ToForwarder::Serve { listener }, _)) =
         readiness.async_io(Interest::READABLE, receive).await?
     {
-        way_out.0.store(Arc::new(listener));
+        way_out.0.store(Arc::new(listener.unwrap_or_default()));
     }
     Ok(ExitStatus::default())
 }

@@ -55,7 +55,7 @@ impl FakeContainers {
                 created_at: now,
                 expires_at: now + Duration::from_secs(3600),
                 allowed_domains: None,
-                level: Level::Public,
+                standing: Standing::default(),
             });
             (address, Arc::new(container))
         });

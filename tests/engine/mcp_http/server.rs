@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -21,9 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// One request as the server saw it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    pub at: Instant,
     pub http: String,
-    pub target: String,
     pub headers: http::HeaderMap,
     /// Null without a body.
     pub message: Value,
@@ -240,9 +238,7 @@ async fn serve(listener: TcpListener, shared: Shared) {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let seen = Seen {
-                    at: Instant::now(),
                     http: parts.method.to_string(),
-                    target: parts.uri.to_string(),
                     headers: parts.headers,
                     message: serde_json::from_slice(&body).unwrap_or(Value::Null),
                 };

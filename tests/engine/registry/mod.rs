@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use addons::contract::{
-    AuthMode, Container, ContainerId, Containers, HostPattern, LeaseId, Level, Repo, Source,
+    AuthMode, Container, ContainerId, Containers, HostPattern, LeaseId, LeaseRecords as _, Level,
+    Repo, Source, Standing,
 };
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::registry::sqlite::offline::{self, Present};
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
-use unified_proxy::registry::{NewRegistration, Registry};
+use unified_proxy::registry::{NewRegistration, Registry, RegistryRecords};
 
 /// A registry in a directory of its own, with its maintenance running.
 struct RegistryFixture {
@@ -196,6 +197,37 @@ async fn a_restart_keeps_leases_and_no_id_is_given_twice() {
     assert_eq!(after.level(), Level::Public);
     let fixture = fixture.restart().await;
     assert_eq!(fixture.at(A).unwrap().level(), Level::Public);
+}
+
+#[tokio::test]
+async fn what_tool_calls_came_to_is_on_disk_before_it_is_answered() {
+    let fixture = RegistryFixture::new();
+    let container = fixture.register("c1", A).await;
+    let records = RegistryRecords(Arc::clone(&fixture.registry));
+    records.latch(&container).await.unwrap();
+    records
+        .raise_level(&container, Level::Confidential)
+        .await
+        .unwrap();
+    // Nothing is lowered by a record that says less.
+    records
+        .raise_level(&container, Level::Public)
+        .await
+        .unwrap();
+    let on_disk = {
+        let conn = Connection::open(fixture.file()).unwrap();
+        let query = "SELECT level, aborted FROM containers";
+        conn.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?)))
+    };
+    assert_eq!(on_disk, Ok(("Confidential".to_owned(), true)));
+
+    let fixture = fixture.restart().await;
+    let after = fixture.at(A).unwrap();
+    assert!(after.is_aborted());
+    assert!(fixture.registry.reset(id("c1")).await.unwrap());
+    assert_eq!(after.standing(), Standing::default());
+    let fixture = fixture.restart().await;
+    assert!(!fixture.at(A).unwrap().is_aborted());
 }
 
 /// Tells this test program that it is the one to be killed, and where its registry is.

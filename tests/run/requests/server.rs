@@ -133,7 +133,7 @@ fn after_a_killed_launcher_the_lease_is_not_renewed_and_its_sandbox_has_ended() 
     let pids = processes::descendants(run.id());
     processes::send(run.id(), Signal::KILL);
     run.wait().unwrap();
-    processes::end_within("the sandbox ends", &pids, Duration::from_secs(1));
+    processes::end_within("the sandbox ends", &pids, SOON);
     let lasting: Vec<f64> = containers(&proxy).iter().map(left).collect();
     assert!(
         lasting.iter().all(|seconds| *seconds <= 60.0),

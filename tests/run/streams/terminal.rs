@@ -1,7 +1,6 @@
 //! The command's terminal: a pseudo-terminal of the sandbox's own that acts as the person's.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use testkit::each_row;
@@ -190,7 +189,7 @@ fn the_modes_of_the_terminal_are_as_before_however_it_ends() {
             );
             assert_eq!(compared(&terminal.modes()), compared(&fresh.modes()));
             let pids: BTreeSet<u32> = before;
-            processes::end_within("all of it has ended", &pids, Duration::from_secs(2));
+            processes::end_within("all of it has ended", &pids, SOON);
         },
     );
 }

@@ -18,6 +18,10 @@ mod stage;
 mod tunnels;
 mod upstream;
 
+use std::panic::resume_unwind;
+
+use testkit::each_row;
+
 use ask::Ingress;
 use files::{Recorded, Transcripts};
 
@@ -28,30 +32,48 @@ fn explain_answers_as_recorded() {
     recorded.settle("explain");
 }
 
+type Scenario = (&'static str, fn() -> Transcripts);
+
+/// What is recorded side by side, each on a proxy of its own.
+const SCENARIOS: [Scenario; 15] = [
+    ("slow look-up: CONNECT", || {
+        upstream::record_slow_look_up(Ingress::Connect)
+    }),
+    ("slow look-up: UDP", || {
+        upstream::record_slow_look_up(Ingress::DnsUdp)
+    }),
+    ("slow look-up: TCP", || {
+        upstream::record_slow_look_up(Ingress::DnsTcp)
+    }),
+    ("slow look-up: HTTP", || {
+        upstream::record_slow_look_up(Ingress::DnsHttp)
+    }),
+    ("own listeners", listener::record),
+    ("memory of own listeners", listener::record_memory),
+    ("time-outs of upstreams", upstream::record_time_outs),
+    ("upstreams", upstream::record),
+    ("time-outs of bodies", judged::record_time_outs),
+    ("registry", registry::record),
+    ("policy", policy::record),
+    ("pushes by status", policy::record_pushes_by_status),
+    ("limits", limits::record),
+    ("memory of bodies", judged::record_memory),
+    ("unresolved names", upstream::record_unresolved),
+];
+
 #[test]
 fn denials_are_as_recorded() {
-    // What waits for a time-out leaves the processor to the others.
-    let scenarios: [fn() -> Transcripts; 13] = [
-        || upstream::record_slow_look_up(Ingress::Connect),
-        || upstream::record_slow_look_up(Ingress::DnsUdp),
-        || upstream::record_slow_look_up(Ingress::DnsTcp),
-        || upstream::record_slow_look_up(Ingress::DnsHttp),
-        listener::record,
-        upstream::record,
-        judged::record_time_outs,
-        registry::record,
-        policy::record,
-        policy::record_pushes_by_status,
-        limits::record,
-        judged::record_memory,
-        upstream::record_unresolved,
-    ];
     let mut recorded = Recorded::default();
     std::thread::scope(|scope| {
-        let running = scenarios.map(|scenario| scope.spawn(scenario));
-        for (path, text) in running.into_iter().flat_map(|one| one.join().unwrap()) {
-            recorded.add(path, text);
-        }
+        // What waits for a time-out leaves the processor to the others.
+        let running = SCENARIOS.map(|(name, scenario)| (name, scope.spawn(scenario)));
+        each_row(running, |(_, thread)| {
+            // Its own panic fails the row, with its message.
+            let files = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            for (path, text) in files {
+                recorded.add(path, text);
+            }
+        });
     });
     coverage::check(&recorded);
     recorded.settle("denials");

@@ -16,7 +16,7 @@ use super::stage::Stage;
 use crate::support::{Origin, SOON, Setup, eventually};
 
 /// Until the leases run out: long enough to register all of them.
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(5);
 
 /// A container for each row: a lease that ran out is denied by that name once.
 const BRIEF: u8 = 20;

@@ -15,7 +15,8 @@ use super::normal::normal;
 use super::send::{Line, Question};
 use crate::support::{Origin, Proxy, SOON};
 
-/// Between two rows, whose audit lines are told apart by the millisecond in which they began.
+/// Before and after each row: rows' audit lines are told apart by the millisecond in which they
+/// began.
 const APART: Duration = Duration::from_millis(3);
 /// Requests that are made to reach a limit, at most.
 const MOST_REPEATED: usize = 1000;
@@ -178,7 +179,9 @@ impl Stage {
         let lines: Vec<_> = self.proxy.audit().into_iter().map(AuditLine::of).collect();
         let (mut files, mut failures) = (Vec::new(), Vec::new());
         for mut row in std::mem::take(&mut self.rows) {
-            let within = |line: &&AuditLine| (row.begun..=row.ended).contains(&line.began);
+            // The proxy rounds when a head began up to a millisecond.
+            let last = row.ended + 1;
+            let within = |line: &&AuditLine| (row.begun..=last).contains(&line.began);
             let mut own: Vec<_> = lines.iter().filter(within).collect();
             // By what does not depend on how far apart they began.
             own.sort_by_key(|line| {

@@ -1,0 +1,239 @@
+//! What the operator changes about a tool: which entry holds for a container, and what it does to
+//! the arguments of a call.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
+
+use super::settings::{Injected, McpSettings, OverrideRule, ServerSettings};
+use crate::contract::{Annotations, ContainerId};
+use crate::raw_json::{Members, Node};
+
+impl ServerSettings {
+    /// Whether a container sees this server.
+    pub fn is_for(&self, container: &ContainerId) -> bool {
+        let id = container.as_str();
+        self.containers.iter().any(|pattern| matches(pattern, id))
+    }
+}
+
+impl McpSettings {
+    /// The entry that changes a tool for a container: of several, the one with the most specific
+    /// pattern.
+    pub fn override_of(
+        &self,
+        server: &Arc<str>,
+        tool: &Arc<str>,
+        container: &ContainerId,
+    ) -> Option<&Arc<OverrideRule>> {
+        if self.overrides.is_empty() {
+            return None;
+        }
+        let entries = self
+            .overrides
+            .get(&(Arc::clone(server), Arc::clone(tool)))?;
+        let mut best: Option<(usize, &Arc<OverrideRule>)> = None;
+        for entry in entries {
+            let specificity = entry.specificity(container.as_str());
+            // The first of equals counts.
+            if let Some(specificity) = specificity
+                && best.is_none_or(|(other, _)| specificity > other)
+            {
+                best = Some((specificity, entry));
+            }
+        }
+        best.map(|(_, entry)| entry)
+    }
+}
+
+impl OverrideRule {
+    /// How closely the entry describes a container; `None` where it is not for it.
+    fn specificity(&self, id: &str) -> Option<usize> {
+        if self.containers.is_empty() {
+            return Some(0);
+        }
+        let matching = self.containers.iter().filter(|one| matches(one, id));
+        matching
+            .map(|pattern| match pattern.contains('*') {
+                false => usize::MAX,
+                true => pattern.len().saturating_sub(pattern.matches('*').count()),
+            })
+            .max()
+            .map(|specificity| specificity.saturating_add(1))
+    }
+
+    /// The fields that a caller neither sees nor sets, and whether each has a default.
+    pub(super) fn hidden_fields(&self) -> impl Iterator<Item = (&str, bool)> {
+        let defaults = self.defaults.iter().map(|(field, _)| (&**field, true));
+        let has_default = |field: &str| self.defaults.iter().any(|(other, _)| **other == *field);
+        let hidden = self.hide_fields.iter().map(|field| &**field);
+        let hidden = hidden.filter(move |field| !has_default(field));
+        hidden.map(|field| (field, false)).chain(defaults)
+    }
+
+    /// Whether calls go on with the arguments as the caller sent them.
+    pub(super) fn leaves_arguments(&self) -> bool {
+        self.hide_fields.is_empty() && self.defaults.is_empty()
+    }
+
+    /// Drops the hidden fields from the arguments and adds the defaults. `schema` is the tool's
+    /// own `inputSchema`.
+    pub(super) fn apply(&self, arguments: &mut Node<'_>, schema: Option<&str>) {
+        for (field, _) in self.hidden_fields() {
+            hide(arguments, field, schema);
+        }
+        for (field, injected) in &self.defaults {
+            let value = injected.value();
+            if declares(schema, field) || !field.contains('.') {
+                set(arguments, &mut std::iter::once(&**field), &value);
+            } else {
+                set(arguments, &mut field.split('.'), &value);
+            }
+        }
+    }
+
+    /// The hints that hold: the operator's, unless the server itself says what is stricter.
+    pub(super) fn annotations(&self, server: Annotations) -> Annotations {
+        let said = |key: &str| self.annotations.get(key).and_then(Value::as_bool);
+        let hint = |server, key, strict| stricter(server, said(key), strict);
+        let open_world = self.open_world.or_else(|| said("openWorldHint"));
+        Annotations {
+            read_only: hint(server.read_only, "readOnlyHint", false),
+            destructive: hint(server.destructive, "destructiveHint", true),
+            idempotent: hint(server.idempotent, "idempotentHint", false),
+            open_world: stricter(server.open_world, open_world, true),
+        }
+    }
+}
+
+impl Injected {
+    fn value(&self) -> Node<'static> {
+        match self {
+            Self::Value(value) => value.into(),
+            Self::Uuid => Node::string(&Uuid::new_v4().to_string()),
+            Self::Now => {
+                let now = OffsetDateTime::now_utc().format(&Rfc3339);
+                // Every time up to the year 9999 can be written.
+                Node::string(&now.unwrap_or_default())
+            }
+        }
+    }
+}
+
+fn stricter(server: Option<bool>, operator: Option<bool>, strict: bool) -> Option<bool> {
+    match (server, operator) {
+        (Some(server), Some(_)) if server == strict => Some(server),
+        (server, operator) => operator.or(server),
+    }
+}
+
+/// Whether a text matches a pattern in which `*` stands for any text.
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, behind)) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Whether the root of a schema declares a property of exactly this name.
+pub(super) fn declares(schema: Option<&str>, property: &str) -> bool {
+    let declared = || {
+        let schema = Node::parse(schema?).ok()?;
+        schema.get("properties")?.get(property).map(drop)
+    };
+    declared().is_some()
+}
+
+/// Drops a field by its name, and by the path that the name describes.
+fn hide(arguments: &mut Node<'_>, field: &str, schema: Option<&str>) {
+    let mut is_another = |key: &str| key != field && declares(schema, key);
+    remove(arguments, &[field], &mut is_another);
+    if field.contains('.') {
+        let path: Vec<_> = field.split('.').collect();
+        remove(arguments, &path, &mut |_| false);
+    }
+}
+
+/// Drops what is at a path, in each element of the arrays on the way. Some servers compare names
+/// without regard to case, so all spellings go, but for those that are properties of their own.
+pub(super) fn remove(node: &mut Node<'_>, path: &[&str], is_another: &mut dyn FnMut(&str) -> bool) {
+    match (node, path) {
+        (Node::Array(elements), _) => {
+            for element in elements {
+                remove(element, path, is_another);
+            }
+        }
+        (Node::Object(members), [last]) => {
+            members.retain(|(key, _)| !same_name(key, last) || is_another(key));
+        }
+        (Node::Object(members), [first, rest @ ..]) => {
+            for (key, value) in members {
+                if same_name(key, first) {
+                    remove(value, rest, is_another);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Sets what is at a path, in each element of the arrays on the way. Objects that are missing are
+/// made.
+fn set<'p>(
+    node: &mut Node<'_>,
+    path: &mut (impl Iterator<Item = &'p str> + Clone),
+    value: &Node<'static>,
+) {
+    let members = match node {
+        Node::Object(members) => members,
+        Node::Array(elements) => {
+            for element in elements {
+                set(element, &mut path.clone(), value);
+            }
+            return;
+        }
+        Node::Scalar(_) => return,
+    };
+    let Some(first) = path.next() else { return };
+    let is_last = path.clone().next().is_none();
+    let at = members.iter().position(|(key, _)| key == first);
+    match at.and_then(|at| members.get_mut(at)) {
+        Some((_, old)) if is_last => *old = value.clone(),
+        Some((_, inner)) => set(inner, path, value),
+        None if is_last => members.push((first.to_owned().into(), value.clone())),
+        None => {
+            let mut inner = Node::Object(Vec::new());
+            set(&mut inner, path, value);
+            members.push((first.to_owned().into(), inner));
+        }
+    }
+}
+
+/// Whether a server that compares names without regard to case takes two for one, as Go's
+/// `encoding/json` does.
+fn same_name(one: &str, other: &str) -> bool {
+    if one.is_ascii() && other.is_ascii() {
+        return one.eq_ignore_ascii_case(other);
+    }
+    let fold = |text: &str| text.to_uppercase().to_lowercase();
+    fold(one) == fold(other)
+}
+
+/// The `inputSchema` of a tool, as JSON text.
+pub(super) fn input_schema<'a>(tool: &Members<'a>) -> Option<&'a str> {
+    tool.get("inputSchema")
+}

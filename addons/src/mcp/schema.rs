@@ -1,0 +1,412 @@
+//! Takes fields out of a JSON Schema, so that a model sees no field that it cannot set.
+//!
+//! Only the view is changed here: what a caller may send is decided by what is done to its
+//! arguments. So where a keyword says something about a hidden field that cannot be said without
+//! it (`not`, `if`), the keyword goes, and the server has the last word.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::overrides::remove;
+use crate::raw_json::Node;
+
+/// A field to take out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HiddenField<'f> {
+    /// The names on the way to it.
+    pub(super) path: &'f [&'f str],
+    /// Whether a value is added to each call.
+    pub(super) has_default: bool,
+}
+
+/// Definitions that are copied at most; a reference beyond that stays as it is.
+const MAX_COPIES: usize = 64;
+
+/// Where definitions stand.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+/// The schema without the fields. Definitions that it refers to are copied before they are
+/// changed, since other places may refer to them, too.
+pub(super) fn without_fields<'s>(schema: Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+    let is_named =
+        |field: &&HiddenField<'_>| field.path.last().is_some_and(|name| names(&schema, name));
+    let fields: Vec<_> = fields.iter().filter(is_named).copied().collect();
+    let mut editor = Editor {
+        root: &schema,
+        copies: Vec::new(),
+    };
+    let mut edited = editor.edit(&schema, &fields);
+    let mut added = Vec::new();
+    while let Some(copy) = editor.copies.get(added.len()).cloned() {
+        let original = definition(&schema, copy.place, &copy.original);
+        let fields: Vec<_> = copy.fields.iter().map(OwnedField::borrow).collect();
+        let fields: Vec<_> = fields.iter().map(BorrowedField::field).collect();
+        let node = original.map(|node| editor.edit(node, &fields));
+        added.push(node.unwrap_or(Node::Object(Vec::new())));
+    }
+    for (copy, node) in editor.copies.iter().zip(added) {
+        if let Node::Object(members) = &mut edited
+            && let Some((_, Node::Object(all))) =
+                members.iter_mut().find(|(key, _)| key == copy.place)
+        {
+            all.push((copy.name.clone().into(), node));
+        }
+    }
+    editor.drop_unused(&mut edited);
+    edited
+}
+
+/// A definition that is copied without some fields.
+#[derive(Clone)]
+struct Copy {
+    place: &'static str,
+    original: String,
+    name: String,
+    fields: Vec<OwnedField>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct OwnedField {
+    path: Vec<String>,
+    has_default: bool,
+}
+
+struct BorrowedField<'f> {
+    path: Vec<&'f str>,
+    has_default: bool,
+}
+
+impl OwnedField {
+    fn borrow(&self) -> BorrowedField<'_> {
+        BorrowedField {
+            path: self.path.iter().map(String::as_str).collect(),
+            has_default: self.has_default,
+        }
+    }
+}
+
+impl BorrowedField<'_> {
+    fn field(&self) -> HiddenField<'_> {
+        HiddenField {
+            path: &self.path,
+            has_default: self.has_default,
+        }
+    }
+}
+
+struct Editor<'r, 'n> {
+    /// The schema that references are about.
+    root: &'r Node<'n>,
+    /// In the order in which they were asked for; their contents are made one after the other, so
+    /// that a chain of references takes no stack.
+    copies: Vec<Copy>,
+}
+
+impl Editor<'_, '_> {
+    fn edit<'s>(&mut self, schema: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+        let Node::Object(members) = schema else {
+            return schema.clone();
+        };
+        if fields.is_empty() {
+            return schema.clone();
+        }
+        let drops_condition = schema
+            .get("if")
+            .is_some_and(|condition| self.changes(condition, fields));
+        let mut edited = Vec::with_capacity(members.len());
+        for (key, value) in members {
+            if drops_condition && matches!(&**key, "if" | "then" | "else") {
+                continue;
+            }
+            if let Some(member) = self.edit_member(key, value, schema, fields) {
+                edited.push(member);
+            }
+        }
+        Node::Object(edited)
+    }
+
+    /// A keyword without the fields; `None` where nothing is left of it.
+    fn edit_member<'s>(
+        &mut self,
+        key: &Cow<'s, str>,
+        value: &Node<'s>,
+        schema: &Node<'s>,
+        fields: &[HiddenField<'_>],
+    ) -> Option<(Cow<'s, str>, Node<'s>)> {
+        let kept = |node| Some((key.clone(), node));
+        match &**key {
+            "properties" => kept(self.edit_properties(value, fields)),
+            "required" => kept(without_names(value, fields)),
+            "allOf" | "prefixItems" => kept(self.edit_each(value, fields)),
+            "items" if matches!(value, Node::Array(_)) => kept(self.edit_each(value, fields)),
+            "then" | "else" | "items" | "contains" => kept(self.edit(value, fields)),
+            "not" => (!self.changes(value, fields)).then(|| (key.clone(), value.clone())),
+            "anyOf" => kept(self.edit_branches(value, fields)?),
+            "oneOf" => self.edit_one_of(value, schema, fields),
+            "dependentRequired" | "dependentSchemas" | "dependencies" => {
+                kept(self.edit_dependencies(value, fields))
+            }
+            "$ref" => kept(self.refer_to_copy(value, fields)),
+            "default" | "examples" => {
+                let mut value = value.clone();
+                for field in fields {
+                    remove(&mut value, field.path, &mut |_| false);
+                }
+                kept(value)
+            }
+            _ => kept(value.clone()),
+        }
+    }
+
+    /// Whether a schema says anything about the fields.
+    fn changes(&self, schema: &Node<'_>, fields: &[HiddenField<'_>]) -> bool {
+        let mut trial = Editor {
+            root: self.root,
+            copies: Vec::new(),
+        };
+        trial.edit(schema, fields) != *schema
+    }
+
+    fn edit_each<'s>(&mut self, schemas: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+        match schemas {
+            Node::Array(schemas) => {
+                Node::Array(schemas.iter().map(|one| self.edit(one, fields)).collect())
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn edit_properties<'s>(
+        &mut self,
+        properties: &Node<'s>,
+        fields: &[HiddenField<'_>],
+    ) -> Node<'s> {
+        let Node::Object(properties) = properties else {
+            return properties.clone();
+        };
+        let mut edited = Vec::new();
+        for (name, schema) in properties {
+            if !is_hidden(name, fields) {
+                let below: Vec<_> = fields
+                    .iter()
+                    .filter_map(|field| field.below(name))
+                    .collect();
+                edited.push((name.clone(), self.edit(schema, &below)));
+            }
+        }
+        Node::Object(edited)
+    }
+
+    /// Branches without those that no caller can satisfy: they require a field that is hidden and
+    /// has no default. `None` where no branch is left.
+    fn edit_branches<'s>(
+        &mut self,
+        branches: &Node<'s>,
+        fields: &[HiddenField<'_>],
+    ) -> Option<Node<'s>> {
+        let Node::Array(branches) = branches else {
+            return Some(branches.clone());
+        };
+        let unset: Vec<_> = fields
+            .iter()
+            .filter(|field| !field.has_default)
+            .copied()
+            .collect();
+        let possible = |branch: &&Node<'_>| {
+            let required = branch.get("required").map_or(&[][..], Node::elements);
+            !required
+                .iter()
+                .any(|name| name.as_text().is_some_and(|name| is_hidden(&name, &unset)))
+        };
+        let branches = branches.iter().filter(possible);
+        let edited: Vec<_> = branches.map(|branch| self.edit(branch, fields)).collect();
+        (!edited.is_empty()).then_some(Node::Array(edited))
+    }
+
+    /// Where branches differed by a field that is now hidden, several may hold at once.
+    fn edit_one_of<'s>(
+        &mut self,
+        branches: &Node<'s>,
+        schema: &Node<'s>,
+        fields: &[HiddenField<'_>],
+    ) -> Option<(Cow<'s, str>, Node<'s>)> {
+        let edited = self.edit_branches(branches, fields)?;
+        let required = |branch: &Node<'s>| branch.get("required").cloned();
+        let before = branches.elements().iter().map(required);
+        let loosened = edited.elements().iter().map(required).ne(before);
+        match (loosened, schema.get("anyOf")) {
+            (false, _) => Some(("oneOf".into(), edited)),
+            (true, None) => Some(("anyOf".into(), edited)),
+            (true, Some(_)) => None,
+        }
+    }
+
+    /// Entries for hidden fields go: whether such a field is there is not the caller's choice.
+    fn edit_dependencies<'s>(
+        &mut self,
+        dependencies: &Node<'s>,
+        fields: &[HiddenField<'_>],
+    ) -> Node<'s> {
+        let Node::Object(dependencies) = dependencies else {
+            return dependencies.clone();
+        };
+        let mut edited = Vec::new();
+        for (name, needs) in dependencies {
+            if !is_hidden(name, fields) {
+                let needs = match needs {
+                    Node::Array(_) => without_names(needs, fields),
+                    other => self.edit(other, fields),
+                };
+                edited.push((name.clone(), needs));
+            }
+        }
+        Node::Object(edited)
+    }
+
+    fn refer_to_copy<'s>(&mut self, reference: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+        let text = reference.as_text();
+        let Some((place, encoded)) = text.as_deref().and_then(local) else {
+            return reference.clone();
+        };
+        let original = decode(encoded);
+        let exists = |name: &String| definition(self.root, place, name).is_some();
+        let Some(original) = original.filter(exists) else {
+            return reference.clone();
+        };
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|field| OwnedField {
+                path: field.path.iter().map(|&name| name.to_owned()).collect(),
+                has_default: field.has_default,
+            })
+            .collect();
+        let same = |copy: &&Copy| {
+            copy.place == place && copy.original == original && copy.fields == fields
+        };
+        let number = match self.copies.iter().position(|copy| same(&copy)) {
+            Some(at) => at,
+            None if self.copies.len() >= MAX_COPIES => return reference.clone(),
+            None => {
+                let at = self.copies.len();
+                self.copies.push(Copy {
+                    place,
+                    name: format!("{original}.exposed{at}"),
+                    original,
+                    fields,
+                });
+                at
+            }
+        };
+        Node::string(&format!("#/{place}/{encoded}.exposed{number}"))
+    }
+
+    /// Drops the originals of copies where nothing refers to them any more.
+    fn drop_unused(&self, schema: &mut Node<'_>) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let used = used_definitions(schema);
+        let Node::Object(members) = schema else {
+            return;
+        };
+        for (place, definitions) in members {
+            if let Node::Object(definitions) = definitions {
+                definitions.retain(|(name, _)| {
+                    let copied = |copy: &Copy| *place == copy.place && *copy.original == **name;
+                    let is_used = |(at, used): &(&str, String)| *place == *at && *used == **name;
+                    !self.copies.iter().any(copied) || used.iter().any(is_used)
+                });
+            }
+        }
+    }
+}
+
+impl<'f> HiddenField<'f> {
+    /// The field as the schema of a property sees it.
+    fn below(&self, property: &str) -> Option<HiddenField<'f>> {
+        let (first, rest) = self.path.split_first()?;
+        (*first == property && !rest.is_empty()).then_some(Self {
+            path: rest,
+            ..*self
+        })
+    }
+}
+
+/// Whether a name is a key or a text anywhere in a schema.
+fn names(schema: &Node<'_>, name: &str) -> bool {
+    let mut open = vec![schema];
+    while let Some(node) = open.pop() {
+        let is_key = node.members().iter().any(|(key, _)| key == name);
+        if is_key || node.as_text().is_some_and(|text| text == name) {
+            return true;
+        }
+        open.extend(node.members().iter().map(|(_, value)| value));
+        open.extend(node.elements());
+    }
+    false
+}
+
+fn is_hidden(name: &str, fields: &[HiddenField<'_>]) -> bool {
+    fields.iter().any(|field| field.path == [name])
+}
+
+fn without_names<'s>(names: &Node<'s>, fields: &[HiddenField<'_>]) -> Node<'s> {
+    let Node::Array(names) = names else {
+        return names.clone();
+    };
+    let kept = |name: &&Node<'s>| !name.as_text().is_some_and(|name| is_hidden(&name, fields));
+    Node::Array(names.iter().filter(kept).cloned().collect())
+}
+
+/// Place and encoded name of a definition that a reference names.
+fn local(reference: &str) -> Option<(&'static str, &str)> {
+    DEFINITIONS.into_iter().find_map(|place| {
+        let rest = reference.strip_prefix("#/")?.strip_prefix(place)?;
+        let name = rest.strip_prefix('/')?;
+        (!name.contains('/')).then_some((place, name))
+    })
+}
+
+/// The name that a reference's part stands for (RFC 6901, section 6).
+fn decode(encoded: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(encoded);
+    let decoded = decoded.decode_utf8().ok()?;
+    Some(decoded.replace("~1", "/").replace("~0", "~"))
+}
+
+fn definition<'n, 's>(schema: &'n Node<'s>, place: &str, name: &str) -> Option<&'n Node<'s>> {
+    schema.get(place)?.get(name)
+}
+
+/// The definitions that can be reached from the schema itself.
+fn used_definitions(schema: &Node<'_>) -> Vec<(&'static str, String)> {
+    let mut seen = HashSet::new();
+    let mut used = Vec::new();
+    let mut open: Vec<&Node<'_>> = schema
+        .members()
+        .iter()
+        .filter(|(key, _)| !DEFINITIONS.contains(&&**key))
+        .map(|(_, value)| value)
+        .collect();
+    let own = schema.get("$ref").and_then(Node::as_text);
+    let mut references: Vec<_> = own.map(Cow::into_owned).into_iter().collect();
+    loop {
+        for reference in references.drain(..) {
+            let Some((place, encoded)) = local(&reference) else {
+                continue;
+            };
+            let Some(name) = decode(encoded) else {
+                continue;
+            };
+            if seen.insert((place, name.clone())) {
+                open.extend(definition(schema, place, &name));
+                used.push((place, name));
+            }
+        }
+        let Some(node) = open.pop() else { return used };
+        let reference = node.get("$ref").and_then(Node::as_text);
+        references.extend(reference.map(Cow::into_owned));
+        open.extend(node.members().iter().map(|(_, value)| value));
+        open.extend(node.elements());
+    }
+}

@@ -1,0 +1,389 @@
+//! What a container sees.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::each_row;
+
+use super::*;
+use crate::contract::{Container, Level};
+use crate::fixtures::{container, processor_time};
+
+/// Which name stands for which tool of which server.
+fn names(exposed: &Exposed) -> Vec<(&str, &str, &str)> {
+    let names = exposed.all().iter();
+    names
+        .map(|tool| (&*tool.name, &*tool.server.name, &*tool.definition.name))
+        .collect()
+}
+
+fn view(settings: &McpSettings, listings: &[Listing]) -> Exposed {
+    Exposed::of(settings, &container("web"), listings)
+}
+
+fn named(server_name: &str, tools: &[&str]) -> Listing {
+    let tools = tools
+        .iter()
+        .map(|name| tool(json!({ "name": name }).to_string()));
+    (server(server_name), tools.collect())
+}
+
+fn renamed(to: &str) -> OverrideRule {
+    OverrideRule {
+        rename: Some(to.into()),
+        ..OverrideRule::default()
+    }
+}
+
+#[test]
+fn tools_are_named_after_their_server_and_found_by_that_name_alone() {
+    let listings = [named("kb", &["search", "b"]), named("weather", &["search"])];
+    let exposed = view(&McpSettings::default(), &listings);
+    let expected = [
+        ("kb_search", "kb", "search"),
+        ("kb_b", "kb", "b"),
+        ("weather_search", "weather", "search"),
+    ];
+    assert_eq!(names(&exposed), expected);
+    assert!(exposed.find("search").is_none());
+    let found = exposed.find("weather_search").unwrap();
+    assert_eq!(&*found.server.name, "weather");
+    let found = exposed.original(&"kb".into(), &"b".into()).unwrap();
+    assert_eq!(&*found.name, "kb_b");
+    assert!(exposed.problems().is_empty());
+}
+
+#[test]
+fn a_renamed_tool_is_not_found_by_its_old_name() {
+    let settings = overriding("kb", "fetch", renamed("read"));
+    let exposed = view(&settings, &[named("kb", &["fetch"])]);
+    assert_eq!(names(&exposed), [("read", "kb", "fetch")]);
+    assert!(exposed.find("kb_fetch").is_none() && exposed.find("fetch").is_none());
+}
+
+#[test]
+fn what_is_not_changed_is_passed_on_as_it_was_listed() {
+    let text =
+        r#"{ "inputSchema":{"z":1.0,"maximum":1e400,"a":[]}, "name":"n","x-new":{"b":1,"a":2} }"#;
+    let mut sole = (*server("kb")).clone();
+    sole.prefix = "".into();
+    let listing = (Arc::new(sole), [tool(text)].into());
+    let exposed = view(&McpSettings::default(), &[listing]);
+    assert_eq!(exposed.tools().collect::<Vec<_>>(), [text]);
+    let prefixed = view(
+        &McpSettings::default(),
+        &[(server("kb"), [tool(text)].into())],
+    );
+    let expected =
+        r#"{"inputSchema":{"z":1.0,"maximum":1e400,"a":[]},"name":"kb_n","x-new":{"b":1,"a":2}}"#;
+    assert_eq!(prefixed.tools().collect::<Vec<_>>(), [expected]);
+}
+
+#[test]
+fn a_long_name_is_cut_and_stays_unique() {
+    let [one, other] = ["a", "b"].map(|end| format!("{}{end}", "x".repeat(100)));
+    let exposed = view(&McpSettings::default(), &[named("kb", &[&one, &other])]);
+    let [first, second] = exposed.all() else {
+        panic!("{exposed:?}")
+    };
+    assert!(first.name.len() == MAX_EXPOSED_NAME && first.name != second.name);
+    assert!(first.name.starts_with("kb_xxx"));
+    assert_eq!(&*exposed.find(&first.name).unwrap().definition.name, &*one);
+    let cut = |problem: &Problem| matches!(problem, Problem::Cut { .. });
+    assert_eq!(exposed.problems().iter().filter(|one| cut(one)).count(), 2);
+    let exact = "x".repeat(MAX_EXPOSED_NAME - 3);
+    let whole = view(&McpSettings::default(), &[named("kb", &[&exact])]);
+    assert!(whole.problems().is_empty() && whole.find(&format!("kb_{exact}")).is_some());
+}
+
+#[test]
+fn a_name_belongs_to_the_operators_choice_and_then_to_the_first_server() {
+    let mut first = (*server("a")).clone();
+    first.prefix = "".into();
+    let taken = (Arc::new(first), named("a", &["kb_x", "kb_y"]).1);
+    let listings = [taken, named("kb", &["x", "old", "old"])];
+    let exposed = view(&overriding("kb", "old", renamed("kb_y")), &listings);
+    let expected = [("kb_x", "a", "kb_x"), ("kb_y", "kb", "old")];
+    assert_eq!(names(&exposed), expected);
+    let told: Vec<_> = exposed.problems().iter().map(Problem::to_string).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    each_row(
+        [
+            r#""kb_x" would name "kb_x" of a and "x" of kb"#,
+            r#""kb_y" would name "old" of kb and "kb_y" of a"#,
+            r#""kb_y" would name "old" of kb and "old" of kb"#,
+        ],
+        |beginning| {
+            assert!(
+                told.iter().any(|one| one.starts_with(beginning)),
+                "{told:?}"
+            );
+        },
+    );
+}
+
+#[test]
+fn names_that_can_look_like_others_are_left_out_and_reported() {
+    each_row(
+        ["seаrch", "a b", "a\u{200b}", "a\n", "ﬁnd", "a\u{7f}"],
+        |name| {
+            let exposed = view(&McpSettings::default(), &[named("kb", &[name, "ok"])]);
+            assert_eq!(names(&exposed), [("kb_ok", "kb", "ok")], "{name:?}");
+            let told = exposed.problems()[0].to_string();
+            assert!(told.is_ascii() && told.contains("visible ASCII"), "{told}");
+        },
+    );
+    let renamed = overriding("kb", "seаrch", renamed("search"));
+    let exposed = view(&renamed, &[named("kb", &["seаrch"])]);
+    assert!(exposed.find("search").is_some(), "the operator named it");
+}
+
+#[test]
+fn the_view_of_a_tool_is_as_the_operator_says() {
+    let rule = OverrideRule {
+        rename: Some("get_weather".into()),
+        description: Some("Get the \"weather\"".into()),
+        hide_fields: vec!["debug".into()],
+        defaults: vec![("station".into(), Injected::Uuid)],
+        open_world: Some(false),
+        annotations: json!({ "title": "Weather", "readOnlyHint": true })
+            .as_object()
+            .unwrap()
+            .clone(),
+        ..OverrideRule::default()
+    };
+    let text = json!({
+        "name": "fetch", "title": "Fetch", "description": "Internal",
+        "inputSchema": { "type": "object", "required": ["city", "station"], "properties": {
+            "city": { "type": "string", "x-mcp-header": "City" },
+            "station": { "type": "string", "x-mcp-header": "Station" },
+            "debug": { "type": "boolean" },
+        } },
+        "annotations": { "title": "Old", "destructiveHint": false },
+    });
+    let listing = (server("weather"), [tool(text.to_string())].into());
+    let exposed = view(&overriding("weather", "fetch", rule), &[listing]);
+    let listed: Value = serde_json::from_str(exposed.tools().next().unwrap()).unwrap();
+    let expected = json!({
+        "name": "get_weather", "title": "Fetch", "description": "Get the \"weather\"",
+        "inputSchema": { "type": "object", "required": ["city"], "properties": {
+            "city": { "type": "string", "x-mcp-header": "City" },
+        } },
+        "annotations": {
+            "title": "Weather", "destructiveHint": false, "readOnlyHint": true, "openWorldHint": false,
+        },
+    });
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn a_server_tightens_what_the_operator_says_and_loosens_nothing() {
+    let cases = [
+        (None, json!({}), Some(true), Some(true)),
+        (Some(false), json!({}), None, Some(false)),
+        (
+            Some(false),
+            json!({ "openWorldHint": true }),
+            None,
+            Some(true),
+        ),
+        (
+            Some(true),
+            json!({ "openWorldHint": false }),
+            None,
+            Some(true),
+        ),
+        (None, json!({ "openWorldHint": false }), None, Some(false)),
+    ];
+    each_row(cases, |(operator, hints, _, expected)| {
+        let definition = tool(json!({ "name": "a", "annotations": hints }).to_string());
+        let rule = OverrideRule {
+            open_world: operator,
+            ..OverrideRule::default()
+        };
+        let hints = rule.annotations(definition.annotations);
+        assert_eq!(Some(hints.is_open_world()), expected);
+    });
+    let rule = OverrideRule {
+        annotations:
+            json!({ "readOnlyHint": true, "destructiveHint": false, "idempotentHint": true })
+                .as_object()
+                .unwrap()
+                .clone(),
+        ..OverrideRule::default()
+    };
+    let strict = json!({ "readOnlyHint": false, "destructiveHint": true, "idempotentHint": false });
+    let definition = tool(json!({ "name": "a", "annotations": strict }).to_string());
+    let hints = rule.annotations(definition.annotations);
+    assert!(!hints.is_read_only() && hints.is_destructive() && !hints.is_idempotent());
+}
+
+#[test]
+fn tools_that_would_be_denied_are_not_listed_but_found() {
+    let hints = |open| json!({ "name": "x", "annotations": { "openWorldHint": open } }).to_string();
+    let at = |level| {
+        let container = container("web");
+        container.raise_level(level);
+        container
+    };
+    let hidden = |settings: &McpSettings, container: &Container, definition| {
+        let listing = (server("kb"), [definition].into());
+        let exposed = Exposed::of(settings, container, &[listing]);
+        let found = exposed.find("kb_x").unwrap().hidden;
+        assert_eq!(exposed.tools().count(), usize::from(found.is_none()));
+        found
+    };
+    let deny = McpSettings::default();
+    let log = McpSettings {
+        on_definition_change: OnChange::Log,
+        ..McpSettings::default()
+    };
+    let closed = overriding(
+        "kb",
+        "x",
+        OverrideRule {
+            open_world: Some(false),
+            ..OverrideRule::default()
+        },
+    );
+    let level = Some(Hidden::Level);
+    let (public, confidential) = (at(Level::Public), at(Level::Confidential));
+    let bare = r#"{"name":"x"}"#;
+    assert_eq!(hidden(&deny, &public, tool(bare)), None);
+    assert_eq!(hidden(&deny, &confidential, tool(bare)), level);
+    assert_eq!(hidden(&deny, &at(Level::Secret), tool(bare)), level);
+    assert_eq!(hidden(&deny, &confidential, tool(hints(false))), None);
+    assert_eq!(hidden(&closed, &confidential, tool(bare)), None);
+    assert_eq!(hidden(&closed, &confidential, tool(hints(true))), level);
+    assert_eq!(hidden(&deny, &public, changed(bare)), Some(Hidden::Changed));
+    assert_eq!(hidden(&log, &public, changed(bare)), None);
+}
+
+#[test]
+fn the_most_specific_entry_holds_for_a_container() {
+    let entry = |containers: &[&str], rename: &str| {
+        Arc::new(OverrideRule {
+            containers: containers.iter().map(|&one| one.into()).collect(),
+            ..renamed(rename)
+        })
+    };
+    let mut settings = McpSettings::default();
+    let entries = vec![
+        entry(&[], "all"),
+        entry(&["agent-*", "web"], "agents"),
+        entry(&["agent-1*"], "ones"),
+        entry(&["agent-1*"], "second"),
+        entry(&["agent-12"], "twelve"),
+    ];
+    settings
+        .overrides
+        .insert(("kb".into(), "x".into()), entries);
+    each_row(
+        [
+            ("agent-12", "twelve"),
+            ("agent-13", "ones"),
+            ("agent-2", "agents"),
+            ("web", "agents"),
+            ("webs", "all"),
+        ],
+        |(id, expected)| {
+            let exposed = Exposed::of(&settings, &container(id), &[named("kb", &["x"])]);
+            assert_eq!(&*exposed.all()[0].name, expected, "{id}");
+        },
+    );
+}
+
+#[test]
+fn a_star_stands_for_any_text() {
+    each_row(
+        [
+            ("*", "", true),
+            ("a*", "abc", true),
+            ("*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c*e", "abcde", true),
+            ("a*b*b", "ab", false),
+            ("abc", "abc", true),
+            ("abc", "abcd", false),
+            ("a*", "ba", false),
+            ("", "a", false),
+        ],
+        |(pattern, text, expected)| {
+            assert_eq!(
+                overrides::matches(pattern, text),
+                expected,
+                "{pattern} {text}"
+            );
+        },
+    );
+    let mut server = (*server("kb")).clone();
+    server.containers = vec!["agent-*".into(), "web".into()];
+    let is_for = |id| server.is_for(&container(id).id);
+    assert!(is_for("agent-1") && is_for("web") && !is_for("db"));
+    server.containers.clear();
+    assert!(!server.is_for(&container("web").id));
+}
+
+#[test]
+fn a_definition_that_is_too_large_to_rewrite_is_left_out() {
+    let text = json!({ "name": "x", "description": "a".repeat(300 * 1024) }).to_string();
+    let listing = || [(server("kb"), [tool(text.clone())].into())];
+    let exposed = view(&overriding("kb", "x", renamed("y")), &listing());
+    assert!(exposed.find("y").is_none());
+    assert!(exposed.problems()[0].to_string().contains("262144 bytes"));
+    assert!(
+        view(&McpSettings::default(), &listing())
+            .find("kb_x")
+            .is_some()
+    );
+}
+
+#[test]
+fn prompts_get_the_prefix_and_nothing_else() {
+    let one = [
+        raw(r#"{"name":"sum","arguments":[{"name":"a"}],"n":1.0}"#),
+        raw("{}"),
+    ];
+    let other = [
+        raw(r#"{"name":"sum"}"#),
+        raw(r#"{"name":"sum"}"#),
+        raw(r#"{"name":"с"}"#),
+    ];
+    let (kb, web) = (server("kb"), server("web"));
+    let exposed = ExposedPrompts::of([(&kb, &one[..]), (&web, &other[..])]);
+    let listed: Vec<_> = exposed.prompts().collect();
+    let first = r#"{"name":"kb_sum","arguments":[{"name":"a"}],"n":1.0}"#;
+    assert_eq!(listed, [first, r#"{"name":"web_sum"}"#]);
+    let found = exposed.find("web_sum").unwrap();
+    assert_eq!((&*found.server.name, &*found.original), ("web", "sum"));
+    assert!(exposed.find("sum").is_none());
+    assert_eq!(exposed.problems().len(), 2);
+}
+
+/// A bound that only a mistake of another order passes; `cargo bench -p addons` has the numbers.
+#[test]
+fn a_thousand_tools_are_a_matter_of_milliseconds() {
+    let properties: serde_json::Map<_, _> = (0..8)
+        .map(|n| {
+            (
+                format!("field_{n}"),
+                json!({ "type": "string", "description": "A field of the tool" }),
+            )
+        })
+        .collect();
+    let tools = (0..1000).map(|n| {
+        let text = json!({ "name": format!("tool_{n}"), "description": "Does something",
+            "inputSchema": { "type": "object", "properties": properties } });
+        tool(text.to_string())
+    });
+    let listings = [(server("kb"), tools.collect())];
+    let (settings, web) = (McpSettings::default(), container("web"));
+    let took = processor_time(|| {
+        assert_eq!(
+            Exposed::of(&settings, &web, &listings).tools().count(),
+            1000
+        );
+    });
+    println!("{took:?} for 1,000 tools");
+    assert!(took < Duration::from_millis(100), "{took:?}");
+}

@@ -1,0 +1,54 @@
+mod exposed;
+mod gate;
+mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::contract::settings::Place;
+use crate::contract::{Definition, Pin};
+
+pub(super) fn raw(text: impl Into<String>) -> Box<RawValue> {
+    RawValue::from_string(text.into()).unwrap()
+}
+
+pub(super) fn server(name: &str) -> Arc<ServerSettings> {
+    Arc::new(ServerSettings {
+        name: name.into(),
+        prefix: format!("{name}_").into(),
+        kind: ServerKind::Stdio(StdioSettings {
+            command: vec!["server".to_owned()],
+            env: Vec::new(),
+            work_dir: None,
+            hosts: Vec::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            confine: Confine::Namespaces,
+        }),
+        timeout: Duration::from_secs(60),
+        containers: vec!["*".into()],
+        scope: Scope::Container,
+        place: Place { line: 1, column: 1 },
+    })
+}
+
+/// A tool as a server lists it.
+pub(super) fn tool(text: impl Into<String>) -> Arc<Definition> {
+    Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Accepted))
+}
+
+/// The same with a definition that changed since it was accepted.
+pub(super) fn changed(text: impl Into<String>) -> Arc<Definition> {
+    Arc::new(ListedTool::read(raw(text)).unwrap().pinned(Pin::Changed))
+}
+
+/// Settings with one entry for one tool.
+pub(super) fn overriding(server: &str, tool: &str, rule: OverrideRule) -> McpSettings {
+    let mut settings = McpSettings::default();
+    let key = (server.into(), tool.into());
+    settings.overrides.insert(key, vec![Arc::new(rule)]);
+    settings
+}

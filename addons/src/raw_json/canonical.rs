@@ -1,0 +1,95 @@
+//! One text for all texts that mean the same (RFC 8785).
+//!
+//! One deviation: a number that a double cannot hold exactly as an integer, or at all, stays as it
+//! was written. RFC 8785 would round two different ids to the same text.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use super::{Node, write_string};
+
+/// From here on a double does not hold every integer.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The canonical text of a value.
+#[must_use]
+pub fn canonical(node: &Node<'_>) -> String {
+    let mut out = String::new();
+    write(node, &mut out);
+    out
+}
+
+/// The SHA-256 of a text, in hexadecimal.
+#[must_use]
+pub fn sha256_hex(text: &str) -> String {
+    let hash = digest(&SHA256, text.as_bytes());
+    let mut hex = String::with_capacity(64);
+    for byte in hash.as_ref() {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+fn write(node: &Node<'_>, out: &mut String) {
+    match node {
+        Node::Object(members) => {
+            let mut sorted: Vec<_> = members.iter().collect();
+            sorted.sort_by(|(one, _), (other, _)| one.encode_utf16().cmp(other.encode_utf16()));
+            out.push('{');
+            for (at, (key, value)) in sorted.into_iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_string(key, out);
+                out.push(':');
+                write(value, out);
+            }
+            out.push('}');
+        }
+        Node::Array(elements) => {
+            out.push('[');
+            for (at, element) in elements.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write(element, out);
+            }
+            out.push(']');
+        }
+        Node::Scalar(json) => match node.as_text() {
+            Some(text) => write_string(&text, out),
+            None => match json.parse::<f64>() {
+                Ok(number) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+                    write_number(json, number, out);
+                }
+                _ => out.push_str(json),
+            },
+        },
+    }
+}
+
+/// Writes a number as ECMAScript does, which is what RFC 8785 asks for.
+fn write_number(json: &str, number: f64, out: &mut String) {
+    let is_integer = !json.contains(['.', 'e', 'E']);
+    if !number.is_finite() || (is_integer && number.abs() >= EXACT) {
+        out.push_str(json);
+        return;
+    }
+    if number == 0.0 {
+        out.push('0');
+        return;
+    }
+    // The shortest digits that read as the same double, as `d.ddde±x`.
+    let shortest = format!("{number:e}");
+    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-6..21).contains(&exponent) {
+        // Rust writes the shortest digits without an exponent.
+        let _ = write!(out, "{number}");
+        return;
+    }
+    let sign = if exponent > 0 { "+" } else { "" };
+    let _ = write!(out, "{mantissa}e{sign}{exponent}");
+}

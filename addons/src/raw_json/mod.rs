@@ -1,0 +1,193 @@
+//! JSON that is read and changed as the text that was received: number forms, key order and
+//! unknown members survive.
+//!
+//! A [`RawValue`] is valid JSON, so what is split here is not validated again. Every function
+//! takes time linear to the text.
+
+mod canonical;
+mod cursor;
+mod node;
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use cursor::Cursor;
+
+pub use canonical::{canonical, sha256_hex};
+pub use node::Node;
+
+/// Why a JSON text is not taken apart.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum RawJsonError {
+    /// A number, text, array or other value stands where an object is needed.
+    #[error("it is no object")]
+    NotAnObject,
+    /// Which of them counts depends on the reader.
+    #[error("a key stands twice in an object")]
+    DuplicateKey,
+    /// Over [`MAX_NESTING`](crate::strict_json::MAX_NESTING).
+    #[error("it is nested too deep")]
+    TooDeep,
+    /// A key with half of a surrogate pair.
+    #[error("a key is no text")]
+    BadKey,
+}
+
+/// Objects of up to so many members are searched for equal keys without a hash table.
+const FEW: usize = 16;
+
+/// The members of one object. The values are the text that was received.
+#[derive(Clone, Debug)]
+pub struct Members<'a>(Vec<(Cow<'a, str>, &'a str)>);
+
+impl<'a> Members<'a> {
+    /// Splits an object at its top level. Refuses one in which a key stands twice, however the
+    /// two are written.
+    pub fn read(object: &'a RawValue) -> Result<Self, RawJsonError> {
+        Self::parse(object.get())
+    }
+
+    /// The same for the text of a value that was split off before.
+    pub fn parse(text: &'a str) -> Result<Self, RawJsonError> {
+        let mut cursor = Cursor::new(text);
+        if !cursor.take(b'{') {
+            return Err(RawJsonError::NotAnObject);
+        }
+        let mut members = Vec::new();
+        while !cursor.take(b'}') {
+            let key = cursor.key()?;
+            members.push((key, cursor.skip_value()));
+            cursor.take(b',');
+        }
+        refuse_duplicates(members.iter().map(|(key, _)| &**key), members.len())?;
+        Ok(Self(members))
+    }
+
+    /// The value of a member, as JSON text.
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        let found = self.0.iter().find(|(name, _)| name == key);
+        found.map(|(_, value)| *value)
+    }
+
+    /// The text of a member that is a string.
+    pub fn text(&self, key: &str) -> Option<Cow<'a, str>> {
+        cursor::decode(self.get(key)?)
+    }
+
+    /// The members of a member that is an object.
+    pub fn members(&self, key: &str) -> Result<Option<Self>, RawJsonError> {
+        self.get(key).map(Self::parse).transpose()
+    }
+
+    /// The elements of a member that is an array; empty for any other.
+    pub fn elements(&self, key: &str) -> Vec<&'a str> {
+        let mut cursor = Cursor::new(self.get(key).unwrap_or_default());
+        let mut elements = Vec::new();
+        if cursor.take(b'[') {
+            while !cursor.take(b']') {
+                elements.push(cursor.skip_value());
+                cursor.take(b',');
+            }
+        }
+        elements
+    }
+
+    /// Keys and values in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &'a str)> {
+        self.0.iter().map(|(key, value)| (&**key, *value))
+    }
+
+    /// The object with another value for one member, which is added where there is none.
+    #[must_use]
+    pub fn with(&self, key: &str, value: &str) -> String {
+        let mut object = ObjectText::default();
+        for (name, old) in self.iter() {
+            object.member(name, if name == key { value } else { old });
+        }
+        if self.get(key).is_none() {
+            object.member(key, value);
+        }
+        object.end()
+    }
+}
+
+/// Writes an object from members whose values are JSON text.
+#[derive(Debug, Default)]
+pub struct ObjectText(String);
+
+impl ObjectText {
+    /// Adds a member. `value` is JSON text.
+    pub fn member(&mut self, key: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        write_string(key, &mut self.0);
+        self.0.push(':');
+        self.0.push_str(value);
+    }
+
+    /// Adds a member that is a string.
+    pub fn text(&mut self, key: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        write_string(key, &mut self.0);
+        self.0.push(':');
+        write_string(value, &mut self.0);
+    }
+
+    /// Adds a member that is a string, or `null`.
+    pub fn text_or_null(&mut self, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.text(key, value),
+            None => self.member(key, "null"),
+        }
+    }
+
+    /// The object.
+    #[must_use]
+    pub fn end(mut self) -> String {
+        if self.0.is_empty() {
+            self.0.push('{');
+        }
+        self.0.push('}');
+        self.0
+    }
+}
+
+/// Writes a text as a JSON string.
+pub(crate) fn write_string(text: &str, out: &mut String) {
+    let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(text).to_string());
+    }
+}
+
+fn refuse_duplicates<'k>(
+    keys: impl Iterator<Item = &'k str> + Clone,
+    count: usize,
+) -> Result<(), RawJsonError> {
+    let twice = if count <= FEW {
+        let mut rest = keys;
+        loop {
+            match rest.next() {
+                None => break false,
+                Some(key) if rest.clone().any(|other| other == key) => break true,
+                Some(_) => {}
+            }
+        }
+    } else {
+        let mut seen = HashSet::with_capacity(count);
+        { keys }.any(|key| !seen.insert(key))
+    };
+    if twice {
+        return Err(RawJsonError::DuplicateKey);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

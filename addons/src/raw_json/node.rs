@@ -1,0 +1,151 @@
+//! A JSON text as a tree that is written again without a loss.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::cursor::{self, Cursor};
+use super::{RawJsonError, refuse_duplicates, write_string};
+use crate::strict_json::MAX_NESTING;
+
+/// One value. Numbers, words and strings are the text that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node<'a> {
+    /// An object: its members in their order, no key twice.
+    Object(Vec<(Cow<'a, str>, Node<'a>)>),
+    /// An array.
+    Array(Vec<Node<'a>>),
+    /// Any other value, as JSON text.
+    Scalar(Cow<'a, str>),
+}
+
+impl<'a> Node<'a> {
+    /// Reads a tree.
+    pub fn read(value: &'a RawValue) -> Result<Self, RawJsonError> {
+        Self::parse(value.get())
+    }
+
+    /// The same for the text of a value that was split off before.
+    pub fn parse(json: &'a str) -> Result<Self, RawJsonError> {
+        Self::take(&mut Cursor::new(json), 0)
+    }
+
+    fn take(cursor: &mut Cursor<'a>, depth: usize) -> Result<Self, RawJsonError> {
+        if depth > MAX_NESTING {
+            return Err(RawJsonError::TooDeep);
+        }
+        let below = depth.saturating_add(1);
+        if cursor.take(b'{') {
+            let mut members = Vec::new();
+            while !cursor.take(b'}') {
+                let key = cursor.key()?;
+                members.push((key, Self::take(cursor, below)?));
+                cursor.take(b',');
+            }
+            refuse_duplicates(members.iter().map(|(key, _)| &**key), members.len())?;
+            return Ok(Self::Object(members));
+        }
+        if cursor.take(b'[') {
+            let mut elements = Vec::new();
+            while !cursor.take(b']') {
+                elements.push(Self::take(cursor, below)?);
+                cursor.take(b',');
+            }
+            return Ok(Self::Array(elements));
+        }
+        Ok(Self::Scalar(Cow::Borrowed(cursor.skip_value())))
+    }
+
+    /// A string.
+    #[must_use]
+    pub fn string(text: &str) -> Self {
+        let mut json = String::new();
+        write_string(text, &mut json);
+        Self::Scalar(json.into())
+    }
+
+    /// The text of a string; `None` for any other value.
+    pub fn as_text(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Scalar(json) => cursor::decode(json),
+            Self::Object(_) | Self::Array(_) => None,
+        }
+    }
+
+    /// The member of an object.
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        let found = self.members().iter().find(|(name, _)| name == key);
+        found.map(|(_, value)| value)
+    }
+
+    /// The members of an object; none for any other value.
+    pub fn members(&self) -> &[(Cow<'a, str>, Self)] {
+        match self {
+            Self::Object(members) => members,
+            Self::Array(_) | Self::Scalar(_) => &[],
+        }
+    }
+
+    /// The elements of an array; none for any other value.
+    pub fn elements(&self) -> &[Self] {
+        match self {
+            Self::Array(elements) => elements,
+            Self::Object(_) | Self::Scalar(_) => &[],
+        }
+    }
+
+    /// Writes the value as JSON.
+    pub fn write(&self, out: &mut String) {
+        match self {
+            Self::Object(members) => {
+                out.push('{');
+                for (at, (key, value)) in members.iter().enumerate() {
+                    if at > 0 {
+                        out.push(',');
+                    }
+                    write_string(key, out);
+                    out.push(':');
+                    value.write(out);
+                }
+                out.push('}');
+            }
+            Self::Array(elements) => {
+                out.push('[');
+                for (at, element) in elements.iter().enumerate() {
+                    if at > 0 {
+                        out.push(',');
+                    }
+                    element.write(out);
+                }
+                out.push(']');
+            }
+            Self::Scalar(json) => out.push_str(json),
+        }
+    }
+
+    /// The value as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+}
+
+impl From<&serde_json::Value> for Node<'static> {
+    fn from(value: &serde_json::Value) -> Self {
+        use serde_json::Value;
+        match value {
+            Value::Object(members) => {
+                let members = members.iter();
+                Self::Object(
+                    members
+                        .map(|(key, value)| (key.clone().into(), value.into()))
+                        .collect(),
+                )
+            }
+            Value::Array(elements) => Self::Array(elements.iter().map(Self::from).collect()),
+            scalar => Self::Scalar(scalar.to_string().into()),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The digests of tools' definitions, in a file of the data directory.
+//!
+//! The first digest of a tool is accepted. Another one blocks the tool until an operator accepts it
+//! (`on_definition_change: deny`), so the file must outlive the process: a restart would accept
+//! whatever comes first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use addons::contract::{BoxFuture, Definitions, Pin, Unavailable};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "mcp-definitions.json";
+/// Tools of one server that are remembered. Further ones are not exposed.
+const MAX_TOOLS_PER_SERVER: usize = 10_000;
+/// The largest file that is read; one of all servers with all their tools is about half of it.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// The tools of one server: what was accepted, and what came instead.
+type Tools = BTreeMap<String, Pinned>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Pinned {
+    /// SHA-256 in hexadecimal.
+    accepted: String,
+    /// The one that waits to be accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed: Option<String>,
+}
+
+/// Why an operator's acceptance came to nothing.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum AcceptError {
+    /// No server ever listed such a tool.
+    #[error("no tool {tool} of server {server} was ever seen")]
+    Unknown { server: String, tool: String },
+    /// The definition is the accepted one.
+    #[error("the definition of {tool} of server {server} has not changed")]
+    Unchanged { server: String, tool: String },
+    /// The file cannot be read or written.
+    #[error("{0}")]
+    Unwritten(String),
+}
+
+/// The digests, in memory and on disk.
+pub struct DefinitionFile {
+    path: PathBuf,
+    /// `None`: the file cannot be read, so every tool is blocked. Locked while the file is written,
+    /// on a blocking thread.
+    servers: Mutex<Option<BTreeMap<String, Tools>>>,
+}
+
+impl DefinitionFile {
+    /// Reads the file of a data directory; blocks. A file that cannot be read stays as it is.
+    pub fn open(data_dir: &Path) -> Arc<Self> {
+        let path = data_dir.join(FILE_NAME);
+        let servers = read(&path)
+            .inspect_err(|error| {
+                let path = path.display();
+                tracing::error!(%path, %error, "tools' definitions cannot be read: every tool is blocked; restore the file, or remove it to accept what comes first");
+            })
+            .ok();
+        Arc::new(Self {
+            path,
+            servers: Mutex::new(servers),
+        })
+    }
+
+    /// Accepts the changed definition of a tool; blocks. On disk when it returns.
+    pub fn accept(&self, server: &str, tool: &str) -> Result<(), AcceptError> {
+        let (named, name) = (server.to_owned(), tool.to_owned());
+        let mut servers = self.servers.lock();
+        let known = servers.as_ref().ok_or_else(|| self.unreadable())?;
+        let mut changed = known.clone();
+        let Some(pinned) = changed
+            .get_mut(server)
+            .and_then(|tools| tools.get_mut(tool))
+        else {
+            return Err(AcceptError::Unknown {
+                server: named,
+                tool: name,
+            });
+        };
+        let Some(digest) = pinned.changed.take() else {
+            return Err(AcceptError::Unchanged {
+                server: named,
+                tool: name,
+            });
+        };
+        pinned.accepted = digest;
+        self.write(&changed)
+            .map_err(|error| AcceptError::Unwritten(error.to_string()))?;
+        *servers = Some(changed);
+        Ok(())
+    }
+
+    fn unreadable(&self) -> AcceptError {
+        AcceptError::Unwritten(format!("{} cannot be read", self.path.display()))
+    }
+
+    /// Compares digests with the accepted ones, and remembers what is new; blocks.
+    fn compare(
+        &self,
+        server: &str,
+        tools: &[(Arc<str>, [u8; 32])],
+    ) -> Result<Vec<Pin>, Unavailable> {
+        let mut servers = self.servers.lock();
+        let all = servers.as_mut().ok_or(Unavailable)?;
+        let present = all.get(server).cloned().unwrap_or_default();
+        let mut updated = present.clone();
+        let pins = tools.iter().map(|(tool, digest)| {
+            let digest = hex(digest);
+            let is_full = updated.len() >= MAX_TOOLS_PER_SERVER;
+            match updated.get_mut(&**tool) {
+                Some(pinned) if pinned.accepted == digest => {
+                    // A change that was taken back is forgotten.
+                    pinned.changed = None;
+                    Pin::Accepted
+                }
+                Some(pinned) => {
+                    pinned.changed = Some(digest);
+                    Pin::Changed
+                }
+                None if is_full => Pin::Changed,
+                None => {
+                    let pinned = Pinned {
+                        accepted: digest,
+                        changed: None,
+                    };
+                    updated.insert(tool.to_string(), pinned);
+                    Pin::Accepted
+                }
+            }
+        });
+        let pins = pins.collect();
+        if updated != present {
+            all.insert(server.to_owned(), updated);
+            if let Err(error) = self.write(all) {
+                let path = self.path.display();
+                tracing::error!(%path, %error, "tools' definitions cannot be written: new ones are blocked");
+                all.insert(server.to_owned(), present);
+                return Err(Unavailable);
+            }
+        }
+        Ok(pins)
+    }
+
+    /// The new file is complete and on disk before it takes the old one's name.
+    fn write(&self, servers: &BTreeMap<String, Tools>) -> io::Result<()> {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        serde_json::to_writer(&mut file, servers)?;
+        file.flush()?;
+        file.as_file().sync_all()?;
+        file.persist(&self.path).map_err(|error| error.error)?;
+        fs::File::open(directory)?.sync_all()
+    }
+}
+
+fn read(path: &Path) -> io::Result<BTreeMap<String, Tools>> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+        Ok(data) if data.len() > MAX_FILE_BYTES => return Err(io::Error::other("it is too large")),
+        Ok(_) => {}
+    }
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The port, over blocking threads.
+pub struct PinnedDefinitions(pub Arc<DefinitionFile>);
+
+impl Definitions for PinnedDefinitions {
+    fn pin<'a>(
+        &'a self,
+        server: &'a str,
+        tools: Vec<(Arc<str>, [u8; 32])>,
+    ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
+        let (file, server) = (Arc::clone(&self.0), server.to_owned());
+        Box::pin(async move {
+            let compared = tokio::task::spawn_blocking(move || file.compare(&server, &tools));
+            compared.await.unwrap_or(Err(Unavailable))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(named: &[(&str, u8)]) -> Vec<(Arc<str>, [u8; 32])> {
+        let tools = named.iter();
+        tools
+            .map(|(name, byte)| (Arc::from(*name), [*byte; 32]))
+            .collect()
+    }
+
+    #[test]
+    fn a_changed_definition_is_blocked_over_restarts_until_it_is_accepted() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let first = tools(&[("read", 1), ("write", 2)]);
+        assert_eq!(file.compare("files", &first), Ok(vec![Pin::Accepted; 2]));
+        let changed = tools(&[("read", 9), ("write", 2), ("new", 3)]);
+        let expected = vec![Pin::Changed, Pin::Accepted, Pin::Accepted];
+        assert_eq!(file.compare("files", &changed), Ok(expected.clone()));
+        let again = DefinitionFile::open(directory.path());
+        assert_eq!(again.compare("files", &changed), Ok(expected));
+        assert_eq!(
+            again.compare("others", &changed),
+            Ok(vec![Pin::Accepted; 3])
+        );
+        assert_eq!(again.accept("files", "read"), Ok(()));
+        let after = DefinitionFile::open(directory.path());
+        assert_eq!(after.compare("files", &changed), Ok(vec![Pin::Accepted; 3]));
+        assert_eq!(after.compare("files", &first[..1]), Ok(vec![Pin::Changed]));
+    }
+
+    #[test]
+    fn what_cannot_be_accepted_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        file.compare("files", &tools(&[("read", 1)])).unwrap();
+        for (tool, why) in [
+            (
+                "read",
+                "the definition of read of server files has not changed",
+            ),
+            ("other", "no tool other of server files was ever seen"),
+        ] {
+            assert_eq!(file.accept("files", tool).unwrap_err().to_string(), why);
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_blocks_every_tool_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        fs::write(&path, "{").unwrap();
+        let file = DefinitionFile::open(directory.path());
+        assert_eq!(
+            file.compare("files", &tools(&[("read", 1)])),
+            Err(Unavailable)
+        );
+        assert!(file.accept("files", "read").is_err());
+        assert_eq!(fs::read_to_string(path).unwrap(), "{");
+    }
+
+    #[test]
+    fn a_server_that_invents_names_is_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        let many = (0..MAX_TOOLS_PER_SERVER).map(|number| (Arc::from(number.to_string()), [0; 32]));
+        let many: Vec<_> = many.collect();
+        assert!(
+            file.compare("a", &many)
+                .unwrap()
+                .iter()
+                .all(|pin| *pin == Pin::Accepted)
+        );
+        assert_eq!(
+            file.compare("a", &tools(&[("more", 1)])),
+            Ok(vec![Pin::Changed])
+        );
+    }
+}

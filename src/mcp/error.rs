@@ -1,0 +1,168 @@
+//! Errors of JSON-RPC: those of the protocol, and denials in its form.
+
+use std::borrow::Cow;
+
+use addons::contract::{Code, Denial, RpcError};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+/// The text is no JSON.
+pub const PARSE_ERROR: i64 = -32700;
+/// The JSON is no request.
+pub const INVALID_REQUEST: i64 = -32600;
+/// Nobody has the method.
+pub const METHOD_NOT_FOUND: i64 = -32601;
+/// The params are not those of the method.
+pub const INVALID_PARAMS: i64 = -32602;
+/// Anything else that was denied or failed.
+pub const SERVER_ERROR: i64 = -32000;
+/// A header says something else than the body (2026-07-28).
+pub const HEADER_MISMATCH: i64 = -32020;
+/// The request needs a capability that the client did not declare (2026-07-28).
+pub const MISSING_CLIENT_CAPABILITY: i64 = -32021;
+/// We do not speak the revision (2026-07-28).
+pub const UNSUPPORTED_VERSION: i64 = -32022;
+
+/// An error of the protocol.
+pub fn protocol_error(code: i64, message: impl Into<Cow<'static, str>>) -> RpcError {
+    RpcError {
+        code,
+        message: message.into(),
+        data: None,
+    }
+}
+
+/// A method that nobody has.
+pub fn method_not_found(method: &str) -> RpcError {
+    protocol_error(METHOD_NOT_FOUND, format!("Method not found: {method}"))
+}
+
+/// A denial as an MCP client gets it. `data` holds the denial's code and status, and its details.
+pub fn rpc_error(denial: &Denial) -> RpcError {
+    let (code, name) = number_of(denial.code());
+    RpcError {
+        code,
+        message: match name {
+            Some(name) => name.into(),
+            None => denial.sentence().to_owned().into(),
+        },
+        data: raw(data(denial)),
+    }
+}
+
+/// The number of a code, and the message of those that have one of their own.
+const fn number_of(code: Code) -> (i64, Option<&'static str>) {
+    match code {
+        Code::PolicyDenied => (-32950, Some(code.as_str())),
+        Code::PolicyDeniedContinue => (-32951, Some(code.as_str())),
+        Code::PolicyBackendReservedMisuse => (-32952, Some(code.as_str())),
+        Code::PolicyEvaluatorError => (-32953, Some(code.as_str())),
+        Code::ToolNotFound => (INVALID_PARAMS, None),
+        Code::ClientAddressUnknown
+        | Code::UnknownSource
+        | Code::ContainerIdMismatch
+        | Code::RegistrationExpired
+        | Code::RegistryUnavailable
+        | Code::RateLimited
+        | Code::TooManyConnections
+        | Code::CircuitOpen
+        | Code::DomainNotAllowed
+        | Code::AddressNotAllowed
+        | Code::PortNotAllowed
+        | Code::MethodNotAllowed
+        | Code::WebsocketNotAllowed
+        | Code::ClientRejectedCertificate
+        | Code::LevelExceeded
+        | Code::RuleDenied
+        | Code::ApprovalPending
+        | Code::ApprovalRejected
+        | Code::HostMismatch
+        | Code::ProtocolNotAllowed
+        | Code::ApiBlocked
+        | Code::WriteNotAllowed
+        | Code::RepoNotAuthorized
+        | Code::BranchDeletionBlocked
+        | Code::BotBranchRestricted
+        | Code::PushTooLarge
+        | Code::BodyTooLargeToInspect
+        | Code::InspectionBusy
+        | Code::BodyTimeout
+        | Code::UnsupportedEncoding
+        | Code::MalformedRequest
+        | Code::CredentialUnavailable
+        | Code::CredentialMisuse
+        | Code::UpstreamUnreachable
+        | Code::UpstreamTimeout
+        | Code::UpstreamTls
+        | Code::ToolUnavailable
+        | Code::ToolTimeout
+        | Code::NotImplemented
+        | Code::InternalError => (SERVER_ERROR, None),
+    }
+}
+
+/// The details of a denial, with its code and status. The sentence is not among them: it is the
+/// message, or the policy's reason is a detail.
+fn data(denial: &Denial) -> Value {
+    let code = denial.code();
+    let mut data = Map::new();
+    data.insert("code".into(), code.as_str().into());
+    data.insert("status".into(), code.status().into());
+    if let Value::Object(details) = denial.to_json() {
+        let details = details.into_iter();
+        data.extend(details.filter(|(key, _)| key != "error" && key != "code" && key != "status"));
+    }
+    Value::Object(data)
+}
+
+/// A value as raw JSON. A [`Value`] always can be written.
+pub fn raw(value: impl Into<Value>) -> Option<Box<RawValue>> {
+    to_raw_value(&value.into()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    fn rendered(denial: &Denial) -> Value {
+        serde_json::to_value(rpc_error(denial)).unwrap()
+    }
+
+    #[test]
+    fn reserved_codes_have_their_number_and_name_and_keep_their_details() {
+        each_row(
+            [
+                (Code::PolicyDenied, -32950, 403),
+                (Code::PolicyDeniedContinue, -32951, 403),
+                (Code::PolicyBackendReservedMisuse, -32952, 502),
+                (Code::PolicyEvaluatorError, -32953, 500),
+            ],
+            |(code, number, status)| {
+                let denial = Denial::new(code, "Denied by policy: too late").with("tool", "mail");
+                let error = rendered(&denial);
+                assert_eq!(error["code"], number);
+                assert_eq!(error["message"], code.as_str());
+                assert_eq!(error["data"]["code"], code.as_str());
+                assert_eq!(error["data"]["status"], status);
+                assert_eq!(error["data"]["tool"], "mail");
+                assert_eq!(error["data"].get("error"), None);
+            },
+        );
+    }
+
+    #[test]
+    fn other_denials_say_their_sentence_and_when_to_come_back() {
+        let unknown = Denial::new(Code::ToolNotFound, "Unknown tool: mail");
+        assert_eq!(rendered(&unknown)["code"], INVALID_PARAMS);
+        assert_eq!(rendered(&unknown)["message"], "Unknown tool: mail");
+        let wait = std::time::Duration::from_secs(3);
+        let limited = Denial::new(Code::RateLimited, "Rate limit exceeded").retry_after(wait);
+        let error = rendered(&limited);
+        assert_eq!(error["code"], SERVER_ERROR);
+        assert_eq!(error["message"], "Rate limit exceeded");
+        assert_eq!(error["data"]["status"], 429);
+        assert_eq!(error["data"]["retry_after"], 3);
+    }
+}

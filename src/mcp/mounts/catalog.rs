@@ -1,0 +1,433 @@
+//! What a server lists, as one session reads it.
+//!
+//! A list is read when it is first asked for, and again after the server said that it changed.
+//! Since not every server says so, a list that is older than [`MAX_AGE`] (or than the server
+//! allows) is read again beside the request that finds it so; clients hear of a difference through
+//! [`ListChanges`](super::ListChanges). Where a list cannot be read, the last one that could be is
+//! returned. Each request for a page is a flow of the container.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use addons::contract::{
+    BoxFuture, Client, Container, Definition, Direction, Frame, FrameBody, LiveFlow, McpSubject,
+    Principal,
+};
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::changes::List;
+use super::known::{Entry, EntryKey, Known, Owned, named};
+use super::meta;
+use super::mount::Mount;
+use super::pages::{Kind, Pages};
+use super::sessions::{SessionSet, Wanted};
+use super::tools::pinned;
+use super::{Era, MountError, MountSession, Outcome};
+
+/// A list that is older is read again beside the next request for it.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// A list of a server that announces changes.
+const MAX_AGE_ANNOUNCED: Duration = Duration::from_secs(600);
+/// After a list could not be read, the last one is returned for so long without trying again.
+const PAUSE: Duration = Duration::from_secs(5);
+/// How long it may take to read a whole list.
+const READING: Duration = Duration::from_secs(30);
+
+/// The lists of one session's server.
+#[derive(Clone)]
+pub struct Catalog(Arc<Inner>);
+
+struct Inner {
+    mount: Weak<Mount>,
+    set: Weak<SessionSet>,
+    server: Arc<str>,
+    session: Arc<dyn MountSession>,
+    /// What the clients of the session can do.
+    capabilities: Arc<RawValue>,
+    /// The lease that lists are asked for.
+    container: Mutex<Weak<Container>>,
+    is_shared: bool,
+    tools: Cache<Arc<[Arc<Definition>]>>,
+    prompts: Cache<Arc<[Entry]>>,
+    resources: Cache<(Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>)>,
+}
+
+/// A list in memory.
+struct Cache<T> {
+    state: Mutex<CacheState<T>>,
+    /// Held by the one who reads it.
+    reading: tokio::sync::Mutex<()>,
+}
+
+struct CacheState<T> {
+    value: Option<T>,
+    /// Fresh until then.
+    until: Option<Instant>,
+    /// The server said that it changed since it was read.
+    is_outdated: bool,
+}
+
+/// What a cache has.
+enum Found<T> {
+    Fresh(T),
+    /// To be read again beside the request.
+    Old(T),
+    Nothing,
+}
+
+impl<T> Default for Cache<T> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(CacheState {
+                value: None,
+                until: None,
+                is_outdated: false,
+            }),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+impl<T: Clone> Cache<T> {
+    fn find(&self) -> Found<T> {
+        let state = self.state.lock();
+        match &state.value {
+            Some(value) if !state.is_outdated => match state.until {
+                Some(until) if Instant::now() < until => Found::Fresh(value.clone()),
+                _ => Found::Old(value.clone()),
+            },
+            _ => Found::Nothing,
+        }
+    }
+
+    fn outdate(&self) {
+        self.state.lock().is_outdated = true;
+    }
+
+    /// Reads the list, unless somebody else just did; several who ask wait for one.
+    async fn read(
+        &self,
+        read: impl Future<Output = Result<(T, Duration), MountError>>,
+    ) -> Result<(T, bool), MountError> {
+        let _reading = self.reading.lock().await;
+        if let Found::Fresh(value) = self.find() {
+            return Ok((value, false));
+        }
+        // What changes while it is read has to be read again.
+        self.state.lock().is_outdated = false;
+        let read = match timeout(READING, read).await {
+            Ok(read) => read,
+            Err(_elapsed) => Err(MountError::TimedOut),
+        };
+        let mut state = self.state.lock();
+        match read {
+            Ok((value, age)) => {
+                state.value = Some(value.clone());
+                state.until = Some(Instant::now() + age);
+                Ok((value, true))
+            }
+            Err(error) => {
+                state.until = Some(Instant::now() + PAUSE);
+                match &state.value {
+                    Some(value) => Ok((value.clone(), false)),
+                    None => Err(error),
+                }
+            }
+        }
+    }
+}
+
+impl Catalog {
+    pub(super) fn new(
+        mount: &Arc<Mount>,
+        set: &Arc<SessionSet>,
+        session: Arc<dyn MountSession>,
+        wanted: &Wanted,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            mount: Arc::downgrade(mount),
+            set: Arc::downgrade(set),
+            server: Arc::clone(&mount.settings().name),
+            session,
+            capabilities: Arc::clone(&wanted.capabilities),
+            container: Mutex::new(wanted.asked_by.clone()),
+            is_shared: wanted.container.is_none(),
+            tools: Cache::default(),
+            prompts: Cache::default(),
+            resources: Cache::default(),
+        }))
+    }
+
+    /// The tools, in the server's order, each name once. The same value until the list is read
+    /// again and differs.
+    pub async fn tools(&self) -> Result<Arc<[Arc<Definition>]>, MountError> {
+        let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_tools()) };
+        self.get(|inner| &inner.tools, read, List::Tools).await
+    }
+
+    /// The prompts, in the server's order, each name once.
+    pub async fn prompts(&self) -> Result<Arc<[Entry]>, MountError> {
+        let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_prompts()) };
+        self.get(|inner| &inner.prompts, read, List::Prompts).await
+    }
+
+    /// The resources, in the server's order, each URI once.
+    pub async fn resources(&self) -> Result<Arc<[Entry]>, MountError> {
+        let (resources, _, _) = self.all_resources().await?;
+        Ok(resources)
+    }
+
+    /// The templates of resources, in the server's order, each once.
+    pub async fn templates(&self) -> Result<Arc<[Entry]>, MountError> {
+        let (_, templates, _) = self.all_resources().await?;
+        Ok(templates)
+    }
+
+    /// Whether the server lists a resource, or a template that it falls under.
+    pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
+        let (_, _, owned) = self.all_resources().await?;
+        Ok(owned.has(uri))
+    }
+
+    /// The server said that a list changed. Sessions call this for what they are sent without
+    /// asking; whoever listens to a subscription calls it for what comes there.
+    pub fn changed(&self, list: List) {
+        match list {
+            List::Tools => self.0.tools.outdate(),
+            List::Prompts => self.0.prompts.outdate(),
+            List::Resources => self.0.resources.outdate(),
+        }
+        self.0.tell(list);
+    }
+
+    /// Asks for lists on behalf of this container from now on; for sessions that are shared.
+    pub(super) fn ask_for(&self, container: &Arc<Container>) {
+        *self.0.container.lock() = Arc::downgrade(container);
+    }
+
+    async fn all_resources(&self) -> Result<Resources, MountError> {
+        let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_resources()) };
+        self.get(|inner| &inner.resources, read, List::Resources)
+            .await
+    }
+
+    async fn get<T: Clone + Send + Sync + Differs + 'static>(
+        &self,
+        cache: fn(&Inner) -> &Cache<T>,
+        read: fn(Arc<Inner>) -> Reading<T>,
+        list: List,
+    ) -> Result<T, MountError> {
+        let inner = &self.0;
+        match cache(inner).find() {
+            Found::Fresh(value) => return Ok(value),
+            Found::Old(value) => {
+                let inner = Arc::clone(inner);
+                if let Some(mount) = inner.mount.upgrade()
+                    && cache(&inner).reading.try_lock().is_ok()
+                {
+                    let before = value.clone();
+                    mount.common.runtime.spawn(async move {
+                        let now = cache(&inner).read(read(Arc::clone(&inner))).await;
+                        if now.is_ok_and(|(now, read)| read && now.differs(&before)) {
+                            inner.tell(list);
+                        }
+                    });
+                }
+                return Ok(value);
+            }
+            Found::Nothing => {}
+        }
+        let (value, _) = cache(inner).read(read(Arc::clone(inner))).await?;
+        Ok(value)
+    }
+}
+
+type Resources = (Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>);
+/// Reads a list; answers with how long it is fresh.
+type Reading<T> = BoxFuture<'static, Result<(T, Duration), MountError>>;
+
+/// Whether two readings of a list show clients the same.
+trait Differs {
+    fn differs(&self, before: &Self) -> bool;
+}
+
+impl Differs for Arc<[Arc<Definition>]> {
+    fn differs(&self, before: &Self) -> bool {
+        let same = |(now, before): (&Arc<Definition>, &Arc<Definition>)| {
+            now.raw.get() == before.raw.get() && now.pin == before.pin
+        };
+        self.len() != before.len() || !self.iter().zip(before.iter()).all(same)
+    }
+}
+
+impl Differs for Arc<[Entry]> {
+    fn differs(&self, before: &Self) -> bool {
+        let same = |(now, before): (&Entry, &Entry)| now.raw.get() == before.raw.get();
+        self.len() != before.len() || !self.iter().zip(before.iter()).all(same)
+    }
+}
+
+impl Differs for Resources {
+    fn differs(&self, before: &Self) -> bool {
+        self.0.differs(&before.0) || self.1.differs(&before.1)
+    }
+}
+
+impl Inner {
+    fn tell(&self, list: List) {
+        let Some(mount) = self.mount.upgrade() else {
+            return;
+        };
+        let container = match self.is_shared {
+            true => None,
+            false => self.container.lock().upgrade(),
+        };
+        mount.news(container.as_deref()).changed(list);
+    }
+
+    /// Keeps what was read for the time after the session.
+    fn keep(&self, keep: impl FnOnce(&mut Known)) {
+        if let Some(set) = self.set.upgrade() {
+            keep(&mut set.known.lock());
+        }
+    }
+
+    /// Keeps the value that is there where the one that was read is the same: whoever derived
+    /// something from it need not do so again.
+    fn same_or<T: Differs + Clone>(cache: &Cache<T>, now: T) -> T {
+        match &cache.state.lock().value {
+            Some(before) if !now.differs(before) => before.clone(),
+            _ => now,
+        }
+    }
+
+    async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
+        let (entries, age) = self.read_pages(Kind::Tools).await?;
+        let mount = self.mount.upgrade().ok_or_else(gone)?;
+        let definitions = &mount.common.ports.definitions;
+        let check = |tool: &RawValue| self.session.check_definition(tool);
+        let tools = pinned(&self.server, entries, check, &**definitions).await?;
+        let tools = Self::same_or(&self.tools, tools.into());
+        self.keep(|known| known.tools = Some(Arc::clone(&tools)));
+        Ok((tools, age))
+    }
+
+    async fn read_prompts(self: Arc<Self>) -> Result<(Arc<[Entry]>, Duration), MountError> {
+        let (entries, age) = self.read_pages(Kind::Prompts).await?;
+        let prompts = named(entries, EntryKey::Name).into();
+        let prompts = Self::same_or(&self.prompts, prompts);
+        self.keep(|known| known.prompts = Some(Arc::clone(&prompts)));
+        Ok((prompts, age))
+    }
+
+    async fn read_resources(self: Arc<Self>) -> Result<(Resources, Duration), MountError> {
+        let (resources, age) = self.read_pages(Kind::Resources).await?;
+        let (templates, _) = self.read_pages(Kind::Templates).await?;
+        let resources = named(resources, EntryKey::Uri);
+        let templates = named(templates, EntryKey::UriTemplate);
+        let owned = Arc::new(Owned::of(&resources, &templates));
+        let all = Self::same_or(&self.resources, (resources.into(), templates.into(), owned));
+        let (resources, templates, owned) = &all;
+        self.keep(|known| {
+            known.resources = Some(Arc::clone(resources));
+            known.templates = Some(Arc::clone(templates));
+            known.owned = Some(Arc::clone(owned));
+        });
+        Ok((all, age))
+    }
+
+    /// Reads a whole list, and says how long it is fresh. Empty where the server does not have the
+    /// capability.
+    async fn read_pages(&self, kind: Kind) -> Result<(Vec<Box<RawValue>>, Duration), MountError> {
+        let declared = kind.declared_by(&self.session.described().capabilities);
+        let Some(declared) = declared else {
+            return Ok((Vec::new(), MAX_AGE_ANNOUNCED));
+        };
+        let version = self.session.version();
+        let is_modern = version.era() == Era::Modern;
+        let meta = is_modern.then(|| meta::of_request(version, &self.capabilities));
+        let mut pages = Pages::default();
+        loop {
+            let outcome = self.ask(kind.method(), pages.params(meta.as_ref()));
+            let result = match outcome.await? {
+                Ok(result) => result,
+                Err(error) if kind.may_be_missing(&error) => break,
+                Err(error) => {
+                    let why = format!("{}: {}", kind.method(), error.message);
+                    return Err(MountError::Protocol(why));
+                }
+            };
+            if !pages.add(kind, &result, &self.server)? {
+                break;
+            }
+        }
+        let age = match (is_modern, declared.list_changed) {
+            (true, _) => pages.age().clamp(PAUSE, MAX_AGE_ANNOUNCED),
+            (false, true) => MAX_AGE_ANNOUNCED,
+            (false, false) => MAX_AGE,
+        };
+        Ok((pages.entries, age))
+    }
+
+    /// Sends a request as a flow of the container.
+    async fn ask(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Outcome, MountError> {
+        let mount = self.mount.upgrade().ok_or_else(gone)?;
+        let container = self.container.lock().upgrade().ok_or_else(gone)?;
+        let chain = (mount.common.ports.chain)().ok_or_else(gone)?;
+        let subject = McpSubject {
+            server: Some(Arc::clone(&self.server)),
+            method: method.into(),
+            name: None,
+        };
+        let mut start = chain.for_mcp(Client::default(), subject);
+        start.principal = Some(Principal::from(container));
+        let mut live = LiveFlow::begin(&chain, start);
+        live.record().method = Some(method.to_owned().into());
+        let asked = self.exchange(&mut live, method, params).await;
+        match &asked {
+            Ok(Ok(_)) => {
+                live.answered(200);
+                live.complete();
+            }
+            Ok(Err(_)) => {
+                live.answered(502);
+                live.complete();
+            }
+            Err(error) => live.denied(&error.clone().into_denial(&self.server)),
+        }
+        asked
+    }
+
+    async fn exchange(
+        &self,
+        live: &mut LiveFlow,
+        method: &str,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Outcome, MountError> {
+        let chain = Arc::clone(&live.chain);
+        let frame = Frame::request(Direction::ToServer, method, params);
+        let permit = chain.mcp_request(&mut live.flow, frame).await;
+        let permit = permit.map_err(MountError::Denied)?;
+        // Nobody takes what a server says beside a list.
+        let (events, _) = mpsc::channel(1);
+        let outcome = self.session.request(permit, events).await?;
+        let mut frame = Frame::response(Direction::ToServer, method, outcome);
+        let judged = chain.mcp_response(&mut live.flow, &mut frame).await;
+        judged.map_err(MountError::Denied)?;
+        match frame.body {
+            FrameBody::Outcome(outcome) => Ok(outcome),
+            FrameBody::Params(_) => Err(MountError::Protocol("its answer was lost".to_owned())),
+        }
+    }
+}
+
+fn gone() -> MountError {
+    MountError::Died { exit: None }
+}

@@ -1,0 +1,127 @@
+//! How a mount is doing, over all its sessions.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::MountError;
+
+/// How a mount is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountState {
+    /// Nobody asked for a session yet, or the first ones are being opened.
+    Connecting,
+    /// Sessions are open, or could be opened when they were last asked for.
+    Ready,
+    /// Sessions are open, but the last one that ended or was to be opened failed.
+    Degraded,
+    /// No session is open, and the last one failed.
+    Dead,
+}
+
+impl MountState {
+    /// As health answers write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::Degraded => "degraded",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A mount's state, and why it is not ready.
+#[derive(Clone, Debug)]
+pub struct MountHealth {
+    /// The server's name.
+    pub server: Arc<str>,
+    /// How it is doing.
+    pub state: MountState,
+    /// What failed last, for operators.
+    pub failure: Option<String>,
+}
+
+/// Counts a mount's sessions and keeps its last failure.
+#[derive(Default)]
+pub(super) struct HealthRecord(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    open: usize,
+    opened_before: bool,
+    failure: Option<String>,
+}
+
+impl HealthRecord {
+    pub fn opened(&self) {
+        let mut counts = self.0.lock();
+        counts.open = counts.open.saturating_add(1);
+        counts.opened_before = true;
+        counts.failure = None;
+    }
+
+    /// A session could not be opened.
+    pub fn failed(&self, error: &MountError) {
+        self.0.lock().failure = Some(error.to_string());
+    }
+
+    /// An open session ended; `failure` says why if nobody wanted it to.
+    pub fn ended(&self, failure: Option<String>) {
+        let mut counts = self.0.lock();
+        counts.open = counts.open.saturating_sub(1);
+        if failure.is_some() {
+            counts.failure = failure;
+        }
+    }
+
+    pub fn read(&self, server: &Arc<str>) -> MountHealth {
+        let counts = self.0.lock();
+        let state = match (counts.open, &counts.failure) {
+            (0, Some(_)) => MountState::Dead,
+            (_, Some(_)) => MountState::Degraded,
+            (0, None) if !counts.opened_before => MountState::Connecting,
+            (_, None) => MountState::Ready,
+        };
+        MountHealth {
+            server: Arc::clone(server),
+            state,
+            failure: counts.failure.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_tells_of_sessions_and_of_the_last_failure() {
+        let record = HealthRecord::default();
+        let server: Arc<str> = "kb".into();
+        let state = || record.read(&server).state;
+        let failure = MountError::CannotStart("no such program".to_owned());
+        assert_eq!(state(), MountState::Connecting);
+        record.failed(&failure);
+        assert_eq!(state(), MountState::Dead);
+        assert_eq!(
+            record.read(&server).failure.as_deref(),
+            Some("no such program")
+        );
+        record.opened();
+        assert_eq!(state(), MountState::Ready);
+        record.failed(&failure);
+        assert_eq!(state(), MountState::Degraded);
+        record.opened();
+        record.ended(None);
+        record.ended(None);
+        assert_eq!(
+            state(),
+            MountState::Ready,
+            "whoever closes it finds it well"
+        );
+        record.opened();
+        record.ended(Some("it exited".to_owned()));
+        assert_eq!(state(), MountState::Dead);
+    }
+}

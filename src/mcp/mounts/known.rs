@@ -1,0 +1,112 @@
+//! What is known of a server: its lists as they were last read.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use addons::contract::Definition;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Described;
+use super::uri_template::UriTemplate;
+
+/// An entry of a list, as the server wrote it.
+#[derive(Debug)]
+pub struct Entry {
+    /// The name of a prompt, the URI of a resource, the template of several.
+    pub key: Arc<str>,
+    /// The whole entry.
+    pub raw: Box<RawValue>,
+}
+
+/// Templates of one server that URIs are compared with.
+const MAX_TEMPLATES: usize = 200;
+
+/// What was last read of a server for one lease, whether or not a session is open. Lists that were
+/// never read are empty.
+#[derive(Clone, Default)]
+pub struct Known {
+    /// What the server said of itself.
+    pub described: Option<Arc<Described>>,
+    /// Its tools.
+    pub tools: Option<Arc<[Arc<Definition>]>>,
+    /// Its prompts.
+    pub prompts: Option<Arc<[Entry]>>,
+    /// Its resources.
+    pub resources: Option<Arc<[Entry]>>,
+    /// Its templates of resources.
+    pub templates: Option<Arc<[Entry]>>,
+    pub(super) owned: Option<Arc<Owned>>,
+}
+
+impl Known {
+    /// Whether a resource is listed, or falls under a template.
+    pub fn owns(&self, uri: &str) -> bool {
+        self.owned.as_ref().is_some_and(|owned| owned.has(uri))
+    }
+}
+
+/// The resources of a server, to look URIs up in.
+#[derive(Default)]
+pub(super) struct Owned {
+    uris: HashSet<Arc<str>>,
+    templates: Vec<UriTemplate>,
+}
+
+impl Owned {
+    pub fn of(resources: &[Entry], templates: &[Entry]) -> Self {
+        let templates = templates
+            .iter()
+            .filter_map(|entry| UriTemplate::parse(&entry.key))
+            .take(MAX_TEMPLATES);
+        Self {
+            uris: resources
+                .iter()
+                .map(|entry| Arc::clone(&entry.key))
+                .collect(),
+            templates: templates.collect(),
+        }
+    }
+
+    pub fn has(&self, uri: &str) -> bool {
+        self.uris.contains(uri) || self.templates.iter().any(|template| template.matches(uri))
+    }
+}
+
+/// Reads entries by the member that names them. Those without it, and those whose name an earlier
+/// one has, are left out.
+pub(super) fn named(entries: Vec<Box<RawValue>>, key: EntryKey) -> Vec<Entry> {
+    let mut seen = HashSet::new();
+    let entries = entries.into_iter().filter_map(|raw| {
+        let key: Arc<str> = key.of(&raw)?.into();
+        seen.insert(Arc::clone(&key)).then_some(Entry { key, raw })
+    });
+    entries.collect()
+}
+
+/// The member that names an entry.
+#[derive(Clone, Copy)]
+pub(super) enum EntryKey {
+    Name,
+    Uri,
+    UriTemplate,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Keys {
+    name: Option<String>,
+    uri: Option<String>,
+    uri_template: Option<String>,
+}
+
+impl EntryKey {
+    fn of(self, raw: &RawValue) -> Option<String> {
+        let keys: Keys = serde_json::from_str(raw.get()).ok()?;
+        match self {
+            Self::Name => keys.name,
+            Self::Uri => keys.uri,
+            Self::UriTemplate => keys.uri_template,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Reading a list page by page, within bounds.
+
+use std::time::Duration;
+
+use addons::contract::RpcError;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+use super::MountError;
+
+/// Pages of one list that are read.
+const MAX_PAGES: usize = 100;
+/// Entries of one list that are kept.
+const MAX_ENTRIES: usize = 10_000;
+/// Bytes of one list that are kept.
+const MAX_BYTES: usize = 16 << 20;
+/// The longest cursor, in bytes.
+const MAX_CURSOR: usize = 4096;
+/// JSON-RPC: the server does not know the method.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// A list that servers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+/// What a server declares about a list.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Declared {
+    pub list_changed: bool,
+}
+
+#[derive(Deserialize)]
+struct Capabilities {
+    tools: Option<Declared>,
+    prompts: Option<Declared>,
+    resources: Option<Declared>,
+}
+
+impl Kind {
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Tools => "tools/list",
+            Self::Prompts => "prompts/list",
+            Self::Resources => "resources/list",
+            Self::Templates => "resources/templates/list",
+        }
+    }
+
+    /// What the server declares about the list; `None` where it has none.
+    pub fn declared_by(self, capabilities: &RawValue) -> Option<Declared> {
+        let declared: Capabilities = serde_json::from_str(capabilities.get()).ok()?;
+        match self {
+            Self::Tools => declared.tools,
+            Self::Prompts => declared.prompts,
+            Self::Resources | Self::Templates => declared.resources,
+        }
+    }
+
+    /// Whether an error means that the list is empty: not every server of resources has templates,
+    /// or resources beside templates.
+    pub fn may_be_missing(self, error: &RpcError) -> bool {
+        error.code == METHOD_NOT_FOUND && matches!(self, Self::Resources | Self::Templates)
+    }
+}
+
+/// One page.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page {
+    tools: Option<Vec<Box<RawValue>>>,
+    prompts: Option<Vec<Box<RawValue>>>,
+    resources: Option<Vec<Box<RawValue>>>,
+    resource_templates: Option<Vec<Box<RawValue>>>,
+    next_cursor: Option<String>,
+    ttl_ms: Option<f64>,
+}
+
+/// The pages of a list that were read so far.
+#[derive(Default)]
+pub(super) struct Pages {
+    pub entries: Vec<Box<RawValue>>,
+    bytes: usize,
+    pages: usize,
+    cursor: Option<String>,
+    age: Option<Duration>,
+}
+
+impl Pages {
+    /// The params of the request for the next page, with `_meta` if there is any.
+    pub fn params(&self, meta: Option<&Value>) -> Option<Box<RawValue>> {
+        let mut params = Map::new();
+        if let Some(cursor) = &self.cursor {
+            params.insert("cursor".to_owned(), Value::from(cursor.as_str()));
+        }
+        if let Some(meta) = meta {
+            params.insert("_meta".to_owned(), meta.clone());
+        }
+        (!params.is_empty()).then(|| to_raw_value(&params).ok())?
+    }
+
+    /// How long the list is fresh, as the server says.
+    pub fn age(&self) -> Duration {
+        self.age.unwrap_or_default()
+    }
+
+    /// Adds a page. Whether there is another one to be read: a list that is over a bound ends
+    /// there, and so does one whose cursor does not move on.
+    pub fn add(&mut self, kind: Kind, result: &RawValue, server: &str) -> Result<bool, MountError> {
+        let page: Page = serde_json::from_str(result.get()).map_err(|error| {
+            MountError::Protocol(format!("{}: its answer is no list: {error}", kind.method()))
+        })?;
+        let entries = match kind {
+            Kind::Tools => page.tools,
+            Kind::Prompts => page.prompts,
+            Kind::Resources => page.resources,
+            Kind::Templates => page.resource_templates,
+        };
+        let entries = entries.ok_or_else(|| {
+            MountError::Protocol(format!("{}: its answer has no list", kind.method()))
+        })?;
+        self.pages += 1;
+        let millis = page.ttl_ms.filter(|millis| millis.is_finite());
+        let age = Duration::from_millis(millis.unwrap_or_default().max(0.0) as u64);
+        self.age = Some(self.age.map_or(age, |before| before.min(age)));
+        for entry in entries {
+            self.bytes = self.bytes.saturating_add(entry.get().len());
+            if self.bytes > MAX_BYTES || self.entries.len() == MAX_ENTRIES {
+                return Ok(cut(kind, server));
+            }
+            self.entries.push(entry);
+        }
+        let Some(next) = page.next_cursor else {
+            return Ok(false);
+        };
+        if self.pages == MAX_PAGES || next.len() > MAX_CURSOR || self.cursor.as_ref() == Some(&next)
+        {
+            return Ok(cut(kind, server));
+        }
+        self.cursor = Some(next);
+        Ok(true)
+    }
+}
+
+fn cut(kind: Kind, server: &str) -> bool {
+    tracing::warn!(
+        server,
+        method = kind.method(),
+        "an MCP server's list is over {MAX_PAGES} pages, {MAX_ENTRIES} entries or {MAX_BYTES} \
+         bytes, or its cursor does not move on: the rest is left out"
+    );
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn pages_are_followed_until_there_is_no_cursor() {
+        let mut pages = Pages::default();
+        assert!(pages.params(None).is_none());
+        let first = raw(r#"{"tools":[{"name":"a"}],"nextCursor":"2","ttlMs":5000}"#);
+        assert!(pages.add(Kind::Tools, &first, "kb").unwrap());
+        let params = pages.params(None).unwrap();
+        assert_eq!(params.get(), r#"{"cursor":"2"}"#);
+        let last = raw(r#"{"tools":[{"name":"b"}],"ttlMs":9000}"#);
+        assert!(!pages.add(Kind::Tools, &last, "kb").unwrap());
+        assert_eq!(pages.entries.len(), 2);
+        assert_eq!(pages.age(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn endless_lists_end_at_a_bound() {
+        let mut pages = Pages::default();
+        let same = raw(r#"{"tools":[],"nextCursor":"1"}"#);
+        assert!(pages.add(Kind::Tools, &same, "kb").unwrap());
+        assert!(!pages.add(Kind::Tools, &same, "kb").unwrap(), "one cursor");
+        let mut pages = Pages::default();
+        let mut count = 1;
+        while pages
+            .add(
+                Kind::Tools,
+                &raw(&format!(r#"{{"tools":[],"nextCursor":"{count}"}}"#)),
+                "kb",
+            )
+            .unwrap()
+        {
+            count += 1;
+        }
+        assert_eq!(count, MAX_PAGES);
+        let mut pages = Pages::default();
+        let many = vec!["{}"; MAX_ENTRIES + 1].join(",");
+        let many = raw(&format!(r#"{{"tools":[{many}],"nextCursor":"1"}}"#));
+        assert!(!pages.add(Kind::Tools, &many, "kb").unwrap());
+        assert_eq!(pages.entries.len(), MAX_ENTRIES);
+        let mut pages = Pages::default();
+        let long = format!("\"{}\"", "x".repeat(MAX_BYTES / 2));
+        let long = raw(&format!(r#"{{"tools":[{long},{long}],"nextCursor":"1"}}"#));
+        assert!(!pages.add(Kind::Tools, &long, "kb").unwrap());
+        assert_eq!(pages.entries.len(), 1);
+    }
+
+    #[test]
+    fn a_list_that_is_not_declared_is_not_asked_for() {
+        let capabilities = raw(r#"{"tools":{"listChanged":true},"resources":{}}"#);
+        let declared = |kind: Kind| kind.declared_by(&capabilities);
+        assert_eq!(declared(Kind::Tools), Some(Declared { list_changed: true }));
+        assert_eq!(declared(Kind::Templates), Some(Declared::default()));
+        assert_eq!(declared(Kind::Prompts), None);
+    }
+}

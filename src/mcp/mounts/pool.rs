@@ -1,0 +1,176 @@
+//! All mounts of the configuration in force.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use addons::contract::{BoxFuture, Chain, Container, Definitions};
+use addons::mcp::ServerSettings;
+use arc_swap::ArcSwap;
+use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::changes::{ListChanges, ListNews};
+use super::mount::{LeaseMounts, Mount};
+use super::{Event, MountHealth, Transport, Version};
+
+/// The chain of the configuration in force; `None` before there is one.
+pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
+
+/// Servers by name, as the settings have them.
+type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
+
+/// What mounts need from the rest of the appliance.
+pub struct MountPorts {
+    /// Judges what a mount asks for its lists.
+    pub chain: CurrentChain,
+    /// Remembers tools' definitions.
+    pub definitions: Arc<dyn Definitions>,
+    /// Makes sessions.
+    pub transports: Arc<dyn Transports>,
+}
+
+/// Makes the transport of each server.
+pub trait Transports: Send + Sync {
+    /// How sessions with a server are opened.
+    fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport>;
+
+    /// Done once nothing is left of sessions that have ended: no process, no connection.
+    fn settled(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Takes the messages of servers that belong to no request, besides changes of lists.
+pub trait Unsolicited: Send + Sync {
+    /// Takes one message. The session's next one waits until the future is done; meanwhile more
+    /// than [`EVENT_QUEUE`](super::EVENT_QUEUE) of them are dropped, and requests are refused.
+    fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()>;
+}
+
+/// The session that a message comes from.
+pub struct Origin {
+    /// Its server.
+    pub mount: Arc<Mount>,
+    /// The lease that the session belongs to; `None` for one that all containers share.
+    pub container: Option<Arc<Container>>,
+    /// The revision of the clients that it was opened for.
+    pub version: Version,
+    /// What these clients can do.
+    pub capabilities: Arc<RawValue>,
+}
+
+/// What all mounts share.
+pub(super) struct Common {
+    pub ports: MountPorts,
+    pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
+    /// Changes that concern every lease.
+    pub news: ListNews,
+    /// Where sessions live. Those of connections end with their threads' other work.
+    pub runtime: Handle,
+}
+
+/// The servers of `mcp.yaml`.
+pub struct Mounts {
+    common: Arc<Common>,
+    mounts: ArcSwap<BTreeMap<Arc<str>, Arc<Mount>>>,
+}
+
+impl Mounts {
+    /// Mounts these servers; opens no session yet. Sessions live in the runtime that calls this.
+    pub fn new(ports: MountPorts, servers: &Servers) -> Self {
+        let common = Arc::new(Common {
+            ports,
+            unsolicited: OnceLock::new(),
+            news: ListNews::default(),
+            runtime: Handle::current(),
+        });
+        let mount = |(name, server): (&Arc<str>, &Arc<ServerSettings>)| {
+            (Arc::clone(name), Mount::new(server, &common))
+        };
+        let mounts: BTreeMap<_, _> = servers.iter().map(mount).collect();
+        Self {
+            mounts: ArcSwap::from_pointee(mounts),
+            common,
+        }
+    }
+
+    /// Hands servers' messages that belong to no request to `unsolicited` from now on.
+    pub fn follow(&self, unsolicited: Weak<dyn Unsolicited>) {
+        // A second call would name the same one.
+        let _ = self.common.unsolicited.set(unsolicited);
+    }
+
+    /// The mounts that a container sees, by name.
+    pub fn of(&self, container: &Container) -> Vec<Arc<Mount>> {
+        let mounts = self.mounts.load();
+        let visible = mounts.values().filter(|mount| mount.is_for(container));
+        visible.cloned().collect()
+    }
+
+    /// One of them.
+    pub fn find(&self, container: &Container, server: &str) -> Option<Arc<Mount>> {
+        let mount = self.mounts.load().get(server).cloned();
+        mount.filter(|mount| mount.is_for(container))
+    }
+
+    /// Changes of the lists that a container sees, from now on.
+    pub fn changes(&self, container: &Container) -> ListChanges {
+        ListChanges::of(&LeaseMounts::of(container).news, &self.common.news)
+    }
+
+    /// Takes up changed settings. Mounts whose definition is the same keep their sessions; those
+    /// of changed and removed ones end after the requests under way.
+    pub fn apply(&self, servers: &Servers) {
+        let before = self.mounts.load_full();
+        let mut now = BTreeMap::new();
+        for (name, server) in servers {
+            let kept = before.get(name).filter(|mount| mount.keeps(server));
+            let mount = match kept {
+                Some(mount) => {
+                    mount.update(server);
+                    Arc::clone(mount)
+                }
+                None => Mount::new(server, &self.common),
+            };
+            now.insert(Arc::clone(name), mount);
+        }
+        let stays = |mount: &&Arc<Mount>| {
+            let same = now.get(&mount.settings().name);
+            same.is_some_and(|same| Arc::ptr_eq(same, mount))
+        };
+        let retired: Vec<_> = before.values().filter(|m| !stays(m)).cloned().collect();
+        self.mounts.store(Arc::new(now));
+        for mount in retired {
+            mount.retire();
+        }
+        self.common.news.all_changed();
+    }
+
+    /// How each mount is doing.
+    pub fn health(&self) -> Vec<MountHealth> {
+        let mounts = self.mounts.load();
+        mounts.values().map(|mount| mount.health()).collect()
+    }
+
+    /// Ends every session at once, for good, and waits until their processes are gone; at most
+    /// `limit`.
+    pub async fn stop(&self, limit: Duration) {
+        for mount in self.mounts.load().values() {
+            mount.stop();
+        }
+        if timeout(limit, self.common.ports.transports.settled())
+            .await
+            .is_err()
+        {
+            tracing::warn!("MCP servers did not end in time");
+        }
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for mount in self.mounts.load().values() {
+            mount.stop();
+        }
+    }
+}

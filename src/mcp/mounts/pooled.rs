@@ -1,0 +1,100 @@
+//! A session that several clients of one lease share, with its lists.
+
+use std::sync::Arc;
+
+use addons::contract::{BoxFuture, CallPermit};
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::time::{Duration, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::catalog::Catalog;
+use super::{Described, Events, MountError, MountSession, Outcome, Version};
+
+/// Requests of one session that may be under way at once.
+pub const MAX_CALLS: u32 = 256;
+
+/// An open session, and what its server lists.
+pub struct Pooled {
+    /// Takes at most [`MAX_CALLS`] requests at once.
+    pub session: Arc<dyn MountSession>,
+    /// The server's lists.
+    pub catalog: Catalog,
+    pub(super) calls: Arc<Calls>,
+}
+
+impl Pooled {
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.0.available_permits() == MAX_CALLS as usize
+    }
+}
+
+/// The requests of a session that are under way.
+pub(super) struct Calls(Semaphore);
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self(Semaphore::new(MAX_CALLS as usize))
+    }
+}
+
+impl Calls {
+    /// Lets no further request begin and waits until those under way have ended, at most `limit`.
+    pub async fn finish(&self, limit: Duration) {
+        // Whoever waits in a fair semaphore keeps others from its permits.
+        let _ = timeout(limit, self.0.acquire_many(MAX_CALLS)).await;
+        self.0.close();
+    }
+
+    /// Lets no further request begin.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Whether the session is to end.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// A session whose requests are counted.
+pub(super) struct Counted {
+    pub session: Arc<dyn MountSession>,
+    pub calls: Arc<Calls>,
+}
+
+impl MountSession for Counted {
+    fn version(&self) -> Version {
+        self.session.version()
+    }
+
+    fn described(&self) -> &Described {
+        self.session.described()
+    }
+
+    fn request<'a>(
+        &'a self,
+        permit: CallPermit,
+        events: Events,
+    ) -> BoxFuture<'a, Result<Outcome, MountError>> {
+        Box::pin(async move {
+            let Ok(_counted) = self.calls.0.try_acquire() else {
+                return Err(MountError::Busy);
+            };
+            self.session.request(permit, events).await
+        })
+    }
+
+    fn check_definition(&self, tool: &RawValue) -> Result<(), String> {
+        self.session.check_definition(tool)
+    }
+
+    fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
+        self.session.notify(permit)
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        self.session.ended()
+    }
+}

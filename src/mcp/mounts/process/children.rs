@@ -1,0 +1,97 @@
+//! How many children there are, of one lease and in all, and whether any is left.
+
+use std::sync::Arc;
+
+use addons::contract::Container;
+use prometheus::{IntGaugeVec, Opts, Registry};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::Runtime;
+use crate::mcp::mounts::MountError;
+
+/// Children of one lease at once.
+pub const MAX_CHILDREN_OF_LEASE: usize = 32;
+/// Children at once.
+pub const MAX_CHILDREN: usize = 256;
+
+/// The children of all mounts.
+pub struct Children {
+    all: Arc<Semaphore>,
+    alive: TaskTracker,
+    status: IntGaugeVec,
+}
+
+/// A child's place among them, held until nothing is left of it.
+pub struct ChildPlace {
+    _permits: Vec<OwnedSemaphorePermit>,
+    _alive: TaskTrackerToken,
+}
+
+/// The children of one lease.
+struct OfLease(Arc<Semaphore>);
+
+impl Children {
+    /// Registers `proxy_mcp_process_status`.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "proxy_mcp_process_status",
+            "Processes of stdio MCP servers that run, by server and runtime.",
+        );
+        let status = IntGaugeVec::new(opts, &["server", "runtime"])?;
+        registry.register(Box::new(status.clone()))?;
+        let alive = TaskTracker::new();
+        alive.close();
+        Ok(Self {
+            all: Arc::new(Semaphore::new(MAX_CHILDREN)),
+            alive,
+            status,
+        })
+    }
+
+    /// A place for a child of a lease, or for one that all share.
+    pub fn place(&self, container: Option<&Container>) -> Result<ChildPlace, MountError> {
+        let mut permits = Vec::with_capacity(2);
+        if let Some(container) = container {
+            let OfLease(own) = container
+                .state_or_init(|| OfLease(Arc::new(Semaphore::new(MAX_CHILDREN_OF_LEASE))));
+            let own = Arc::clone(own).try_acquire_owned();
+            permits.push(own.map_err(|_full| full(MAX_CHILDREN_OF_LEASE, "of the container"))?);
+        }
+        let all = Arc::clone(&self.all).try_acquire_owned();
+        permits.push(all.map_err(|_full| full(MAX_CHILDREN, "in all"))?);
+        Ok(ChildPlace {
+            _permits: permits,
+            _alive: self.alive.token(),
+        })
+    }
+
+    /// Creates the series of a server, at 0.
+    pub fn name_server(&self, server: &str, runtime: Runtime) {
+        self.status.with_label_values(&[server, runtime.as_str()]);
+    }
+
+    pub fn started(&self, server: &str, runtime: Runtime) {
+        self.status
+            .with_label_values(&[server, runtime.as_str()])
+            .inc();
+    }
+
+    pub fn ended(&self, server: &str, runtime: Runtime) {
+        self.status
+            .with_label_values(&[server, runtime.as_str()])
+            .dec();
+    }
+
+    /// Waits until no child is left.
+    pub async fn settled(&self) {
+        self.alive.wait().await;
+    }
+}
+
+fn full(most: usize, whose: &str) -> MountError {
+    MountError::CannotStart(format!(
+        "{most} processes of MCP servers run already {whose}"
+    ))
+}

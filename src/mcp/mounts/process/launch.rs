@@ -1,0 +1,65 @@
+//! Starting sandboxes from a process with many threads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::sandbox::{self, Refused, Sandbox};
+
+/// The thread that starts children.
+///
+/// The kernel ends a child with the *thread* that started it (`PR_SET_PDEATHSIG`), and threads of
+/// the runtime come and go. This one lives as long as its handle.
+#[derive(Clone)]
+pub struct Spawner(Arc<mpsc::Sender<Wanted>>);
+
+struct Wanted {
+    how: How,
+    reply: oneshot::Sender<Result<Sandbox, Refused>>,
+}
+
+/// What the first process of a child does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    /// Makes namespaces.
+    Confined,
+    /// Supervises the command in the namespaces of the machine.
+    Unconfined,
+}
+
+impl Spawner {
+    /// Starts the thread. Children are watched by the runtime that calls this. `program` is this
+    /// program, which is started again for each child.
+    pub fn start(program: PathBuf) -> std::io::Result<Self> {
+        let (sender, receiver) = mpsc::channel::<Wanted>();
+        let runtime = Handle::current();
+        let thread = std::thread::Builder::new().name("mcp-spawner".to_owned());
+        thread.spawn(move || {
+            let _entered = runtime.enter();
+            for Wanted { how, reply } in receiver {
+                let started = match how {
+                    How::Confined => sandbox::start(&program),
+                    How::Unconfined => sandbox::start_unconfined(&program),
+                };
+                // Whoever asked may have gone; a sandbox ends when it is dropped.
+                let _ = reply.send(started);
+            }
+        })?;
+        Ok(Self(Arc::new(sender)))
+    }
+
+    pub(super) async fn spawn(&self, how: How) -> Result<Sandbox, Refused> {
+        let (reply, started) = oneshot::channel();
+        let lost = || {
+            Refused::internal(
+                "starting its first process",
+                &std::io::Error::other("the thread that starts children is gone"),
+            )
+        };
+        self.0.send(Wanted { how, reply }).map_err(|_| lost())?;
+        started.await.map_err(|_| lost())?
+    }
+}

@@ -1,0 +1,265 @@
+//! Processes on this machine, confined unless the operator says otherwise.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::BoxFuture;
+use addons::mcp::Confine;
+use rustix::process::Signal;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::launch::How;
+use super::stderr::{self, Secrets};
+use super::view::Machine;
+use super::{LineTaker, ProcessConfig, ProcessManager, Runtime, Spawner};
+use crate::mcp::mounts::MountError;
+use crate::sandbox::{Event, Refused, Sandbox, Signalled};
+
+/// A process of this machine.
+pub struct Local {
+    spawner: Spawner,
+    machine: Arc<Machine>,
+    stdin: Mutex<Option<pipe::Sender>>,
+    stdout: Mutex<Option<(pipe::Receiver, usize)>>,
+    state: watch::Sender<State>,
+    orders: Mutex<Option<mpsc::Sender<Order>>>,
+    /// Cancelled once nothing is left of it.
+    gone: CancellationToken,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    NotStarted,
+    Running,
+    Ended(Option<i32>),
+}
+
+/// What a running process is told.
+enum Order {
+    Terminate,
+    Kill,
+}
+
+/// Our ends of a process's streams.
+struct Streams {
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+impl Local {
+    /// A process that is started by `spawner` and sees of `machine` what its configuration says.
+    pub fn new(spawner: &Spawner, machine: &Arc<Machine>) -> Self {
+        Self {
+            spawner: spawner.clone(),
+            machine: Arc::clone(machine),
+            stdin: Mutex::default(),
+            stdout: Mutex::default(),
+            state: watch::Sender::new(State::NotStarted),
+            orders: Mutex::default(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    async fn begin(&self, config: ProcessConfig) -> Result<(), MountError> {
+        let how = match config.confine {
+            Confine::Namespaces => How::Confined,
+            Confine::None => How::Unconfined,
+        };
+        let cannot = MountError::CannotStart;
+        // It makes the namespaces meanwhile.
+        let sandbox = self.spawner.spawn(how).await.map_err(refused)?;
+        let (machine, wanted) = (Arc::clone(&self.machine), config.clone());
+        let spec = tokio::task::spawn_blocking(move || machine.spec(&wanted)).await;
+        let spec = spec
+            .map_err(|error| cannot(error.to_string()))?
+            .map_err(cannot)?;
+        let opened = Streams::open().map_err(|error| cannot(format!("its streams: {error}")));
+        let (streams, ends) = opened?;
+        let ends_of_child = ends.each_ref().map(AsFd::as_fd);
+        let way_out = config.way_out.as_deref();
+        let begun = sandbox.begin(way_out, &spec, ends_of_child);
+        begun.map_err(refused)?;
+        // Only the child holds them now, so that we see its end.
+        drop(ends);
+        let sandbox = started(sandbox).await?;
+        let (orders, receiver) = mpsc::channel(2);
+        self.state.send_replace(State::Running);
+        *self.stdin.lock().await = Some(streams.stdin);
+        *self.stdout.lock().await = Some((streams.stdout, config.longest_line));
+        *self.orders.lock().await = Some(orders);
+        let secrets = Secrets::among(&config.env);
+        let server = config.server;
+        let log = move |line: &str| tracing::info!(%server, line, "an MCP server's stderr");
+        tokio::spawn(stderr::follow(streams.stderr, secrets, log));
+        tokio::spawn(attend(
+            sandbox,
+            receiver,
+            self.state.clone(),
+            self.gone.clone(),
+        ));
+        Ok(())
+    }
+
+    async fn order(&self, order: Order) {
+        if let Some(orders) = &*self.orders.lock().await {
+            // A process that has ended takes no more.
+            let _ = orders.try_send(order);
+        }
+    }
+}
+
+impl Streams {
+    fn open() -> io::Result<(Self, [OwnedFd; 3])> {
+        let (stdin_of_child, stdin) = io::pipe()?;
+        let (stdout, stdout_of_child) = io::pipe()?;
+        let (stderr, stderr_of_child) = io::pipe()?;
+        let streams = Self {
+            stdin: pipe::Sender::from_owned_fd(stdin.into())?,
+            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
+        };
+        let ends = [
+            stdin_of_child.into(),
+            stdout_of_child.into(),
+            stderr_of_child.into(),
+        ];
+        Ok((streams, ends))
+    }
+}
+
+fn refused(refused: Refused) -> MountError {
+    MountError::CannotStart(refused.message)
+}
+
+/// Waits until the command runs.
+async fn started(mut sandbox: Sandbox) -> Result<Sandbox, MountError> {
+    loop {
+        match sandbox.next().await {
+            Ok(Event::Started) => return Ok(sandbox),
+            Ok(Event::Terminal(_) | Event::Stopped) => {}
+            Ok(Event::Ended(ending)) => {
+                sandbox.end().await;
+                return Err(MountError::Died {
+                    exit: Some(ending.exit_code().into()),
+                });
+            }
+            Err(refusal) => {
+                sandbox.kill().await;
+                return Err(refused(refusal));
+            }
+        }
+    }
+}
+
+/// Watches a process until nothing is left of it.
+async fn attend(
+    mut sandbox: Sandbox,
+    mut orders: mpsc::Receiver<Order>,
+    state: watch::Sender<State>,
+    gone: CancellationToken,
+) {
+    let _gone = gone.drop_guard();
+    loop {
+        tokio::select! {
+            event = sandbox.next() => match event {
+                Ok(Event::Ended(ending)) => {
+                    state.send_replace(State::Ended(Some(ending.exit_code().into())));
+                    return sandbox.end().await;
+                }
+                Ok(Event::Started | Event::Stopped | Event::Terminal(_)) => {}
+                Err(_lost) => break,
+            },
+            order = orders.recv() => match order {
+                Some(Order::Terminate) => {
+                    sandbox.signal(Signal::TERM.as_raw(), Signalled::Command);
+                }
+                Some(Order::Kill) | None => break,
+            },
+        }
+    }
+    sandbox.kill().await;
+    let killed = 128 + Signal::KILL.as_raw();
+    state.send_replace(State::Ended(Some(killed)));
+}
+
+impl ProcessManager for Local {
+    fn start(&self, config: ProcessConfig) -> BoxFuture<'_, Result<(), MountError>> {
+        Box::pin(async move {
+            let begun = self.begin(config).await;
+            if begun.is_err() {
+                self.state.send_replace(State::Ended(None));
+                self.gone.cancel();
+            }
+            begun
+        })
+    }
+
+    fn write<'a>(&'a self, data: &'a [u8]) -> BoxFuture<'a, Result<(), MountError>> {
+        Box::pin(async move {
+            let failed = |why: String| MountError::Write(why);
+            let mut stdin = self.stdin.lock().await;
+            let stdin = stdin.as_mut();
+            let stdin = stdin.ok_or_else(|| failed("it does not run".to_owned()))?;
+            let written = stdin.write_all(data).await;
+            written.map_err(|error| failed(error.to_string()))
+        })
+    }
+
+    fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>> {
+        Box::pin(async move {
+            let stdout = self.stdout.lock().await.take();
+            let not_running = || MountError::Protocol("it does not run".to_owned());
+            let (stdout, longest) = stdout.ok_or_else(not_running)?;
+            super::lines::read(stdout, longest, take).await
+        })
+    }
+
+    fn stop(&self, limit: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if *self.state.borrow() == State::NotStarted {
+                return;
+            }
+            // Held by a writer, it is closed when the process is.
+            if let Ok(mut stdin) = self.stdin.try_lock() {
+                *stdin = None;
+            }
+            if timeout(limit / 2, self.gone.cancelled()).await.is_err() {
+                self.order(Order::Terminate).await;
+            }
+            if timeout(limit / 2, self.gone.cancelled()).await.is_err() {
+                self.order(Order::Kill).await;
+            }
+            self.gone.cancelled().await;
+        })
+    }
+
+    fn ended(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let mut state = self.state.subscribe();
+            // It fails only when the sender is gone, and that one is ours.
+            let _ = state.wait_for(|now| matches!(now, State::Ended(_))).await;
+        })
+    }
+
+    fn is_running(&self) -> bool {
+        *self.state.borrow() == State::Running
+    }
+
+    fn exit_code(&self) -> Option<i32> {
+        match *self.state.borrow() {
+            State::Ended(code) => code,
+            State::NotStarted | State::Running => None,
+        }
+    }
+
+    fn runtime(&self) -> Runtime {
+        Runtime::Local
+    }
+}

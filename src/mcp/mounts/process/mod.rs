@@ -1,0 +1,111 @@
+//! Child processes that serve MCP on their standard streams.
+
+mod children;
+mod e2b;
+mod launch;
+mod lines;
+mod local;
+mod stderr;
+mod view;
+
+use std::ffi::OsString;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use addons::contract::BoxFuture;
+use addons::mcp::Confine;
+use zeroize::Zeroizing;
+
+pub use children::{ChildPlace, Children, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE};
+pub use e2b::E2b;
+pub use launch::Spawner;
+pub use local::Local;
+pub use view::Machine;
+
+use super::MountError;
+
+/// Runs one process, wherever it runs. A manager starts one process once.
+pub trait ProcessManager: Send + Sync {
+    /// Starts the process.
+    fn start(&self, config: ProcessConfig) -> BoxFuture<'_, Result<(), MountError>>;
+
+    /// Writes to the process's standard input. A future that is dropped may have written a part.
+    fn write<'a>(&'a self, data: &'a [u8]) -> BoxFuture<'a, Result<(), MountError>>;
+
+    /// Hands each line of standard output to `take`, without its end, until the output ends or
+    /// `take` breaks off. `take` answers how long to wait before the next line. A line that is
+    /// longer than the configuration allows is an error.
+    fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>>;
+
+    /// Ends the process and all that it started: standard input is closed, then it is asked to
+    /// end, and after `limit` it is killed. Done once nothing is left of it.
+    fn stop(&self, limit: Duration) -> BoxFuture<'_, ()>;
+
+    /// Waits until the process has ended, by itself or not.
+    fn ended(&self) -> BoxFuture<'_, ()>;
+
+    /// Whether the process is active.
+    fn is_running(&self) -> bool;
+
+    /// The exit code, once the process has ended; 128 and the signal's number after a signal.
+    fn exit_code(&self) -> Option<i32>;
+
+    /// Where it runs.
+    fn runtime(&self) -> Runtime;
+}
+
+/// Takes a line; see [`ProcessManager::read_loop`].
+pub type LineTaker<'a> = &'a mut (dyn FnMut(&[u8]) -> ControlFlow<(), Duration> + Send);
+
+/// Where a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// On this machine.
+    Local,
+    /// In an e2b sandbox.
+    E2b,
+}
+
+impl Runtime {
+    /// As labels and settings write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::E2b => "e2b",
+        }
+    }
+}
+
+/// What is started.
+#[derive(Clone)]
+pub struct ProcessConfig {
+    /// The server's name, for the log.
+    pub server: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The environment, besides what every child gets.
+    pub env: Vec<(String, Zeroizing<String>)>,
+    /// The working directory; the home directory without one.
+    pub work_dir: Option<PathBuf>,
+    /// What it may read.
+    pub read: Vec<PathBuf>,
+    /// What it may write.
+    pub write: Vec<PathBuf>,
+    /// How it is confined.
+    pub confine: Confine,
+    /// The Unix listener that is its only way out; none without one.
+    pub way_out: Option<PathBuf>,
+    /// The longest line of its output, in bytes.
+    pub longest_line: usize,
+}
+
+impl ProcessConfig {
+    fn program(&self) -> OsString {
+        self.command.first().map(OsString::from).unwrap_or_default()
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        self.command.iter().skip(1).map(OsString::from).collect()
+    }
+}

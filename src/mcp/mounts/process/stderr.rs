@@ -1,0 +1,184 @@
+//! What a child writes to standard error, as lines of our log.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+/// The longest line, in bytes; what is behind is left out.
+const MAX_LINE: usize = 4096;
+/// Lines of one child in one second; further ones are counted.
+const MAX_LINES: u32 = 50;
+/// The shortest value of the environment that is taken for a secret, in bytes.
+const MIN_SECRET: usize = 8;
+/// Bytes of a secret's beginning, at a cut line's end, that are left out.
+const MIN_PARTIAL: usize = 4;
+const REDACTED: &str = "[REDACTED]";
+
+/// Values that must not be in the log.
+pub struct Secrets(Vec<Zeroizing<String>>);
+
+impl Secrets {
+    /// The values that are long enough to be told from other text.
+    pub fn among(env: &[(String, Zeroizing<String>)]) -> Self {
+        let values = env.iter().map(|(_, value)| value);
+        let mut secrets: Vec<_> = values
+            .filter(|value| value.len() >= MIN_SECRET)
+            .cloned()
+            .collect();
+        // One may be a part of another.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Self(secrets)
+    }
+
+    fn longest(&self) -> usize {
+        self.0.first().map_or(0, |secret| secret.len())
+    }
+
+    /// A line as it may be logged; `is_cut` where more stood behind it.
+    fn redact(&self, line: &[u8], is_cut: bool) -> String {
+        let mut text = String::from_utf8_lossy(line).into_owned();
+        for secret in &self.0 {
+            text = text.replace(secret.as_str(), REDACTED);
+        }
+        if is_cut {
+            let begins = |secret: &Zeroizing<String>| {
+                let lengths = (MIN_PARTIAL..secret.len()).rev();
+                let starts = lengths.filter_map(|length| secret.get(..length));
+                starts
+                    .into_iter()
+                    .find(|start| text.ends_with(start))
+                    .map(str::len)
+            };
+            let partial = self.0.iter().filter_map(begins).max().unwrap_or(0);
+            text.truncate(text.len().saturating_sub(partial));
+        }
+        let end = (0..=MAX_LINE.min(text.len()))
+            .rev()
+            .find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        // What a terminal would obey.
+        text.replace(|c: char| c.is_control() && c != '\t', " ")
+    }
+}
+
+/// Writes what the child says to `log`, until it says no more.
+pub async fn follow(
+    mut stderr: impl AsyncRead + Unpin,
+    secrets: Secrets,
+    log: impl Fn(&str) + Send,
+) {
+    let kept = MAX_LINE.saturating_add(secrets.longest());
+    let mut line = Vec::new();
+    let mut is_cut = false;
+    let mut budget = Budget::new();
+    let mut chunk = vec![0; 8192];
+    while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+        for byte in chunk.get(..read).unwrap_or_default() {
+            match byte {
+                b'\n' => {
+                    if let Some(skipped) = budget.take() {
+                        if skipped > 0 {
+                            log(&format!("({skipped} lines left out)"));
+                        }
+                        log(&secrets.redact(&line, is_cut));
+                    }
+                    line.clear();
+                    is_cut = false;
+                }
+                byte if line.len() < kept => line.push(*byte),
+                _ => is_cut = true,
+            }
+        }
+    }
+    if !line.is_empty() && budget.take().is_some() {
+        log(&secrets.redact(&line, is_cut));
+    }
+}
+
+/// Counts lines by the second.
+struct Budget {
+    began: Instant,
+    lines: u32,
+    skipped: u64,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            lines: 0,
+            skipped: 0,
+        }
+    }
+
+    /// Whether another line fits; and how many did not fit since the last one that did.
+    fn take(&mut self) -> Option<u64> {
+        if self.began.elapsed() >= Duration::from_secs(1) {
+            self.began = Instant::now();
+            self.lines = 0;
+        }
+        if self.lines >= MAX_LINES {
+            self.skipped = self.skipped.saturating_add(1);
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.skipped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Secrets {
+        let env: Vec<_> = values
+            .iter()
+            .map(|value| ("NAME".to_owned(), Zeroizing::new((*value).to_owned())))
+            .collect();
+        Secrets::among(&env)
+    }
+
+    async fn logged(text: &[u8], values: &[&str]) -> Vec<String> {
+        let lines = Mutex::new(Vec::new());
+        follow(text, secrets(values), |line| {
+            lines.lock().push(line.to_owned())
+        })
+        .await;
+        lines.into_inner()
+    }
+
+    #[tokio::test]
+    async fn secrets_are_replaced_and_short_values_are_not() {
+        let text = b"key=s3cret-value! and s3cret-value!-longer in debug\x1b[31m\nlast";
+        let lines = logged(text, &["s3cret-value!", "s3cret-value!-longer", "debug"]).await;
+        assert_eq!(
+            lines,
+            ["key=[REDACTED] and [REDACTED] in debug [31m", "last"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_a_cut_goes_through_does_not_show_its_beginning() {
+        let secret = "0123456789abcdef".repeat(8);
+        for lead in [MAX_LINE - 60, MAX_LINE - 3, MAX_LINE, MAX_LINE + 60] {
+            let text = format!("{}{secret}{}", "x".repeat(lead), "y".repeat(MAX_LINE));
+            let lines = logged(text.as_bytes(), &[&secret]).await;
+            let line = lines.first().unwrap();
+            assert!(line.len() <= MAX_LINE && !line.contains("01234"), "{lead}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_cut_to_lines_in_a_second_and_counted() {
+        let lines = logged("line\n".repeat(5000).as_bytes(), &[]).await;
+        assert_eq!(lines.len(), MAX_LINES as usize);
+        let mut budget = Budget::new();
+        while budget.take().is_some() {}
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(budget.take(), Some(1));
+    }
+}

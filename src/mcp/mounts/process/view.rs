@@ -1,0 +1,263 @@
+//! What a child sees of the machine, and its environment.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use addons::mcp::Confine;
+use parking_lot::Mutex;
+use tokio::time::{Duration, Instant};
+
+use super::ProcessConfig;
+use crate::sandbox::machine::{self, CERTIFICATES, variables};
+use crate::sandbox::{Access, Command, Entry, PROXY_PORT, Spec};
+
+/// The host name inside.
+const HOST_NAME: &str = "mcp";
+/// The home directory inside where the appliance has none.
+const PLAIN_HOME: &str = "/home/mcp";
+/// Where programs are, unless the appliance's own environment says it.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Variables of the appliance that children get too.
+const PASSED_ON: [&str; 4] = ["LANG", "LC_ALL", "PATH", "TZ"];
+/// How long the look at the system's directories holds.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// This machine, as children may see it.
+pub struct Machine {
+    /// Our CA and the bundle of roots.
+    certificates: PathBuf,
+    /// What no child may see, whatever it may read: state, configuration, secrets, sockets.
+    hidden: Vec<PathBuf>,
+    home: PathBuf,
+    system: Mutex<Option<(Instant, Vec<Entry>)>>,
+}
+
+impl Machine {
+    /// Children trust `certificates` and never see what is `hidden`.
+    pub fn new(certificates: PathBuf, hidden: Vec<PathBuf>) -> Self {
+        let home = env::var_os("HOME").map(PathBuf::from);
+        let home = home.filter(|home| home.is_absolute() && home != Path::new("/"));
+        let home = home.and_then(|home| fs::canonicalize(home).ok());
+        Self {
+            certificates,
+            hidden,
+            home: home.unwrap_or_else(|| PLAIN_HOME.into()),
+            system: Mutex::new(None),
+        }
+    }
+
+    /// What is to be started, and what it sees. Looks through directories, so it blocks.
+    pub fn spec(&self, config: &ProcessConfig) -> Result<Spec, String> {
+        let directory = match &config.work_dir {
+            Some(directory) => self.place(directory)?,
+            None => self.home.clone(),
+        };
+        let (files, directory) = match config.confine {
+            Confine::Namespaces => (self.files(config, &directory)?, directory),
+            Confine::None if directory.is_dir() => (Vec::new(), directory),
+            Confine::None => (Vec::new(), PathBuf::from("/")),
+        };
+        Ok(Spec {
+            hostname: HOST_NAME.to_owned(),
+            files,
+            command: Command {
+                program: config.program(),
+                arguments: config.arguments(),
+                environment: self.environment(config),
+                directory,
+            },
+            terminal: None,
+        })
+    }
+
+    fn files(&self, config: &ProcessConfig, directory: &Path) -> Result<Vec<Entry>, String> {
+        let certificates = fs::canonicalize(&self.certificates)
+            .map_err(|error| format!("{}: {error}", self.certificates.display()))?;
+        let mut shown = Vec::new();
+        for (paths, access) in [
+            (&config.read, Access::ReadOnly),
+            (&config.write, Access::Writable),
+        ] {
+            for path in paths {
+                shown.push((self.place(path)?, access));
+            }
+        }
+        let is_shown = |path: &Path| shown.iter().any(|(root, _)| path.starts_with(root));
+        if directory != self.home && !is_shown(directory) {
+            shown.push((directory.to_owned(), Access::ReadOnly));
+        }
+        self.check(&shown)?;
+        // What holds others comes first.
+        shown.sort_by_key(|(path, _)| path.components().count());
+        let writable = |path: &Path| {
+            let mut all = shown.iter();
+            all.any(|(root, access)| *access == Access::Writable && path.starts_with(root))
+        };
+        let resolve = |path: &Path| {
+            let real = fs::canonicalize(path).ok()?;
+            (!writable(path) && !writable(&real)).then_some(real)
+        };
+        let mut files = self.system();
+        files.extend(machine::own(&self.home, &certificates));
+        let program = find(&config.program(), directory);
+        let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
+        files.extend(machine::programs(
+            &self.home,
+            real_home,
+            program.as_deref(),
+            resolve,
+        ));
+        files.extend(shown.into_iter().map(|(path, access)| Entry::Bind {
+            from: path.clone(),
+            at: path,
+            access,
+        }));
+        files.extend(machine::hidden_sockets(&files)?);
+        files.extend(self.hidden.iter().filter_map(|path| {
+            let at = fs::canonicalize(path).ok()?;
+            Some(Entry::Hide { at })
+        }));
+        Ok(files)
+    }
+
+    /// The system's directories; /etc is looked through for what is not for everybody.
+    fn system(&self) -> Vec<Entry> {
+        let mut system = self.system.lock();
+        match &*system {
+            Some((looked, entries)) if looked.elapsed() < LOOK => entries.clone(),
+            _ => {
+                let entries = machine::system();
+                *system = Some((Instant::now(), entries.clone()));
+                entries
+            }
+        }
+    }
+
+    /// A path of the settings, without links.
+    fn place(&self, path: &Path) -> Result<PathBuf, String> {
+        let path = match path.strip_prefix("~") {
+            Ok(below) => self.home.join(below),
+            Err(_) => path.to_owned(),
+        };
+        fs::canonicalize(&path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Refuses what would show the child its surroundings.
+    fn check(&self, shown: &[(PathBuf, Access)]) -> Result<(), String> {
+        for (path, _) in shown {
+            let own = ["/proc", "/dev", "/sys"].map(Path::new);
+            if self.home.starts_with(path) || own.iter().any(|own| path.starts_with(own)) {
+                return Err(format!(
+                    "{} cannot be shown to a confined server: name a directory below it",
+                    path.display()
+                ));
+            }
+            let holds = |hidden: &&PathBuf| {
+                fs::canonicalize(hidden).is_ok_and(|hidden| path.starts_with(hidden))
+            };
+            if let Some(hidden) = self.hidden.iter().find(holds) {
+                return Err(format!(
+                    "{} belongs to the proxy itself ({}) and cannot be shown to a server",
+                    path.display(),
+                    hidden.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn environment(&self, config: &ProcessConfig) -> Vec<(OsString, OsString)> {
+        let mut environment: Vec<(OsString, OsString)> = PASSED_ON
+            .iter()
+            .filter_map(|name| Some(((*name).into(), env::var_os(name)?)))
+            .collect();
+        let mut add = |name: &str, value: OsString| {
+            environment.retain(|(known, _)| known != name);
+            environment.push((name.into(), value));
+        };
+        if env::var_os("PATH").is_none() {
+            add("PATH", PATH.into());
+        }
+        add("HOME", self.home.clone().into());
+        if config.confine == Confine::Namespaces {
+            add("TMPDIR", "/tmp".into());
+            let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+            for (name, value) in variables(&proxy, Path::new(CERTIFICATES)) {
+                add(name, value.into());
+            }
+        }
+        for (name, value) in &config.env {
+            add(name, value.as_str().into());
+        }
+        environment
+    }
+}
+
+/// Where a program is, without links.
+fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
+    let name = Path::new(program);
+    if name.components().count() > 1 {
+        return fs::canonicalize(directory.join(name)).ok();
+    }
+    let path = env::var_os("PATH").unwrap_or_else(|| PATH.into());
+    let mut folders = env::split_paths(&path);
+    folders.find_map(|folder| fs::canonicalize(folder.join(name)).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ProcessConfig {
+        ProcessConfig {
+            server: "kb".to_owned(),
+            command: vec!["true".to_owned()],
+            env: vec![("API_KEY".to_owned(), "x".to_owned().into())],
+            work_dir: None,
+            read: Vec::new(),
+            write: Vec::new(),
+            confine: Confine::Namespaces,
+            way_out: None,
+            longest_line: 1000,
+        }
+    }
+
+    #[test]
+    fn a_child_gets_few_variables_and_those_of_its_settings() {
+        let root = tempfile::tempdir().unwrap();
+        let machine = Machine::new(root.path().to_owned(), Vec::new());
+        let spec = machine.spec(&config()).unwrap();
+        let mut names: Vec<_> = spec.command.environment.iter().map(|(n, _)| n).collect();
+        for name in PASSED_ON {
+            names.retain(|known| *known != name);
+        }
+        let proxy = variables("http://127.0.0.1:3128", Path::new(CERTIFICATES));
+        names.retain(|name| proxy.iter().all(|(known, _)| name != known));
+        assert_eq!(names, ["HOME", "TMPDIR", "API_KEY"]);
+    }
+
+    #[test]
+    fn what_belongs_to_the_proxy_is_hidden_and_cannot_be_shown() {
+        let root = tempfile::tempdir().unwrap();
+        let state = fs::canonicalize(root.path()).unwrap().join("state");
+        fs::create_dir(&state).unwrap();
+        let machine = Machine::new(root.path().to_owned(), vec![state.clone()]);
+        let hide = Entry::Hide { at: state.clone() };
+        assert!(machine.spec(&config()).unwrap().files.contains(&hide));
+        let mut shows = config();
+        shows.read = vec![state.clone()];
+        assert!(
+            machine
+                .spec(&shows)
+                .unwrap_err()
+                .contains("belongs to the proxy")
+        );
+        shows.read = vec![root.path().to_owned()];
+        let files = machine.spec(&shows).unwrap().files;
+        assert_eq!(files.last(), Some(&hide), "hidden in what is shown");
+        shows.read = vec![state.join("missing")];
+        assert!(machine.spec(&shows).is_err());
+    }
+}

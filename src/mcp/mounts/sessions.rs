@@ -1,0 +1,309 @@
+//! The sessions of one lease with one server.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use addons::contract::Container;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use super::catalog::Catalog;
+use super::known::Known;
+use super::mount::Mount;
+use super::pool::Origin;
+use super::pooled::{Calls, Counted};
+use super::{Caller, EVENT_QUEUE, Event, List, MountError, MountSession, Opening, Pooled, Version};
+
+/// Sessions of one lease with one server. The one that was used least lately makes room for
+/// another if nobody uses it.
+pub const MAX_SESSIONS: usize = 8;
+/// How long a session may take to be opened. Package runners fetch their server first.
+const OPENING: Duration = Duration::from_secs(60);
+/// How long requests under way may go on after their mount's definition changed.
+const LAST_CALLS: Duration = Duration::from_secs(10);
+/// A session that ended after this time had been opened well.
+const STABLE: Duration = Duration::from_secs(30);
+/// The pause after the first failure; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Sessions, and what stays when they end.
+#[derive(Default)]
+pub(super) struct SessionSet {
+    slots: Mutex<Vec<Slot>>,
+    backoff: Mutex<Backoff>,
+    pub known: Mutex<Known>,
+}
+
+/// A session that is open or being opened.
+struct Slot {
+    version: Version,
+    capabilities: Arc<RawValue>,
+    used: Instant,
+    opened: watch::Receiver<Opened>,
+}
+
+/// `None` while it is being opened.
+type Opened = Option<Result<Arc<Pooled>, MountError>>;
+
+/// What a session is wanted for.
+pub(super) struct Wanted {
+    /// `None` for a session that all containers share.
+    pub container: Option<Arc<Container>>,
+    /// The container that asked first.
+    pub asked_by: Weak<Container>,
+    pub version: Version,
+    pub capabilities: Arc<RawValue>,
+}
+
+/// What failed lately, and when it is worth trying again.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+    last: Option<(MountError, Instant)>,
+}
+
+impl Backoff {
+    fn failed(&mut self, error: MountError) {
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
+        self.failures = self.failures.saturating_add(1);
+        self.last = Some((error, Instant::now() + pause.min(MAX_PAUSE)));
+    }
+
+    /// The last failure, until the pause after it is over.
+    fn check(&self) -> Result<(), MountError> {
+        match &self.last {
+            Some((error, until)) if Instant::now() < *until => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl SessionSet {
+    /// The open session for a caller, or another one.
+    pub async fn session(
+        self: &Arc<Self>,
+        mount: &Arc<Mount>,
+        caller: &Caller,
+    ) -> Result<Arc<Pooled>, MountError> {
+        let mut opened = self.find_or_open(mount, caller)?;
+        let outcome = match opened.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_panicked) => None,
+        };
+        let lost = || MountError::CannotStart("opening it broke off".to_owned());
+        outcome.unwrap_or_else(|| Err(lost()))
+    }
+
+    fn find_or_open(
+        self: &Arc<Self>,
+        mount: &Arc<Mount>,
+        caller: &Caller,
+    ) -> Result<watch::Receiver<Opened>, MountError> {
+        let mut slots = self.slots.lock();
+        slots.retain(Slot::is_of_use);
+        let mut found = slots.iter_mut();
+        if let Some(slot) = found.find(|slot| slot.is_for(caller)) {
+            slot.used = Instant::now();
+            return Ok(slot.opened.clone());
+        }
+        if mount.retired.is_cancelled() {
+            let why = "its settings were changed or removed; ask again";
+            return Err(MountError::CannotStart(why.to_owned()));
+        }
+        self.backoff.lock().check()?;
+        if slots.len() >= MAX_SESSIONS {
+            let idle = slots.iter().enumerate().filter(|(_, slot)| slot.is_idle());
+            let oldest = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at);
+            slots.swap_remove(oldest.ok_or(MountError::Busy)?).end();
+        }
+        let (sender, opened) = watch::channel(None);
+        let wanted = mount.wanted(caller);
+        slots.push(Slot {
+            version: wanted.version,
+            capabilities: Arc::clone(&wanted.capabilities),
+            used: Instant::now(),
+            opened: opened.clone(),
+        });
+        let (set, mount) = (Arc::clone(self), Arc::clone(mount));
+        let runtime = mount.common.runtime.clone();
+        runtime.spawn(set.open(mount, wanted, sender));
+        Ok(opened)
+    }
+
+    /// Opens a session and attends to it until it has ended.
+    async fn open(
+        self: Arc<Self>,
+        mount: Arc<Mount>,
+        wanted: Wanted,
+        opened: watch::Sender<Opened>,
+    ) {
+        let (unsolicited, events) = mpsc::channel(EVENT_QUEUE);
+        let opening = Opening {
+            container: wanted.container.clone(),
+            version: wanted.version,
+            capabilities: Arc::clone(&wanted.capabilities),
+            unsolicited,
+        };
+        let session = tokio::select! {
+            session = timeout(OPENING, mount.transport.open(opening)) => session,
+            () = lease_ended(wanted.container.as_ref()) => {
+                return self.answer(&opened, Err(MountError::Died { exit: None }));
+            }
+            () = mount.retired.cancelled() => {
+                return self.answer(&opened, Err(MountError::Died { exit: None }));
+            }
+        };
+        let session = match session.unwrap_or(Err(MountError::TimedOut)) {
+            Ok(session) => session,
+            Err(error) => {
+                let server = &mount.settings().name;
+                tracing::warn!(%server, %error, "no session with the MCP server");
+                mount.record.failed(&error);
+                self.backoff.lock().failed(error.clone());
+                return self.answer(&opened, Err(error));
+            }
+        };
+        mount.record.opened();
+        self.known.lock().described = Some(Arc::new(session.described().clone()));
+        let calls = Arc::<Calls>::default();
+        let counted: Arc<dyn MountSession> = Arc::new(Counted {
+            session,
+            calls: Arc::clone(&calls),
+        });
+        let catalog = Catalog::new(&mount, &self, Arc::clone(&counted), &wanted);
+        let pooled = Pooled {
+            session: Arc::clone(&counted),
+            catalog: catalog.clone(),
+            calls: Arc::clone(&calls),
+        };
+        self.answer(&opened, Ok(Arc::new(pooled)));
+        let began = Instant::now();
+        let origin = Origin {
+            mount: Arc::clone(&mount),
+            container: wanted.container,
+            version: wanted.version,
+            capabilities: wanted.capabilities,
+        };
+        let ending = tokio::select! {
+            ending = wait_for_end(&origin, &*counted, &calls) => ending,
+            never = pass_on(&origin, &catalog, events) => match never {},
+        };
+        counted.ended().cancel();
+        self.ended(&mount, ending, began);
+    }
+
+    fn answer(&self, opened: &watch::Sender<Opened>, outcome: Result<Arc<Pooled>, MountError>) {
+        // Whoever waited for it may have gone.
+        opened.send_replace(Some(outcome));
+    }
+
+    /// Forgets the session, and remembers that it failed if it ended by itself.
+    fn ended(&self, mount: &Mount, ending: Ending, began: Instant) {
+        self.slots.lock().retain(Slot::is_of_use);
+        let Ending::ByItself = ending else {
+            mount.record.ended(None);
+            return;
+        };
+        let server = &mount.settings().name;
+        tracing::warn!(%server, "the session with the MCP server ended");
+        mount.record.ended(Some("its session ended".to_owned()));
+        let mut backoff = self.backoff.lock();
+        if began.elapsed() >= STABLE {
+            *backoff = Backoff::default();
+        } else {
+            backoff.failed(MountError::Died { exit: None });
+        }
+    }
+}
+
+impl Slot {
+    fn is_for(&self, caller: &Caller) -> bool {
+        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+    }
+
+    /// Whether it is open or being opened.
+    fn is_of_use(&self) -> bool {
+        match &*self.opened.borrow() {
+            Some(Ok(pooled)) => !pooled.session.ended().is_cancelled(),
+            Some(Err(_)) => false,
+            None => self.opened.has_changed().is_ok(),
+        }
+    }
+
+    /// Whether it is open, and nobody has it.
+    fn is_idle(&self) -> bool {
+        match &*self.opened.borrow() {
+            Some(Ok(pooled)) => pooled.is_idle() && Arc::strong_count(pooled) == 1,
+            _ => false,
+        }
+    }
+
+    fn end(self) {
+        if let Some(Ok(pooled)) = &*self.opened.borrow() {
+            pooled.calls.close();
+            pooled.session.ended().cancel();
+        }
+    }
+}
+
+/// How a session came to its end.
+enum Ending {
+    /// The server or the connection to it ended.
+    ByItself,
+    /// The lease, the definition or the appliance ended.
+    Wanted,
+}
+
+/// Waits until a session has ended or must end.
+async fn wait_for_end(origin: &Origin, session: &dyn MountSession, calls: &Calls) -> Ending {
+    let mount = &origin.mount;
+    tokio::select! {
+        () = session.ended().cancelled() => match calls.is_closed() {
+            true => Ending::Wanted,
+            false => Ending::ByItself,
+        },
+        () = lease_ended(origin.container.as_ref()) => Ending::Wanted,
+        () = mount.stopped.cancelled() => Ending::Wanted,
+        () = mount.retired.cancelled() => {
+            tokio::select! {
+                () = calls.finish(LAST_CALLS) => {}
+                () = lease_ended(origin.container.as_ref()) => {}
+                () = session.ended().cancelled() => {}
+                () = mount.stopped.cancelled() => {}
+            }
+            Ending::Wanted
+        }
+    }
+}
+
+async fn lease_ended(container: Option<&Arc<Container>>) {
+    match container {
+        Some(container) => container.ended().cancelled().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Passes on what a server sends without being asked.
+async fn pass_on(
+    origin: &Origin,
+    catalog: &Catalog,
+    mut events: mpsc::Receiver<Event>,
+) -> std::convert::Infallible {
+    while let Some(event) = events.recv().await {
+        if let Event::Notification { method, .. } = &event
+            && let Some(list) = List::of_notification(method)
+        {
+            catalog.changed(list);
+            continue;
+        }
+        let taker = origin.mount.common.unsolicited.get();
+        if let Some(taker) = taker.and_then(Weak::upgrade) {
+            taker.take(origin, event).await;
+        }
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,227 @@
+//! What a server writes, line by line.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{Asking, notify};
+use super::session::Shared;
+use crate::mcp::event::Event;
+use crate::mcp::message::{Id, Message, Outcome, write_response};
+use crate::mcp::mounts::{Era, MountError, error};
+
+/// Lines that are no message, of one process, before its session ends.
+const MAX_NOISE: u32 = 1000;
+/// Requests of a server that may wait for an answer at once.
+const MAX_REQUESTS: usize = 64;
+/// Messages besides answers that are taken in a second; further ones wait in the pipe.
+const MAX_MESSAGES: u32 = 1000;
+
+/// Reads the lines of one process.
+pub(super) struct Incoming<'a> {
+    shared: &'a Arc<Shared>,
+    most_values: usize,
+    noise: u32,
+    second: Instant,
+    messages: u32,
+}
+
+impl<'a> Incoming<'a> {
+    pub fn new(shared: &'a Arc<Shared>, most_values: usize) -> Self {
+        Self {
+            shared,
+            most_values,
+            noise: 0,
+            second: Instant::now(),
+            messages: 0,
+        }
+    }
+
+    /// Takes a line; see [`ProcessManager::read_loop`](crate::mcp::ProcessManager::read_loop).
+    pub fn take(&mut self, line: &[u8]) -> ControlFlow<(), Duration> {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            return ControlFlow::Continue(Duration::ZERO);
+        }
+        match Message::parse(line, self.most_values) {
+            Ok(Message::Response { id, outcome }) => {
+                self.answer(id, outcome);
+                ControlFlow::Continue(Duration::ZERO)
+            }
+            Ok(Message::Notification { method, params }) => {
+                self.notification(&method, params);
+                ControlFlow::Continue(self.pace())
+            }
+            Ok(Message::Request { id, method, params }) => {
+                self.request(id, method, params);
+                ControlFlow::Continue(self.pace())
+            }
+            Err(error) => self.noise(line, &error.to_string()),
+        }
+    }
+
+    fn answer(&self, id: Option<Id>, outcome: Outcome) {
+        let number = id.as_ref().and_then(|id| id.as_json().parse().ok());
+        let answered = number.is_some_and(|id| self.shared.calls.answer(id, Ok(outcome)));
+        if !answered {
+            tracing::debug!(server = %self.shared.server, "an answer to no request was dropped");
+        }
+    }
+
+    fn notification(&self, method: &Arc<str>, params: Option<Box<RawValue>>) {
+        let shared = self.shared;
+        if &**method == "notifications/cancelled" {
+            return shared.cancel_asked(params.as_deref());
+        }
+        let may_belong = &**method == "notifications/message";
+        let events = shared.calls.events_of(params.as_deref(), may_belong);
+        notify(
+            events.as_ref().unwrap_or(&shared.unsolicited),
+            method,
+            params,
+        );
+    }
+
+    fn request(&self, id: Id, method: Arc<str>, params: Option<Box<RawValue>>) {
+        let shared = self.shared;
+        if &*method == "ping" {
+            let result = RawValue::from_string("{}".to_owned());
+            return shared.reply(&id, &result.map_err(|_| error::internal()));
+        }
+        if shared
+            .version
+            .get()
+            .is_none_or(|version| version.era() == Era::Modern)
+        {
+            return shared.reply(&id, &Err(error::method_not_found()));
+        }
+        let Some(cancelled) = shared.asked.begin(&id) else {
+            return shared.reply(&id, &Err(error::busy()));
+        };
+        let (reply, answer) = oneshot::channel();
+        let event = Event::Request {
+            method,
+            params,
+            reply,
+        };
+        let (events, asking) = match shared.calls.ask_only() {
+            Some((events, asking)) => (events, Some(asking)),
+            None => (shared.unsolicited.clone(), None),
+        };
+        if events.try_send(event).is_err() {
+            shared.asked.end(&id);
+            return shared.reply(&id, &Err(error::busy()));
+        }
+        let waiting = wait_for_client(Arc::clone(shared), id, answer, asking, cancelled);
+        tokio::spawn(waiting);
+    }
+
+    /// Skips what is no message, a bounded number of times. Where it would have answered a request,
+    /// that request fails.
+    fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
+        #[derive(Deserialize)]
+        struct Answers {
+            id: u64,
+        }
+        let shared = self.shared;
+        let spoiled = serde_json::from_slice::<serde_json::Value>(line);
+        if let Ok(Answers { id }) = spoiled.and_then(serde_json::from_value) {
+            let error = MountError::Protocol(format!("its answer cannot be read: {why}"));
+            shared.calls.answer(id, Err(error));
+        }
+        self.noise += 1;
+        if self.noise == 1 {
+            tracing::warn!(server = %shared.server, why, "an MCP server wrote what is no message");
+        }
+        if self.noise >= MAX_NOISE {
+            let why = format!("it wrote {MAX_NOISE} lines that are no message");
+            shared.fail(MountError::Protocol(why));
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(self.pace())
+    }
+
+    /// How long to wait before the next line.
+    fn pace(&mut self) -> Duration {
+        let elapsed = self.second.elapsed();
+        let second = Duration::from_secs(1);
+        if elapsed >= second {
+            self.second = Instant::now();
+            self.messages = 0;
+        }
+        self.messages += 1;
+        match self.messages > MAX_MESSAGES {
+            true => second.saturating_sub(elapsed),
+            false => Duration::ZERO,
+        }
+    }
+}
+
+/// Passes the client's answer on to the server.
+async fn wait_for_client(
+    shared: Arc<Shared>,
+    id: Id,
+    answer: oneshot::Receiver<Outcome>,
+    asking: Option<Asking>,
+    cancelled: CancellationToken,
+) {
+    let answer = tokio::select! {
+        answer = answer => Some(answer.unwrap_or_else(|_nobody| Err(error::nobody_answers()))),
+        () = cancelled.cancelled() => None,
+        () = shared.ended.cancelled() => None,
+    };
+    drop(asking);
+    shared.asked.end(&id);
+    if let Some(answer) = answer {
+        let text = write_response(Some(&id), &answer);
+        let _ = shared.writer.send(text, None).await;
+    }
+}
+
+/// Requests of a server that wait for an answer.
+#[derive(Default)]
+pub(super) struct Asked(parking_lot::Mutex<HashMap<Id, CancellationToken>>);
+
+impl Asked {
+    /// `None` where there are too many already, or one with this id.
+    fn begin(&self, id: &Id) -> Option<CancellationToken> {
+        let mut asked = self.0.lock();
+        if asked.len() >= MAX_REQUESTS || asked.contains_key(id) {
+            return None;
+        }
+        let cancelled = CancellationToken::new();
+        asked.insert(id.clone(), cancelled.clone());
+        Some(cancelled)
+    }
+
+    fn end(&self, id: &Id) {
+        self.0.lock().remove(id);
+    }
+}
+
+impl Shared {
+    /// The server takes a request back.
+    fn cancel_asked(&self, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Cancelled {
+            request_id: Box<RawValue>,
+        }
+        let cancelled = params.and_then(|params| serde_json::from_str(params.get()).ok());
+        let Some(Cancelled { request_id }) = cancelled else {
+            return;
+        };
+        let asked = self.asked.0.lock();
+        let mut named = asked.iter();
+        if let Some((_, token)) = named.find(|(id, _)| id.as_json() == request_id.get()) {
+            token.cancel();
+        }
+    }
+}

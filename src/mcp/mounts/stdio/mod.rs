@@ -1,0 +1,134 @@
+//! Servers that are child processes: messages are lines of their standard streams.
+
+mod calls;
+mod incoming;
+mod opening;
+mod session;
+mod writer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{BoxFuture, Delegation, System};
+use addons::mcp::{Confine, ServerSettings, StdioSettings};
+use parking_lot::Mutex;
+
+use super::process::{Children, ProcessConfig, ProcessManager};
+use super::way_out::{OpenWayOut, WayOut};
+use super::{MountError, MountSession, Opening, Transport};
+use opening::Speaks;
+
+/// Bounds of messages, as the configuration in force has them.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageLimits {
+    /// The longest message, in bytes: `limits.inspect_body_bytes`.
+    pub bytes: usize,
+    /// The most JSON values of one message: `limits.inspect_values`.
+    pub values: usize,
+}
+
+/// Asks for the limits in force.
+pub type CurrentLimits = Arc<dyn Fn() -> MessageLimits + Send + Sync>;
+
+/// Makes a manager for one process.
+pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
+
+/// What stdio transports share.
+pub struct StdioPorts {
+    /// Counts children.
+    pub children: Children,
+    /// Leads out of children's network namespaces.
+    pub way_out: Arc<dyn WayOut>,
+    /// Bounds messages.
+    pub limits: CurrentLimits,
+}
+
+/// Opens sessions, each with a process of its own.
+pub struct StdioTransport {
+    ports: Arc<StdioPorts>,
+    server: Arc<ServerSettings>,
+    settings: StdioSettings,
+    make: MakeProcess,
+    /// What the server turned out to speak.
+    speaks: Mutex<Option<Speaks>>,
+}
+
+impl StdioTransport {
+    /// Starts `settings` of `server` with the managers that `make` makes.
+    pub fn new(
+        ports: &Arc<StdioPorts>,
+        server: &Arc<ServerSettings>,
+        settings: StdioSettings,
+        make: MakeProcess,
+    ) -> Self {
+        if settings.confine == Confine::None {
+            tracing::warn!(
+                server = %server.name,
+                "confine: none lets an MCP server do whatever the proxy itself can do"
+            );
+        }
+        Self {
+            ports: Arc::clone(ports),
+            server: Arc::clone(server),
+            settings,
+            make,
+            speaks: Mutex::new(None),
+        }
+    }
+
+    /// The way out of a confined process that has hosts to reach.
+    fn way_out(&self, opening: &Opening) -> Result<Option<OpenWayOut>, MountError> {
+        let settings = &self.settings;
+        if settings.confine == Confine::None || settings.hosts.is_empty() {
+            return Ok(None);
+        }
+        let Some(container) = &opening.container else {
+            let why = "hosts need scope: container, since what the server reaches is a container's \
+                       traffic";
+            return Err(MountError::CannotStart(why.to_owned()));
+        };
+        let system = System {
+            name: format!("mcp:{}", self.server.name).into(),
+            hosts: settings.hosts.clone(),
+            trust_private: false,
+        };
+        let delegation = Arc::new(Delegation::new(system, Arc::clone(container)));
+        let opened = self.ports.way_out.open(delegation);
+        let failed = |error| MountError::CannotStart(format!("its way out: {error}"));
+        opened.map(Some).map_err(failed)
+    }
+
+    fn config(&self, way_out: Option<&OpenWayOut>) -> ProcessConfig {
+        let settings = &self.settings;
+        let env = settings.env.iter();
+        ProcessConfig {
+            server: self.server.name.to_string(),
+            command: settings.command.clone(),
+            env: env
+                .map(|(name, value)| (name.clone(), value.0.clone()))
+                .collect(),
+            work_dir: settings.work_dir.clone(),
+            read: settings.read.clone(),
+            write: settings.write.clone(),
+            confine: settings.confine,
+            way_out: way_out.map(|way_out| way_out.path.clone()),
+            longest_line: (self.ports.limits)().bytes,
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.server.timeout
+    }
+}
+
+impl Transport for StdioTransport {
+    fn open<'a>(
+        &'a self,
+        opening: Opening,
+    ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>> {
+        Box::pin(async move {
+            let session: Arc<dyn MountSession> = self.open_session(opening).await?;
+            Ok(session)
+        })
+    }
+}

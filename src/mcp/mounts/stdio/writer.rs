@@ -1,0 +1,88 @@
+//! What is written to the server, line by line: a line that was begun is written to its end,
+//! whoever stops waiting for it.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::super::process::ProcessManager;
+use super::session::Shared;
+
+/// Lines that wait to be written.
+const MAX_LINES: usize = 512;
+/// Bytes of lines that wait, together; a line that is longer waits alone.
+const MAX_BYTES: u32 = 16 << 20;
+
+/// Takes lines for the server.
+#[derive(Clone)]
+pub(super) struct Writer {
+    lines: mpsc::Sender<Line>,
+    bytes: Arc<Semaphore>,
+}
+
+/// A line, and the request that it is, if it is one.
+struct Line {
+    text: String,
+    id: Option<u64>,
+    _bytes: OwnedSemaphorePermit,
+}
+
+/// What a [`Writer`] was given.
+pub(super) struct Lines(mpsc::Receiver<Line>);
+
+impl Writer {
+    pub fn new() -> (Self, Lines) {
+        let (lines, receiver) = mpsc::channel(MAX_LINES);
+        let bytes = Arc::new(Semaphore::new(MAX_BYTES as usize));
+        (Self { lines, bytes }, Lines(receiver))
+    }
+
+    /// Queues a message; waits for room. `None` once the server is gone.
+    pub async fn send(&self, text: String, id: Option<u64>) -> Option<()> {
+        let bytes = Arc::clone(&self.bytes).acquire_many_owned(weight(&text));
+        let bytes = bytes.await.ok()?;
+        self.lines.send(line(text, id, bytes)).await.ok()
+    }
+
+    /// Queues a message if there is room.
+    pub fn try_send(&self, text: String) -> Option<()> {
+        let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(weight(&text));
+        self.lines.try_send(line(text, None, bytes.ok()?)).ok()
+    }
+}
+
+fn weight(text: &str) -> u32 {
+    u32::try_from(text.len())
+        .unwrap_or(MAX_BYTES)
+        .min(MAX_BYTES)
+}
+
+/// Line breaks stand only between the tokens of JSON, where a space means the same.
+fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
+    let mut text = match text.contains(['\n', '\r']) {
+        true => text.replace(['\n', '\r'], " "),
+        false => text,
+    };
+    text.push('\n');
+    Line {
+        text,
+        id,
+        _bytes: bytes,
+    }
+}
+
+impl Lines {
+    /// Writes lines until the session ends. A request that cannot be written is answered so.
+    pub async fn write_all(mut self, process: &dyn ProcessManager, shared: &Shared) {
+        while let Some(Line { text, id, _bytes }) = self.0.recv().await {
+            let Err(error) = process.write(text.as_bytes()).await else {
+                continue;
+            };
+            if let Some(id) = id {
+                shared.calls.answer(id, Err(error));
+            }
+            // What was not taken then is not taken later.
+            return;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Tools as their server lists them, compared with their pins.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use addons::contract::{Code, Definition, Definitions, Denial};
+use addons::mcp::ListedTool;
+use serde_json::value::RawValue;
+
+use super::MountError;
+
+/// Reads tools. Those that cannot be read, those that `check` refuses, and those whose name an
+/// earlier one has, are left out. Where pins cannot be looked up there is no list.
+pub(super) async fn pinned(
+    server: &str,
+    entries: Vec<Box<RawValue>>,
+    check: impl Fn(&RawValue) -> Result<(), String>,
+    definitions: &dyn Definitions,
+) -> Result<Vec<Arc<Definition>>, MountError> {
+    let mut seen = HashSet::new();
+    let mut listed = Vec::with_capacity(entries.len());
+    for raw in entries {
+        let checked = check(&raw);
+        let tool = match ListedTool::read(raw) {
+            Ok(tool) => tool,
+            Err(error) => {
+                tracing::warn!(server, %error, "a tool of an MCP server is left out");
+                continue;
+            }
+        };
+        if let Err(reason) = checked {
+            tracing::warn!(server, tool = %tool.name(), reason, "a tool of an MCP server is left out");
+            continue;
+        }
+        if !seen.insert(Arc::clone(tool.name())) {
+            tracing::warn!(server, tool = %tool.name(), "an MCP server lists a tool twice");
+            continue;
+        }
+        listed.push(tool);
+    }
+    let digests = listed.iter();
+    let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
+    let pins = definitions.pin(server, digests.collect()).await;
+    let pins = pins.map_err(|_unavailable| {
+        let sentence = "Tools' definitions cannot be looked up";
+        MountError::Denied(Denial::new(Code::RegistryUnavailable, sentence))
+    })?;
+    let tools = listed.into_iter().zip(pins);
+    Ok(tools
+        .map(|(tool, pin)| Arc::new(tool.pinned(pin)))
+        .collect())
+}

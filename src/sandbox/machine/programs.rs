@@ -1,0 +1,147 @@
+//! Programs outside the system's directories.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::read_only;
+use super::system::is_system;
+use crate::sandbox::Entry;
+
+/// Parts of a home directory that hold programs, and settings without secrets. Not among them:
+/// shells' start-up files, which people export keys in.
+const FROM_HOME: [&str; 38] = [
+    ".asdf",
+    ".bun/bin",
+    ".cargo/bin",
+    ".config/fish/functions",
+    ".config/git/ignore",
+    ".config/htop",
+    ".config/nvim",
+    ".deno/bin",
+    ".dotnet/dotnet",
+    ".dotnet/host",
+    ".dotnet/sdk",
+    ".dotnet/shared",
+    ".editorconfig",
+    ".fnm",
+    ".go",
+    ".goenv",
+    ".inputrc",
+    ".jenv",
+    ".local/bin",
+    ".local/lib",
+    ".local/pipx",
+    ".local/share/claude",
+    ".local/share/fnm",
+    ".local/share/mise",
+    ".local/share/pipx",
+    ".local/share/pnpm",
+    ".local/share/uv/python",
+    ".local/share/uv/tools",
+    ".npm-global",
+    ".nvm",
+    ".pyenv",
+    ".rbenv",
+    ".rustup",
+    ".sdkman/candidates",
+    ".tmux.conf",
+    ".vimrc",
+    ".volta",
+    "go/bin",
+];
+/// Directories of which a sandbox has its own.
+const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
+/// Directories beside a `bin` that its programs load from.
+const LIBRARIES: [&str; 7] = [
+    "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
+];
+/// Programs outside the system's directories: those of the home directory that are known to hold
+/// no secret, every directory of PATH, and the command's own.
+/// `resolve` answers where a path leads to, if nobody inside has a say in it.
+pub fn programs(
+    home: &Path,
+    real_home: Option<&Path>,
+    program: Option<&Path>,
+    resolve: impl Fn(&Path) -> Option<PathBuf>,
+) -> Vec<Entry> {
+    let mut wanted = BTreeSet::new();
+    if let Some(real_home) = real_home {
+        wanted.extend(FROM_HOME.iter().map(|name| real_home.join(name)));
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    wanted.extend(env::split_paths(&path).flat_map(|directory| with_libraries(directory, home)));
+    wanted.extend(program.map(Path::to_owned));
+    let mut entries = Vec::new();
+    for at in wanted.into_iter().filter(|at| at.is_absolute()) {
+        let Some(from) = resolve(&at) else {
+            continue;
+        };
+        let opens_home = home.starts_with(&from) || from == Path::new("/");
+        let is_own = OWN
+            .iter()
+            .any(|own| from == Path::new(own) || at == Path::new(own));
+        if opens_home || is_own {
+            continue;
+        }
+        // A link on the way to it would not be there inside.
+        let is_reached = at
+            .parent()
+            .is_some_and(|parent| canonical(parent) == Some(parent.into()));
+        if is_reached && !is_system(&at) {
+            entries.push(read_only(&from, &at));
+        }
+        if from != at && !is_system(&from) {
+            entries.push(read_only(&from, &from));
+        }
+    }
+    entries
+}
+
+fn canonical(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok()
+}
+
+/// A directory of programs, with the directories beside it that programs load from; not in the
+/// home directory, where a `share` or `lib` holds more than that.
+fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
+    let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
+    let beside = directory
+        .parent()
+        .filter(|parent| is_bin && !is_system(parent) && !parent.starts_with(home));
+    let beside = beside.map(|parent| LIBRARIES.map(|name| parent.join(name)));
+    let mut found: Vec<_> = beside
+        .into_iter()
+        .flatten()
+        .filter(|path| path.is_dir())
+        .collect();
+    found.push(directory);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_beside_programs_are_shown_but_for_those_of_the_home_directory() {
+        let root = tempfile::tempdir().unwrap();
+        for name in [
+            "tool/bin",
+            "tool/lib",
+            "tool/etc",
+            "home/.local/bin",
+            "home/.local/share",
+        ] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+        }
+        let (tool, home) = (root.path().join("tool"), root.path().join("home"));
+        assert_eq!(
+            with_libraries(tool.join("bin"), &home),
+            [tool.join("lib"), tool.join("bin")]
+        );
+        let own = home.join(".local/bin");
+        assert_eq!(with_libraries(own.clone(), &home), [own]);
+    }
+}

@@ -1,0 +1,165 @@
+//! Directories of the system, read-only and without what is not for everybody; what every sandbox
+//! has of its own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::{read_only, without_parents};
+use crate::sandbox::Entry;
+
+/// Directories of the system. They hold programs and settings; what else a machine may keep at
+/// its root does not appear.
+const SYSTEM: [&str; 13] = [
+    "bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "snap", "usr",
+    "var",
+];
+/// The same below /var.
+const SYSTEM_VAR: [&str; 6] = [
+    "cache/fontconfig",
+    "lib/ca-certificates",
+    "lib/dpkg",
+    "lib/flatpak",
+    "lib/snapd/snap",
+    "lib/texmf",
+];
+/// Where programs find the system's roots in one file; ours is put there for those that read no
+/// variable.
+const ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+];
+/// Files of /etc that are looked at to hide what is not for everybody.
+const MAX_SETTINGS: usize = 20_000;
+
+/// Where the certificates are inside.
+pub const CERTIFICATES: &str = "/run/unified-proxy/certs";
+
+/// What every sandbox has on top of the system: directories of its own, our CA in the place of the
+/// system's roots, and names that resolve through the proxy alone.
+pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (at, mode) in [
+        ("/tmp", 0o1777),
+        ("/run", 0o755),
+        ("/var/tmp", 0o1777),
+        ("/run/lock", 0o1777),
+    ] {
+        let at = at.into();
+        entries.push(Entry::Scratch { at, mode });
+    }
+    for (at, to) in [("/var/run", "/run"), ("/var/lock", "/run/lock")] {
+        let (at, to) = (at.into(), to.into());
+        entries.push(Entry::Link { at, to });
+    }
+    entries.push(Entry::Scratch {
+        at: home.to_owned(),
+        mode: 0o700,
+    });
+    entries.push(read_only(certificates, Path::new(CERTIFICATES)));
+    entries.extend(network_settings());
+    for at in ROOTS.map(Path::new) {
+        if let Some(at) = plain_file(at) {
+            entries.push(read_only(&certificates.join("ca-bundle.pem"), &at));
+        }
+    }
+    entries
+}
+
+/// The directories of the system.
+pub fn system() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let root = Path::new("/");
+    let below_var = SYSTEM_VAR.map(|name| Path::new("/var").join(name));
+    for at in SYSTEM.map(|name| root.join(name)) {
+        match fs::symlink_metadata(&at) {
+            Ok(found) if found.is_symlink() => {
+                if let Ok(to) = fs::read_link(&at) {
+                    entries.push(Entry::Link { at, to });
+                }
+            }
+            Ok(_) if at.ends_with("var") => {
+                let there = below_var.iter().filter(|path| path.is_dir());
+                entries.extend(there.map(|path| read_only(path, path)));
+            }
+            Ok(_) => entries.push(read_only(&at, &at)),
+            Err(_) => {}
+        }
+    }
+    entries.extend(private_settings().into_iter().map(|at| Entry::Hide { at }));
+    entries
+}
+
+/// What of /etc is not for everybody. A person who is root could read it, and so could the
+/// command; to everybody else it is closed anyway.
+fn private_settings() -> Vec<PathBuf> {
+    let mut private = Vec::new();
+    let mut directories = vec![PathBuf::from("/etc")];
+    let mut seen = 0_usize;
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            seen += 1;
+            let Ok(found) = entry.metadata() else {
+                continue;
+            };
+            let (kind, mode) = (found.file_type(), found.permissions().mode());
+            let needed = if kind.is_dir() { 0o005 } else { 0o004 };
+            if kind.is_symlink() {
+                continue;
+            }
+            if mode & needed != needed || !(kind.is_dir() || kind.is_file()) || seen > MAX_SETTINGS
+            {
+                private.push(entry.path());
+            } else if kind.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    private
+}
+
+/// Names resolve through the proxy alone.
+fn network_settings() -> Vec<Entry> {
+    let resolver = "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n";
+    let hosts = "127.0.0.1 localhost unified-proxy sandbox\n::1 localhost\n";
+    let mut entries = Vec::new();
+    for (at, text) in [("/etc/resolv.conf", resolver), ("/etc/hosts", hosts)] {
+        let text = text.to_owned();
+        match fs::symlink_metadata(at) {
+            Ok(found) if found.is_file() => entries.push(Entry::Replace {
+                at: at.into(),
+                text,
+            }),
+            // As systemd-resolved has it: a link below /run, which is empty inside.
+            Ok(_) => {
+                let to = fs::read_link(at).unwrap_or_default();
+                let to = without_parents(&Path::new("/etc").join(to));
+                let to = match to.strip_prefix("/var/run") {
+                    Ok(rest) => Path::new("/run").join(rest),
+                    Err(_) => to,
+                };
+                if to.starts_with("/run") {
+                    entries.push(Entry::File { at: to, text });
+                } else if let Some(at) = plain_file(&to) {
+                    entries.push(Entry::Replace { at, text });
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    entries
+}
+
+/// Where a path leads to, if that is a file.
+fn plain_file(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok().filter(|path| path.is_file())
+}
+
+/// Whether a path is below one of the system's directories that are visible whole.
+pub fn is_system(path: &Path) -> bool {
+    let first = path.components().nth(1);
+    let first = first.and_then(|part| part.as_os_str().to_str());
+    first.is_some_and(|first| first != "var" && SYSTEM.contains(&first))
+}

@@ -1,0 +1,122 @@
+//! Supervises a command that is not confined: when the launcher is gone, or the command has ended,
+//! everything that the command started is killed.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait, waitpid,
+};
+
+use super::channel::{self, Channel};
+use super::handle::{Ending, Refused, Said, ToPid1};
+use super::pid1;
+use super::spec::Spec;
+use crate::exit_code as code;
+
+/// Runs as the supervisor, with the launcher's channel as standard output.
+pub fn run() -> ExitCode {
+    let launcher = match take_launcher() {
+        Ok(launcher) => Arc::new(launcher),
+        Err(_) => return ExitCode::from(code::SOFTWARE),
+    };
+    let Err(refused) = serve(&launcher);
+    // Nobody to tell, if this fails.
+    let _ = launcher.send(&Said::Refused(refused), &[]);
+    ExitCode::from(code::SOFTWARE)
+}
+
+/// The channel, with nothing in its place as standard output.
+fn take_launcher() -> io::Result<Channel> {
+    let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(fs::File::open("/dev/null")?)?;
+    Ok(channel.into())
+}
+
+fn serve(launcher: &Arc<Channel>) -> Result<Infallible, Refused> {
+    let failed = |error: io::Error| Refused::internal("its supervisor", &error);
+    let ended = || failed(io::ErrorKind::UnexpectedEof.into());
+    // What `ps` shows; a name that is not shown stops nothing.
+    let _ = rustix::thread::set_name(c"up-supervisor");
+    // Whatever loses its parent becomes a child of ours.
+    set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
+    let (message, fds) = launcher.receive().map_err(failed)?.ok_or_else(ended)?;
+    let (ToPid1::Start, Ok([spec, stdin, stdout, stderr])) = (message, <[_; 4]>::try_from(fds))
+    else {
+        return Err(ended());
+    };
+    let spec: Spec = channel::from_memory(spec).map_err(failed)?;
+    let command = pid1::start(&spec.command, [stdin, stdout, stderr])?;
+    launcher.send(&Said::Started, &[]).map_err(failed)?;
+    let follower = Arc::clone(launcher);
+    std::thread::spawn(move || follow(&follower, command));
+    reap(launcher, command)
+}
+
+/// Passes signals on until the launcher is gone, and then kills everything.
+fn follow(launcher: &Channel, command: Pid) {
+    while let Ok(Some((message, _))) = launcher.receive::<ToPid1>() {
+        if let ToPid1::Signal { number, .. } = message
+            && let Some(signal) = Signal::from_named_raw(number)
+        {
+            // One that cannot be delivered is for a process that has ended.
+            let _ = kill_process(command, signal);
+        }
+    }
+    kill_all();
+    std::process::exit(code::SOFTWARE.into());
+}
+
+/// Waits for the command, and for what lost its parent; then kills what is left.
+fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
+    loop {
+        let (pid, status) = match wait(WaitOptions::empty()) {
+            Ok(Some(waited)) => waited,
+            Ok(None) | Err(Errno::INTR) => continue,
+            Err(error) => return Err(Refused::internal("waiting for it", &error.into())),
+        };
+        if pid != command {
+            continue;
+        }
+        let ending = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
+            (_, Some(signal)) => Ending::Signal(signal),
+            _ => continue,
+        };
+        let _ = launcher.send(&Said::Ended(ending), &[]);
+        kill_all();
+        std::process::exit(code::DONE.into());
+    }
+}
+
+/// Kills every child until there is none: the children of one that is killed become ours.
+fn kill_all() {
+    loop {
+        for child in children() {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        match waitpid(None, WaitOptions::empty()) {
+            Err(Errno::CHILD) => return,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// The processes whose parent we are.
+fn children() -> Vec<Pid> {
+    let own = getpid().as_raw_nonzero().get().to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let children = processes.filter_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        // The name before may have spaces and parentheses; the state comes first behind it.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let parent = fields.split_ascii_whitespace().nth(1)?;
+        (parent == own).then(|| Pid::from_raw(pid))?
+    });
+    children.collect()
+}
