@@ -20,6 +20,8 @@ use crate::upstream::NameserverWatch;
 pub struct Checks {
     pub proxy: HealthFlag,
     pub dns: HealthFlag,
+    /// `None` where `listen.mcp` is empty: the gateway is off.
+    pub mcp: Option<HealthFlag>,
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
@@ -32,7 +34,9 @@ impl Checks {
     /// Listeners, registry and chain are what makes it healthy; the rest is told besides.
     pub fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
-        Health(vec![
+        let mcp = self.mcp.as_ref();
+        let mcp = mcp.map(|flag| check("mcp_listening", flag.is_on(), true));
+        let mut checks = vec![
             check("proxy_listening", self.proxy.is_on(), true),
             check("dns_listening", self.dns.is_on(), true),
             check("registry_accessible", self.registry.available(), true),
@@ -43,7 +47,9 @@ impl Checks {
             check("circuits_closed", self.breakers.all_closed(), false),
             check("oauth_logins_valid", self.token_sources.are_valid(), false),
             check("upstream_dns_answers", self.nameservers.is_well(), false),
-        ])
+        ];
+        checks.extend(mcp);
+        Health(checks)
     }
 }
 

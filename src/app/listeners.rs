@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use super::way_out::is_way_out;
 use crate::admin::probe;
 use crate::config::Listen;
 use crate::dns::DnsServer;
@@ -29,6 +30,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Listeners {
     pub proxy: Vec<TcpListener>,
     pub dns: DnsServer,
+    pub mcp: Vec<TcpListener>,
     pub admin: UnixListener,
 }
 
@@ -36,10 +38,11 @@ impl Listeners {
     /// Opens all of them; an error names the one that cannot be opened. Where `dns_may_move`, DNS
     /// takes a free port in the place of one that another process has.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
-        let mut proxy = Vec::with_capacity(listen.proxy.len());
-        for address in &listen.proxy {
-            proxy.push(bind_tcp(*address)?);
-        }
+        let bind_all = |addresses: &[SocketAddr]| {
+            let bound = addresses.iter().map(|at| bind_tcp(*at));
+            bound.collect::<Result<Vec<_>, _>>()
+        };
+        let (proxy, mcp) = (bind_all(&listen.proxy)?, bind_all(&listen.mcp)?);
         let dns = match DnsServer::bind(&listen.dns) {
             Err(error) if dns_may_move && error.kind() == ErrorKind::AddrInUse => {
                 let any = listen.dns.iter().map(|at| SocketAddr::new(at.ip(), 0));
@@ -52,13 +55,18 @@ impl Listeners {
         if let Some(directory) = listen.admin.parent() {
             remove_dead_listeners(directory);
         }
-        Ok(Self { proxy, dns, admin })
+        Ok(Self {
+            proxy,
+            dns,
+            mcp,
+            admin,
+        })
     }
 
     /// Where sandboxes reach us, as it was bound: a port of 0 has become a real one.
     pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let mut addresses = self.dns.local_addresses()?;
-        for listener in &self.proxy {
+        for listener in self.proxy.iter().chain(&self.mcp) {
             addresses.push(listener.local_addr()?);
         }
         Ok(addresses)
@@ -102,13 +110,18 @@ fn remove_dead_listeners(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket
-            && entry.file_name().to_str().is_some_and(is_listener_name)
+            && entry.file_name().to_str().is_some_and(is_ours)
             && let Err(error) = probe(&entry.path())
             && error.kind() == ErrorKind::ConnectionRefused
         {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a file is called as a socket that a server opens for others than the administrator.
+fn is_ours(name: &str) -> bool {
+    is_listener_name(name) || is_way_out(name)
 }
 
 /// Opens a listener for each container that has one of its own, and closes it with the lease.

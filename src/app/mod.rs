@@ -8,10 +8,12 @@ mod explain;
 mod failure;
 mod health;
 mod listeners;
+mod mcp;
 mod private;
 mod private_options;
 mod reload;
 mod sandbox;
+mod way_out;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +41,9 @@ pub use private_options::PrivateOptions;
 use crate::admin::{self, AdminState};
 use crate::config::{Config, Profile};
 use crate::dns;
-use crate::ingress::{self, Engine, Workers};
+use crate::http::{Inspection, Service};
+use crate::ingress::{self, Door, Engine, Workers};
+use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::TokioTasks;
@@ -99,7 +103,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     let bound_dns = listeners.dns.local_addresses().map_err(ours)?;
     let wanted_dns = std::mem::replace(&mut listen.dns, bound_dns);
     let config = Arc::new(config);
-    let own = OwnListeners::new(addresses.iter().chain(&config.proxy.listen.mcp).copied());
+    let own = OwnListeners::new(addresses.iter().copied());
     let app = App::build(source, Arc::clone(&config), own)?;
     if let Some(dev) = &dev {
         dev.register(&app.registry).await?;
@@ -158,6 +162,7 @@ impl App {
             nameservers: Arc::clone(&nameservers),
             proxy: HealthFlag::default(),
             dns: HealthFlag::default(),
+            mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
             audit: HealthFlag::default(),
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
@@ -184,6 +189,8 @@ impl App {
             lookups: shares.lookups,
             traces: Arc::new(Traces::new(outside, &metrics).map_err(ours)?),
             nameservers,
+            policy_threads: Arc::new(PolicyThreads::start().map_err(ours)?),
+            policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(ours)?),
         };
         let buckets = long_lived.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, long_lived);
@@ -201,9 +208,13 @@ impl App {
         let of_questions = Arc::clone(&snapshots);
         let in_force = Arc::new(move || of_questions.current());
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
+        let inspection = Inspection::new(&metrics).map_err(ours)?;
+        let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
+        let gateway = mcp::gateway(&service, &config, &metrics)?;
         let engine = Engine::new(
-            Arc::clone(&snapshots),
+            service,
             Arc::clone(&questions),
+            gateway,
             Arc::new(authority),
             workers,
             shares.clients,
@@ -232,16 +243,20 @@ impl App {
     fn start(self, listeners: Listeners) -> Running {
         let shutdown = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let guards = [self.checks.proxy.on(), self.checks.dns.on()];
-        let [proxy_guard, dns_guard] = guards.map(Arc::new);
-        for listener in listeners.proxy {
-            let (engine, guard) = (Arc::clone(&self.engine), Arc::clone(&proxy_guard));
-            tasks.spawn(async move {
-                ingress::serve_tcp(engine, listener).await;
-                drop(guard);
-            });
+        let dns_guard = self.checks.dns.on();
+        for (listeners, door, flag) in [
+            (listeners.proxy, Door::Proxy, Some(&self.checks.proxy)),
+            (listeners.mcp, Door::Gateway, self.checks.mcp.as_ref()),
+        ] {
+            let guard = Arc::new(flag.map(HealthFlag::on));
+            for listener in listeners {
+                let (engine, guard) = (Arc::clone(&self.engine), Arc::clone(&guard));
+                tasks.spawn(async move {
+                    ingress::serve_tcp(engine, listener, door).await;
+                    drop(guard);
+                });
+            }
         }
-        drop(proxy_guard);
         let questions = Arc::clone(&self.questions);
         // It drains beside the proxy, and within the same time.
         let stopping = self.engine.service.stopping.clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use addons::contract::{Code, Denial, FlowStart, Kind, McpSubject, Path, names};
+use addons::contract::{Code, Denial, FlowStart, InspectionBudget, Kind, McpSubject, Path, names};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT};
@@ -13,6 +13,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::destination::{Ingress, host_field};
@@ -98,6 +99,21 @@ impl OriginRequest {
         read.inspect_err(|denial| self.session.service.inspection.count(denial))
     }
 
+    /// Computes what takes long for a body that was read, on a thread that may take its time.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Denial> {
+        let reservation = self.reservation.as_ref().ok_or_else(Denial::internal)?;
+        let (sender, receiver) = oneshot::channel();
+        let work = move || {
+            // It fails where nobody waits any more.
+            let _ = sender.send(work());
+        };
+        reservation.run(Box::new(work)).await?;
+        receiver.await.map_err(|_panicked| Denial::internal())
+    }
+
     /// Gives back the memory of the body, which nobody holds any more.
     pub fn release_body(&mut self) {
         self.reservation = None;
@@ -177,9 +193,13 @@ impl OriginRequest {
         {
             drain_beside(body, self.head.headers.contains_key(EXPECT), &denial);
         }
+        let method = match self.start.mcp() {
+            Some(message) => message.method.to_string().into(),
+            None => name_of(&self.head.method),
+        };
         let mut exchange = Exchange::begin(self.session, self.snapshot, self.start);
         let record = exchange.live.record();
-        record.method = Some(name_of(&self.head.method));
+        record.method = Some(method);
         record.path = Some(Path::parse(self.head.uri.path()).normal().into());
         closing_if(closes, deny(exchange, &denial))
     }

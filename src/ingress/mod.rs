@@ -1,5 +1,5 @@
-//! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside; on the
-//! listeners that containers have for their own, DNS over HTTPS as well.
+//! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside; the listener
+//! of the MCP gateway; on those that containers have for their own, DNS over HTTPS as well.
 
 mod accept;
 mod connection;
@@ -15,15 +15,15 @@ mod workers;
 
 use std::sync::Arc;
 
-pub use accept::{serve_tcp, serve_unix};
+pub use accept::{Door, serve_delegated, serve_tcp, serve_unix};
 pub use hello::{HelloReader, NoHello};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 pub use sniff::{Sniffed, sniff};
 pub use workers::Workers;
 
 use crate::dns;
-use crate::http::{Inspection, Service};
-use crate::snapshot::SnapshotStore;
+use crate::http::Service;
+use crate::mcp::Gateway;
 use crate::tls::Authority;
 use connection::ConnectionCount;
 
@@ -32,6 +32,8 @@ pub struct Engine {
     pub(crate) service: Arc<Service>,
     /// Answers the DNS questions that come over HTTP.
     questions: Arc<dns::Service>,
+    /// Answers MCP clients.
+    gateway: Arc<Gateway>,
     authority: Arc<Authority>,
     metrics: ProxyMetrics,
     connections: Arc<ConnectionCount>,
@@ -44,19 +46,20 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that serves the snapshot in force at the time, to so many connections at once.
+    /// An engine that serves so many connections at once.
     pub fn new(
-        snapshots: Arc<SnapshotStore>,
+        service: Arc<Service>,
         questions: Arc<dns::Service>,
+        gateway: Arc<Gateway>,
         authority: Arc<Authority>,
         workers: Workers,
         most_connections: usize,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
-        let inspection = Inspection::new(registry)?;
         Ok(Self {
-            service: Arc::new(Service::new(snapshots, inspection)),
+            service,
             questions,
+            gateway,
             authority,
             metrics: ProxyMetrics::register(registry)?,
             connections: Arc::default(),

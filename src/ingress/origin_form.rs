@@ -58,12 +58,8 @@ async fn route(
     request.check()?;
     match request.head.uri.path() {
         "/dns-query" => dns_query(questions, request, asker).await,
-        path if path == "/mcp" || path.starts_with("/mcp/") => Err(Denial::new(
-            Code::MalformedRequest,
-            "The MCP gateway is not available on this listener",
-        )),
         _ => Err(Denial::malformed(
-            "in origin form this listener takes POST /dns-query alone; a proxy takes requests in absolute form, or CONNECT",
+            "in origin form this listener takes POST /dns-query and /mcp; a proxy takes requests in absolute form, or CONNECT",
         )),
     }
 }

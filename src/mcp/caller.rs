@@ -30,6 +30,23 @@ pub struct Caller {
     pub trace: Option<(String, Option<String>)>,
 }
 
+impl Caller {
+    /// A client of the same lease and kind that is no session.
+    pub(super) fn like(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            principal: self.principal.clone(),
+            container: Arc::clone(&self.container),
+            version: self.version,
+            capabilities: Arc::clone(&self.capabilities),
+            info: self.info.clone(),
+            session: None,
+            log_level: None,
+            trace: None,
+        }
+    }
+}
+
 /// Severities of log messages (RFC 5424), least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {

@@ -30,7 +30,8 @@ impl Id {
         &self.0
     }
 
-    fn parse(raw: &RawValue) -> Option<Self> {
+    /// The id that a raw value is.
+    pub fn parse(raw: &RawValue) -> Option<Self> {
         let text = raw.get();
         let first = text.bytes().next()?;
         let is_id = first == b'"' || first == b'-' || first.is_ascii_digit();

@@ -119,7 +119,6 @@ pub struct Container {
     level: AtomicU8,
     aborted: AtomicBool,
     over: AtomicBool,
-    latched: AtomicBool,
     state: OnceLock<Box<LeaseState>>,
 }
 
@@ -183,7 +182,6 @@ impl Container {
             level: AtomicU8::new(registration.standing.level as u8),
             aborted: AtomicBool::new(registration.standing.aborted),
             over: AtomicBool::new(false),
-            latched: AtomicBool::new(false),
             state: OnceLock::new(),
         }
     }
@@ -289,21 +287,6 @@ impl Container {
     pub fn reset_standing(&self) {
         self.level.store(Level::Public as u8, Ordering::Release);
         self.aborted.store(false, Ordering::Release);
-    }
-
-    /// Whether a policy denied a tool call for good: every later tool call is denied, too.
-    pub fn is_latched(&self) -> bool {
-        self.latched.load(Ordering::Acquire)
-    }
-
-    /// Has every further tool call denied.
-    pub fn latch(&self) {
-        self.latched.store(true, Ordering::Release);
-    }
-
-    /// Lets tool calls be judged again: an operator's act.
-    pub fn release_latch(&self) {
-        self.latched.store(false, Ordering::Release);
     }
 
     /// A value that the lease owns, made when it is first asked for. Who keeps it for longer than

@@ -150,7 +150,7 @@ impl Mcp {
     /// accepted, and the tool does not lead out of what the container has seen.
     fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
         let (target, definition) = (&call.target, &*call.definition);
-        if call.container.is_latched() {
+        if call.container.is_aborted() {
             let reason = "an earlier tool call was denied for good";
             record(flow, DENY_ABORT, Some(reason));
             let reset = format!("unified-proxy container reset {}", call.container.id);
@@ -356,28 +356,17 @@ impl Mcp {
             .settings
             .override_of(&target.server, &definition.name, &container.id);
         let level = rule.map_or(Level::Public, |rule| rule.classification);
-        if level <= container.level() {
+        if !level::must_be_stored(container, level) {
             return Ok(());
         }
-        flow.note(|| format!("the result raises the security level to {}", level.as_str()));
-        let raised = flow.effect(|| {
-            let (records, container) = (Arc::clone(&self.ports.records), Arc::clone(container));
-            // In a task, so that a client that goes away does not keep the level down.
-            self.ports.tasks.run(async move {
-                let stored = records.raise_level(&container, level).await;
-                container.raise_level(level);
-                stored
-            })
-        });
+        let text = level.as_str();
+        flow.note(|| format!("the result raises the security level to {text}"));
+        let ports = &self.ports;
+        let raised = flow.effect(|| level::raise(container, level, &ports.records, &ports.tasks));
         let Some(raised) = raised else { return Ok(()) };
-        match raised.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Denial::new(
-                Code::RegistryUnavailable,
-                "Registry unavailable",
-            )
-            .rule("security level")),
-        }
+        raised.await.map_err(|_unavailable| {
+            Denial::new(Code::RegistryUnavailable, "Registry unavailable").rule("security level")
+        })
     }
 }
 

@@ -101,7 +101,7 @@ impl Mcp {
     async fn latch(&self, flow: &Flow, container: &Arc<Container>) {
         let stored = flow.effect(|| {
             // At once, so that no other call of the container passes meanwhile.
-            container.latch();
+            container.abort();
             let (records, container) = (Arc::clone(&self.ports.records), Arc::clone(container));
             // In a task, so that a client that goes away does not keep it from the disk.
             self.ports

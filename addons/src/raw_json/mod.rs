@@ -40,7 +40,7 @@ pub enum RawJsonError {
 const FEW: usize = 16;
 
 /// The members of one object. The values are the text that was received.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Members<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'a> Members<'a> {

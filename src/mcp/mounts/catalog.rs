@@ -103,6 +103,10 @@ impl<T: Clone> Cache<T> {
         }
     }
 
+    fn is_there(&self) -> bool {
+        !matches!(self.find(), Found::Nothing)
+    }
+
     fn outdate(&self) {
         self.state.lock().is_outdated = true;
     }
@@ -190,6 +194,20 @@ impl Catalog {
     pub async fn owns(&self, uri: &str) -> Result<bool, MountError> {
         let (_, _, owned) = self.all_resources().await?;
         Ok(owned.has(uri))
+    }
+
+    /// Whether a list was read, so that it is returned at once.
+    pub fn has(&self, list: List) -> bool {
+        match list {
+            List::Tools => self.0.tools.is_there(),
+            List::Prompts => self.0.prompts.is_there(),
+            List::Resources => self.0.resources.is_there(),
+        }
+    }
+
+    /// The server's name.
+    pub fn server(&self) -> &Arc<str> {
+        &self.0.server
     }
 
     /// The server said that a list changed. Sessions call this for what they are sent without

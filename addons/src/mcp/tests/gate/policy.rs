@@ -54,7 +54,7 @@ async fn an_abort_is_on_disk_before_it_is_answered() {
     assert_eq!(denial.detail("type"), Some("policy_denied"));
     assert_eq!(denial.detail("decision"), Some("deny_abort"));
     assert_eq!(gate.written(), ["latch"]);
-    assert!(gate.web.is_latched());
+    assert!(gate.web.is_aborted());
     // The container is what is latched, whichever flow or session comes next.
     gate.fetch(json!({})).await.unwrap_err();
     assert_eq!(gate.asked().len(), 1, "a latched call is not evaluated");
@@ -78,7 +78,7 @@ async fn a_call_that_is_dropped_while_the_latch_is_written_leaves_it_written() {
     {
         let (mut flow, mut frame) = (gate.flow(), fetch(&json!({})));
         let mut judging = Box::pin(gate.request(&mut flow, &mut frame));
-        while !gate.web.is_latched() {
+        while !gate.web.is_aborted() {
             assert!((&mut judging).now_or_never().is_none());
             tokio::task::yield_now().await;
         }
@@ -258,7 +258,7 @@ async fn a_dry_run_asks_policies_and_changes_nothing() {
         .judge_request(&mut flow, &mut fetch(&json!({})))
         .await;
     assert_eq!(code(&judged), Some(Code::PolicyDenied));
-    assert!(gate.written().is_empty() && !gate.web.is_latched());
+    assert!(gate.written().is_empty() && !gate.web.is_aborted());
     let said = |note: &crate::contract::Note| note.text.contains("deny_abort a says so");
     assert!(flow.notes().iter().any(said), "{:?}", flow.notes());
     let mut asking = deciding(vec![decision("a", Effect::Ask)]);

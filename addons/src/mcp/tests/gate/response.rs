@@ -90,8 +90,27 @@ async fn a_result_whose_level_cannot_be_stored_does_not_pass_then_or_later() {
         broken: true,
         ..Records::default()
     });
-    let (_, judged) = gate.answer(ok(json!({}))).await;
-    assert_eq!(code(&judged), Some(Code::RegistryUnavailable));
+    gate.addon.settings = Arc::new(with_rule(OverrideRule {
+        open_world: Some(false),
+        ..classified(Level::Secret)
+    }));
+    for _ in 0..2 {
+        let (_, judged) = gate.answer(ok(json!({}))).await;
+        assert_eq!(code(&judged), Some(Code::RegistryUnavailable));
+        assert_eq!(gate.web.level(), Level::Secret, "it holds all the same");
+    }
+    gate.addon.ports.records = Arc::clone(&gate.records) as _;
+    for _ in 0..2 {
+        gate.answer(ok(json!({}))).await.1.unwrap();
+        assert_eq!(gate.written(), ["level Secret"]);
+    }
+    gate.web.reset_standing();
+    gate.answer(ok(json!({}))).await.1.unwrap();
+    assert_eq!(
+        gate.written().len(),
+        2,
+        "an operator took it back meanwhile"
+    );
 }
 
 #[tokio::test]
@@ -178,7 +197,7 @@ async fn a_denied_result_does_not_reach_the_client() {
             let (mut flow, judged) = gate.answer(ok(json!({}))).await;
             assert_eq!(code(&judged), Some(expected));
             assert_eq!(flow.mcp_record().decision, Some(word));
-            assert_eq!(gate.web.is_latched(), word == "deny_abort");
+            assert_eq!(gate.web.is_aborted(), word == "deny_abort");
         },
     )
     .await;

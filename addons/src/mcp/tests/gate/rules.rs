@@ -55,7 +55,7 @@ async fn a_latch_that_another_call_set_meanwhile_counts() {
     let web = container("web");
     let latched = Arc::clone(&web);
     let mut gate = with_policy(settings(), &["tools/call"], move |_| {
-        latched.latch();
+        latched.abort();
         Ok(vec![decision("a", Effect::Allow)])
     });
     gate.web = web;
@@ -66,7 +66,7 @@ async fn a_latch_that_another_call_set_meanwhile_counts() {
 #[tokio::test]
 async fn a_latched_container_calls_nothing_until_it_is_released() {
     let gate = gate(settings());
-    gate.web.latch();
+    gate.web.abort();
     let mut flow = gate.flow();
     let judged = gate.request(&mut flow, &mut fetch(&json!({}))).await;
     let denial = judged.unwrap_err();
@@ -82,7 +82,7 @@ async fn a_latched_container_calls_nothing_until_it_is_released() {
     let mut list = Frame::request(Direction::ToServer, "tools/list", None);
     let mut listing = start(&gate.web, "tools/list", None).begin();
     gate.request(&mut listing, &mut list).await.unwrap();
-    gate.web.release_latch();
+    gate.web.reset_standing();
     gate.fetch(json!({})).await.unwrap();
 }
 

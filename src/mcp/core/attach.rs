@@ -1,0 +1,226 @@
+//! Clients that take messages which belong to no call of theirs.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+
+use super::lease::Lease;
+use super::{Caller, Core, Event, Events, List, LogLevel};
+
+/// The most resources that one client may follow.
+pub const MAX_SUBSCRIPTIONS: usize = 256;
+/// How long servers are not told that a client went away: it may come back with its session.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Which messages that belong to no call a client wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// All that concern its session: for clients with a handshake.
+    Everything,
+    /// What a modern client asked for.
+    Filter(Filter),
+}
+
+/// The notifications of a modern client's stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Changes of the list of tools.
+    pub tools: bool,
+    /// Changes of the list of prompts.
+    pub prompts: bool,
+    /// Changes of the lists of resources.
+    pub resources: bool,
+    /// Changes of these resources; the first [`MAX_SUBSCRIPTIONS`] count.
+    pub uris: Vec<Arc<str>>,
+}
+
+/// What a client with a handshake asked for by requests.
+#[derive(Default)]
+pub(super) struct Wishes(Mutex<Wished>);
+
+#[derive(Default)]
+struct Wished {
+    uris: BTreeSet<Arc<str>>,
+    log_level: Option<LogLevel>,
+}
+
+impl Wishes {
+    pub fn log_level(&self) -> Option<LogLevel> {
+        self.0.lock().log_level
+    }
+
+    pub fn set_log_level(&self, level: LogLevel) {
+        self.0.lock().log_level = Some(level);
+    }
+
+    /// Adds a URI; `false` where there are too many.
+    pub fn subscribe(&self, uri: &Arc<str>) -> bool {
+        let mut wished = self.0.lock();
+        let has_room = wished.uris.len() < MAX_SUBSCRIPTIONS;
+        if has_room {
+            wished.uris.insert(Arc::clone(uri));
+        }
+        has_room
+    }
+
+    pub fn unsubscribe(&self, uri: &str) {
+        self.0.lock().uris.remove(uri);
+    }
+
+    pub fn uris(&self) -> BTreeSet<Arc<str>> {
+        self.0.lock().uris.clone()
+    }
+}
+
+/// A client that is attached.
+pub(super) struct Attached {
+    id: u64,
+    pub caller: Arc<Caller>,
+    events: Events,
+    /// Held by requests that wait for it and belong to no call.
+    asked: Arc<()>,
+    interest: Mutex<Interest>,
+    wishes: Arc<Wishes>,
+}
+
+impl Attached {
+    /// Hands an event to the client; drops a notification that finds the queue full, and a request
+    /// with it, which tells its server that nobody answers.
+    pub fn send(&self, event: Event) {
+        if self.events.try_send(event).is_err() {
+            let container = &self.caller.container.id;
+            tracing::debug!(%container, "an MCP client takes no more events");
+        }
+    }
+
+    /// Where it takes events.
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Counts a request that waits for it, until the handle is dropped.
+    pub fn ask(&self) -> Arc<()> {
+        Arc::clone(&self.asked)
+    }
+
+    /// Requests that wait for it.
+    pub fn asked(&self) -> usize {
+        Arc::strong_count(&self.asked).saturating_sub(1)
+    }
+
+    pub fn wants(&self, list: List) -> bool {
+        match &*self.interest.lock() {
+            Interest::Everything => true,
+            Interest::Filter(filter) => match list {
+                List::Tools => filter.tools,
+                List::Prompts => filter.prompts,
+                List::Resources => filter.resources,
+            },
+        }
+    }
+
+    /// Whether it takes requests and log messages that belong to no call.
+    pub fn takes_unrelated(&self) -> bool {
+        *self.interest.lock() == Interest::Everything
+    }
+
+    /// Whether it takes a log message of this severity that belongs to no call.
+    pub fn takes_log(&self, level: Option<LogLevel>) -> bool {
+        let wanted = self.wishes.log_level();
+        let is_enough = wanted.is_none_or(|wanted| level.is_none_or(|level| level >= wanted));
+        is_enough && self.takes_unrelated()
+    }
+
+    /// Whether it follows a resource, or one that this one is a part of.
+    pub fn follows(&self, uri: &str) -> bool {
+        let is_part = |of: &Arc<str>| {
+            let rest = uri.strip_prefix(&**of);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || of.ends_with('/'))
+        };
+        self.uris().iter().any(is_part)
+    }
+
+    /// The resources that it follows.
+    pub fn uris(&self) -> BTreeSet<Arc<str>> {
+        match &*self.interest.lock() {
+            Interest::Everything => self.wishes.uris(),
+            Interest::Filter(filter) => {
+                let first = filter.uris.iter().take(MAX_SUBSCRIPTIONS);
+                first.cloned().collect()
+            }
+        }
+    }
+}
+
+/// A client's place among those who are told of events. Dropping it detaches the client.
+pub struct Attachment {
+    core: Weak<Core>,
+    lease: Arc<Lease>,
+    attached: Arc<Attached>,
+}
+
+impl Attachment {
+    /// Changes what the client is told of.
+    pub fn set(&self, interest: Interest) {
+        *self.attached.interest.lock() = interest;
+        if let Some(core) = self.core.upgrade() {
+            core.interest_changed(&self.lease, &self.attached.caller, Duration::ZERO);
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let mut attached = self.lease.attached.lock();
+        attached.retain(|one| one.id != self.attached.id);
+        drop(attached);
+        if let Some(core) = self.core.upgrade() {
+            core.interest_changed(&self.lease, &self.attached.caller, LINGER);
+        }
+    }
+}
+
+impl Core {
+    /// Attaches a client: from now on, what it is interested in goes to `events`.
+    pub fn attach(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        interest: Interest,
+        events: Events,
+    ) -> Attachment {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let lease = Lease::of(&caller.container);
+        let wishes = match interest {
+            Interest::Everything => lease.wishes(caller),
+            Interest::Filter(_) => Arc::default(),
+        };
+        let attached = Arc::new(Attached {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            caller: Arc::clone(caller),
+            events,
+            asked: Arc::default(),
+            interest: Mutex::new(interest),
+            wishes,
+        });
+        lease.attached.lock().push(Arc::clone(&attached));
+        self.watch(lease, caller);
+        self.interest_changed(lease, caller, Duration::ZERO);
+        Attachment {
+            core: Arc::downgrade(self),
+            lease: Arc::clone(lease),
+            attached,
+        }
+    }
+}
+
+/// A notification without params.
+pub(super) fn notification(method: &str) -> Event {
+    Event::Notification {
+        method: method.into(),
+        params: None::<Box<RawValue>>,
+    }
+}

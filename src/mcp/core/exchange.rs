@@ -1,0 +1,227 @@
+//! One request to one server: made for its era, judged, sent, and its answer judged.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use addons::contract::{
+    CallPermit, Definition, Denial, Direction, Frame, FrameBody, LiveFlow, RpcError,
+};
+use addons::mcp::ServerSettings;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::params::{Change, Destination};
+use super::relay::Relay;
+use super::{
+    Caller, Core, EVENT_QUEUE, Era, Event, Events, Mount, MountError, Outcome, Pooled,
+    invalid_params, results, rpc_error,
+};
+
+/// The longest that progress, or a client that is asked something, puts off the `timeout` of a
+/// call: counted from its beginning, unless `timeout` itself is longer.
+pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
+
+/// The server that a request goes to, and what it is about there.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub mount: Arc<Mount>,
+    pub settings: Arc<ServerSettings>,
+    pub pooled: Arc<Pooled>,
+    /// The tool or prompt by the server's own name, or the URI of a resource.
+    pub name: Option<Arc<str>>,
+    pub definition: Option<Arc<Definition>>,
+}
+
+/// A request to a server.
+pub(super) struct Ask<'a> {
+    pub caller: &'a Arc<Caller>,
+    pub target: &'a Target,
+    pub method: &'a Arc<str>,
+    /// As the client wrote them.
+    pub params: Option<&'a RawValue>,
+    /// What is changed in them.
+    pub changes: &'a [Change<'a>],
+    pub events: &'a Events,
+}
+
+impl Core {
+    /// Sends a request to a server, and returns its answer as this client's era has it.
+    pub(super) async fn ask(self: &Arc<Self>, ask: Ask<'_>) -> Outcome {
+        let server = ask.target.pooled.session.version();
+        let outcome = self.ask_once(&ask).await?;
+        let client = ask.caller.version;
+        let outcome = match (client.era(), server.era()) {
+            (Era::Legacy, Era::Modern) => self.answer_inputs(&ask, outcome).await,
+            _ => outcome,
+        };
+        results::for_client(client, server, ask.method, outcome)
+    }
+
+    /// The same without bridging: the outer error is a denial or a failure of ours.
+    pub(super) async fn ask_once(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Outcome, RpcError> {
+        let target = ask.target;
+        let rules = (self.rules)();
+        let server = &target.settings.name;
+        let name = target.name.as_ref();
+        let mut live = self.flow(&rules.chain, ask.caller, ask.method, Some(server), name);
+        let judged = self.judged(ask, &mut live).await;
+        match &judged {
+            Ok(_) => {
+                live.answered(200);
+                live.complete();
+            }
+            Err(Failure::Denied(denial)) => live.denied(denial),
+            Err(Failure::Invalid(_)) => {
+                live.answered(400);
+                live.complete();
+            }
+        }
+        judged.map_err(|failure| match failure {
+            Failure::Denied(denial) => rpc_error(&denial),
+            Failure::Invalid(error) => error,
+        })
+    }
+
+    async fn judged(
+        self: &Arc<Self>,
+        ask: &Ask<'_>,
+        live: &mut LiveFlow,
+    ) -> Result<Outcome, Failure> {
+        let target = ask.target;
+        let destination = Destination {
+            caller: ask.caller,
+            version: target.pooled.session.version(),
+            log_level: self.log_level(ask.caller),
+        };
+        let made = destination.params(ask.params, ask.changes, true);
+        let made = made.ok_or_else(|| Failure::Invalid(invalid_params("params is no object")))?;
+        let sent = made.params.as_ref().map_or(0, |params| params.get().len());
+        live.counters
+            .bytes_in
+            .fetch_add(sent as u64, Ordering::Relaxed);
+        let mut frame = Frame::request(Direction::ToServer, ask.method, made.params);
+        frame.definition.clone_from(&target.definition);
+        let chain = Arc::clone(&live.chain);
+        let permit = chain.mcp_request(&mut live.flow, frame).await?;
+        let relay = Relay {
+            core: self,
+            chain: &chain,
+            caller: ask.caller,
+            server: &target.settings.name,
+            client: ask.events,
+            progress: made.progress.as_ref(),
+        };
+        let answer = exchange(target, permit, &relay).await;
+        let answer = answer.map_err(|error| error.into_denial(&target.settings.name))?;
+        let mut frame = Frame::response(Direction::ToServer, ask.method, answer);
+        frame.definition.clone_from(&target.definition);
+        chain.mcp_response(&mut live.flow, &mut frame).await?;
+        let outcome = into_outcome(frame)?;
+        let size = outcome.as_ref().map_or(0, |result| result.get().len());
+        live.counters
+            .bytes_out
+            .fetch_add(size as u64, Ordering::Relaxed);
+        Ok(outcome)
+    }
+}
+
+/// Why there is no answer of the server.
+enum Failure {
+    Denied(Denial),
+    Invalid(RpcError),
+}
+
+impl From<Denial> for Failure {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+/// The judged answer.
+pub(super) fn into_outcome(frame: Frame) -> Result<Outcome, Denial> {
+    match frame.body {
+        FrameBody::Outcome(outcome) => Ok(outcome),
+        FrameBody::Params(_) => Err(Denial::internal()),
+    }
+}
+
+/// Sends a request and passes on what the server sends before its answer.
+async fn exchange(
+    target: &Target,
+    permit: CallPermit,
+    relay: &Relay<'_>,
+) -> Result<Outcome, MountError> {
+    let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+    let mut request = target.pooled.session.request(permit, sender);
+    let mut asked = FuturesUnordered::new();
+    let mut deadline = Deadline::new(target.settings.timeout);
+    let mut is_open = true;
+    loop {
+        let limit = deadline.at(!asked.is_empty());
+        tokio::select! {
+            // What was sent before the answer is passed on before it.
+            biased;
+            event = events.recv(), if is_open => match event {
+                Some(event) => {
+                    if is_progress(&event) {
+                        deadline.extend();
+                    }
+                    if let Some(asking) = relay.pass_on(event, asked.len()).await {
+                        asked.push(asking);
+                    }
+                }
+                None => is_open = false,
+            },
+            Some(()) = asked.next() => deadline.extend(),
+            outcome = &mut request => {
+                // The poll that completed the request may have handed over events before.
+                while let Ok(event) = events.try_recv() {
+                    drop(relay.pass_on(event, asked.len()).await);
+                }
+                return outcome;
+            }
+            () = sleep_until(limit) => return Err(MountError::TimedOut),
+        }
+    }
+}
+
+fn is_progress(event: &Event) -> bool {
+    matches!(event, Event::Notification { method, .. } if &**method == "notifications/progress")
+}
+
+/// When a call has taken too long.
+struct Deadline {
+    timeout: Duration,
+    soft: Instant,
+    /// Nothing puts this one off.
+    hard: Instant,
+}
+
+impl Deadline {
+    fn new(timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            timeout,
+            soft: now + timeout,
+            hard: now + timeout.max(LONGEST_CALL),
+        }
+    }
+
+    /// The server tells of progress, or was just given what it asked for.
+    fn extend(&mut self) {
+        self.soft = Instant::now() + self.timeout;
+    }
+
+    /// `is_asking` while the client is asked something.
+    fn at(&self, is_asking: bool) -> Instant {
+        if is_asking {
+            self.hard
+        } else {
+            self.soft.min(self.hard)
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The stream of changes of a modern server (`subscriptions/listen`), which we open in the place
+//! of clients of either era.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{Direction, Frame};
+use addons::raw_json::Members;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use super::lease::Lease;
+use super::params::{Destination, SUBSCRIPTION_ID, edit};
+use super::sessions::KnownSession;
+use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
+
+/// The pause after a stream ended; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a stream of changes tells of, besides changes of lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Filter {
+    /// These resources.
+    pub uris: BTreeSet<Arc<str>>,
+}
+
+impl Core {
+    /// Opens, changes or ends the stream of a session.
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        known: &Arc<KnownSession>,
+        pooled: &Arc<Pooled>,
+        caller: &Arc<Caller>,
+        filter: Option<Filter>,
+    ) {
+        let was_open = known.filter.borrow().is_some();
+        let is_open = filter.is_some();
+        known.filter.send_if_modified(|now| {
+            let differs = *now != filter;
+            *now = filter;
+            differs
+        });
+        if is_open && !was_open {
+            let (core, caller) = (Arc::clone(self), Arc::clone(caller));
+            let (filter, pooled) = (known.filter.subscribe(), Arc::clone(pooled));
+            self.runtime
+                .spawn(async move { core.keep_listening(filter, pooled, caller).await });
+        }
+    }
+
+    /// Keeps a stream open until nobody wants it, or session or lease ended.
+    async fn keep_listening(
+        self: Arc<Self>,
+        mut filter: watch::Receiver<Option<Filter>>,
+        pooled: Arc<Pooled>,
+        caller: Arc<Caller>,
+    ) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let wanted = filter.borrow_and_update().clone();
+            let Some(wanted) = wanted else {
+                return;
+            };
+            let told = tokio::select! {
+                told = self.listen_once(&pooled, &caller, &wanted) => told,
+                changed = filter.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+                () = pooled.session.ended().cancelled() => return,
+                () = caller.container.ended().cancelled() => return,
+            };
+            match told {
+                Told::Something => pause = FIRST_PAUSE,
+                Told::Nothing => pause = (pause * 2).min(MAX_PAUSE),
+                Told::Refused => pause = MAX_PAUSE,
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                changed = filter.changed() => if changed.is_err() { return },
+                () = pooled.session.ended().cancelled() => return,
+                () = caller.container.ended().cancelled() => return,
+            }
+        }
+    }
+
+    /// Listens until the stream ends.
+    async fn listen_once(
+        self: &Arc<Self>,
+        pooled: &Arc<Pooled>,
+        caller: &Arc<Caller>,
+        filter: &Filter,
+    ) -> Told {
+        let uris: Vec<&str> = filter.uris.iter().map(|uri| &**uri).collect();
+        let wanted = json!({"notifications": {
+            "toolsListChanged": true,
+            "promptsListChanged": true,
+            "resourcesListChanged": true,
+            "resourceSubscriptions": uris,
+        }});
+        let destination = Destination {
+            caller,
+            version: pooled.session.version(),
+            log_level: None,
+        };
+        let params = to_raw_value(&wanted).ok();
+        let params = params.and_then(|params| destination.params(Some(&params), &[], true));
+        let Some(params) = params else {
+            return Told::Refused;
+        };
+        let method: Arc<str> = "subscriptions/listen".into();
+        let chain = (self.rules)().chain;
+        let server = pooled.catalog.server();
+        let mut live = self.flow(&chain, caller, &method, Some(server), None);
+        let frame = Frame::request(Direction::ToServer, &method, params.params);
+        let permit = match chain.mcp_request(&mut live.flow, frame).await {
+            Ok(permit) => permit,
+            Err(denial) => {
+                live.denied(&denial);
+                return Told::Refused;
+            }
+        };
+        let (sender, mut events) = mpsc::channel(EVENT_QUEUE);
+        let mut request = pooled.session.request(permit, sender);
+        let mut told = Told::Nothing;
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                Some(event) = events.recv() => {
+                    told = Told::Something;
+                    self.changed(pooled, caller, event).await;
+                }
+                outcome = &mut request => break outcome,
+            }
+        };
+        match outcome {
+            Ok(Ok(_)) => {
+                live.answered(200);
+                live.complete();
+            }
+            Ok(Err(error)) => {
+                live.answered(502);
+                live.complete();
+                tracing::debug!(%server, error = %error.message, "the MCP server tells of no changes");
+                return Told::Refused;
+            }
+            Err(error) => live.denied(&error.into_denial(server)),
+        }
+        told
+    }
+
+    /// Takes one event of a stream.
+    async fn changed(self: &Arc<Self>, pooled: &Pooled, caller: &Arc<Caller>, event: Event) {
+        let Event::Notification { method, params } = event else {
+            return;
+        };
+        if let Some(list) = List::of_notification(&method) {
+            pooled.catalog.changed(list);
+        } else if &*method == "notifications/resources/updated" {
+            let lease = Lease::of(&caller.container);
+            let like = lease.like(caller);
+            let params = params.map(without_subscription);
+            self.updated(&like, pooled.catalog.server(), params).await;
+        }
+    }
+}
+
+/// What became of a stream.
+enum Told {
+    Something,
+    Nothing,
+    /// The server or the chain does not want it.
+    Refused,
+}
+
+/// Params without the id of our subscription.
+fn without_subscription(params: Box<RawValue>) -> Box<RawValue> {
+    let text = Members::read(&params).ok().and_then(|members| {
+        let meta = Members::parse(members.get("_meta")?).ok()?;
+        let meta = edit(&meta, &[(SUBSCRIPTION_ID, None)]);
+        let meta = Some(&*meta).filter(|meta| *meta != "{}");
+        Some(edit(&members, &[("_meta", meta)]))
+    });
+    text.and_then(|text| RawValue::from_string(text).ok())
+        .unwrap_or(params)
+}

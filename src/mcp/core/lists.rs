@@ -1,0 +1,312 @@
+//! Lists of all servers together.
+//!
+//! A server that does not answer never fails or empties a list: its last list is shown, else it is
+//! left out, and clients are told once it answers. It delays one list of its lease by at most
+//! [`LIST_PATIENCE`]; later lists do not wait for it until it has answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{BoxFuture, Definition, Direction, Frame};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use super::exchange::into_outcome;
+use super::lease::Lease;
+use super::params::quote;
+use super::view::{Listed, hash, unique};
+use super::{
+    Caller, Catalog, Core, Entry, Known, List, Mount, MountError, Outcome, invalid_params, members,
+    results, rpc_error,
+};
+
+/// How long a list waits for a server whose list is not known yet.
+pub(super) const LIST_PATIENCE: Duration = Duration::from_secs(10);
+/// The most text of one page, in bytes. Below it a list is one page.
+pub(super) const MAX_PAGE: usize = 2 << 20;
+
+/// A list that clients ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listing {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Listing {
+    const fn member(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+}
+
+/// A list that servers have.
+pub(super) trait ServerList {
+    type Items: Clone + Send + Sync + 'static;
+    const LIST: List;
+    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>>;
+    fn known(known: Known) -> Option<Self::Items>;
+}
+
+pub(super) struct Tools;
+pub(super) struct Prompts;
+pub(super) struct Resources;
+pub(super) struct Templates;
+
+impl ServerList for Tools {
+    type Items = Arc<[Arc<Definition>]>;
+    const LIST: List = List::Tools;
+
+    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
+        Box::pin(async move { catalog.tools().await })
+    }
+
+    fn known(known: Known) -> Option<Self::Items> {
+        known.tools
+    }
+}
+
+impl ServerList for Prompts {
+    type Items = Arc<[Entry]>;
+    const LIST: List = List::Prompts;
+
+    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
+        Box::pin(async move { catalog.prompts().await })
+    }
+
+    fn known(known: Known) -> Option<Self::Items> {
+        known.prompts
+    }
+}
+
+impl ServerList for Resources {
+    type Items = Arc<[Entry]>;
+    const LIST: List = List::Resources;
+
+    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
+        Box::pin(async move { catalog.resources().await })
+    }
+
+    fn known(known: Known) -> Option<Self::Items> {
+        known.resources
+    }
+}
+
+impl ServerList for Templates {
+    type Items = Arc<[Entry]>;
+    const LIST: List = List::Resources;
+
+    fn read(catalog: Catalog) -> BoxFuture<'static, Result<Self::Items, MountError>> {
+        Box::pin(async move { catalog.templates().await })
+    }
+
+    fn known(known: Known) -> Option<Self::Items> {
+        known.templates
+    }
+}
+
+impl Core {
+    /// Answers a request for a list.
+    pub(super) async fn list(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        listing: Listing,
+        params: Option<&RawValue>,
+    ) -> Outcome {
+        let start = cursor(params)?;
+        let work = async {
+            let page = match listing {
+                Listing::Tools => {
+                    let view = self.tools(caller, true).await;
+                    page(view.exposed.tools(), start)
+                }
+                Listing::Prompts => {
+                    let view = self.prompts(caller, true).await;
+                    page(view.exposed.prompts(), start)
+                }
+                Listing::Resources => {
+                    let lists = self.read::<Resources>(caller, true).await;
+                    page(unique(&lists).into_iter(), start)
+                }
+                Listing::Templates => {
+                    let lists = self.read::<Templates>(caller, true).await;
+                    page(unique(&lists).into_iter(), start)
+                }
+            };
+            let page = page.ok_or_else(|| invalid_params("Unknown cursor"))?;
+            let next = page.next.map(|at| quote(&encode(at)));
+            let mut members = vec![(listing.member(), &*page.entries)];
+            members.extend(next.as_deref().map(|next| ("nextCursor", next)));
+            results::object(caller.version, &members, true)
+        };
+        self.answer(caller, method, params, work).await
+    }
+
+    /// Judges a request that no server sees, and the answer to it.
+    pub(super) async fn answer(
+        &self,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        params: Option<&RawValue>,
+        work: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let chain = (self.rules)().chain;
+        let mut live = self.flow(&chain, caller, method, None, None);
+        let frame = Frame::request(Direction::ToServer, method, params.map(ToOwned::to_owned));
+        let judged = async {
+            chain.mcp_request(&mut live.flow, frame).await?;
+            let mut frame = Frame::response(Direction::ToServer, method, work.await);
+            chain.mcp_response(&mut live.flow, &mut frame).await?;
+            into_outcome(frame)
+        };
+        match judged.await {
+            Ok(outcome) => {
+                live.answered(200);
+                live.complete();
+                outcome
+            }
+            Err(denial) => {
+                live.denied(&denial);
+                Err(rpc_error(&denial))
+            }
+        }
+    }
+
+    /// A list of each server that the caller sees, in the order of their names. With `wait`,
+    /// servers whose list is not known are waited for.
+    pub(super) async fn read<L: ServerList>(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        wait: bool,
+    ) -> Vec<Listed<L::Items>> {
+        let mounts = self.mounts.of(&caller.container);
+        let lists = mounts.into_iter().map(|mount| async move {
+            let settings = mount.settings();
+            let items = match self.read_at_once::<L>(caller, &mount) {
+                Some(items) => Some(items),
+                None if wait => self.read_patiently::<L>(caller, &mount).await,
+                None => None,
+            };
+            let items = items.or_else(|| L::known(mount.known(&caller.container)));
+            (settings, items)
+        });
+        join_all(lists).await
+    }
+
+    /// The list of a session that is open and has read it.
+    fn read_at_once<L: ServerList>(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        mount: &Arc<Mount>,
+    ) -> Option<L::Items> {
+        let pooled = self.session(caller, mount).now_or_never()?.ok()?;
+        // What is not there is read by a task, which a client that goes away does not break off.
+        let has_it = pooled.catalog.has(L::LIST);
+        let read = has_it.then(|| L::read(pooled.catalog.clone()).now_or_never());
+        read??.ok()
+    }
+
+    /// Waits for a server to answer, unless another list waited in vain.
+    async fn read_patiently<L: ServerList>(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        mount: &Arc<Mount>,
+    ) -> Option<L::Items> {
+        let lease = Arc::clone(Lease::of(&caller.container));
+        let server = Arc::clone(&mount.settings().name);
+        if lease.is_slow(&server) {
+            return None;
+        }
+        let (core, caller, mount) = (Arc::clone(self), Arc::clone(caller), Arc::clone(mount));
+        let (slow, name) = (Arc::clone(&lease), Arc::clone(&server));
+        let reading = self.runtime.spawn(async move {
+            let read = async {
+                let pooled = core.session(&caller, &mount).await?;
+                L::read(pooled.catalog.clone()).await
+            };
+            let read = read.await;
+            slow.set_slow(&name, false);
+            read
+        });
+        match timeout(LIST_PATIENCE, reading).await {
+            Ok(read) => read.ok()?.ok(),
+            Err(_elapsed) => {
+                lease.set_slow(&server, true);
+                tracing::warn!(%server, "an MCP server does not answer; lists leave it out until it does");
+                None
+            }
+        }
+    }
+
+    /// A hash of what clients like this one see of a list.
+    pub(super) async fn hash_of(self: &Arc<Self>, caller: &Arc<Caller>, list: List) -> u64 {
+        match list {
+            List::Tools => hash(self.tools(caller, true).await.exposed.tools()),
+            List::Prompts => hash(self.prompts(caller, true).await.exposed.prompts()),
+            List::Resources => {
+                let resources = self.read::<Resources>(caller, true).await;
+                let templates = self.read::<Templates>(caller, true).await;
+                let both = unique(&resources).into_iter().chain(unique(&templates));
+                hash(both)
+            }
+        }
+    }
+}
+
+/// A page of a list, and where the next one begins.
+struct Page {
+    entries: String,
+    next: Option<usize>,
+}
+
+/// The page that begins at an entry; `None` where the list has no such entry.
+fn page<'a>(entries: impl Iterator<Item = &'a str>, start: usize) -> Option<Page> {
+    let mut entries = entries.enumerate().skip(start).peekable();
+    if start > 0 && entries.peek().is_none() {
+        return None;
+    }
+    let mut text = String::from("[");
+    let mut next = None;
+    for (at, entry) in entries {
+        let is_first = at == start;
+        if !is_first && text.len() + entry.len() > MAX_PAGE {
+            next = Some(at);
+            break;
+        }
+        if !is_first {
+            text.push(',');
+        }
+        text.push_str(entry);
+    }
+    text.push(']');
+    Some(Page {
+        entries: text,
+        next,
+    })
+}
+
+/// Where a page begins, from the cursor of the page before.
+fn cursor(params: Option<&RawValue>) -> Result<usize, super::RpcError> {
+    let members = members(params)?;
+    if matches!(members.get("cursor"), None | Some("null")) {
+        return Ok(0);
+    }
+    let text = members.text("cursor");
+    let decoded = text.and_then(|text| URL_SAFE_NO_PAD.decode(&*text).ok());
+    let start = decoded.and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
+    start.ok_or_else(|| invalid_params("Unknown cursor"))
+}
+
+fn encode(at: usize) -> String {
+    URL_SAFE_NO_PAD.encode(at.to_string())
+}

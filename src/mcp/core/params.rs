@@ -1,0 +1,162 @@
+//! Params of a client's message, as they are sent to a server: in the server's era, with our
+//! progress token, and with the trace that the client is in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use addons::raw_json::{Members, ObjectText};
+use serde_json::value::RawValue;
+
+use super::{Caller, Era, LogLevel, Version};
+
+/// Keys of `_meta` that only the modern era has.
+const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+/// The key of `_meta` that says which subscription a notification belongs to.
+pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+const PROGRESS_TOKEN: &str = "progressToken";
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
+
+/// A change of a member: its key, and its new JSON text or `None` to remove it.
+pub(super) type Change<'a> = (&'a str, Option<&'a str>);
+
+/// Params that a server is sent.
+pub(super) struct ServerParams {
+    pub params: Option<Box<RawValue>>,
+    pub progress: Option<Progress>,
+}
+
+/// The client's progress token, and ours in its place.
+pub(super) struct Progress {
+    /// As the server knows it.
+    pub ours: u64,
+    /// As the client wrote it.
+    pub theirs: Box<str>,
+}
+
+/// What the params of a message are made for.
+pub(super) struct Destination<'a> {
+    pub caller: &'a Caller,
+    /// The revision of the session with the server.
+    pub version: Version,
+    /// The least severe log messages that a modern server is asked for.
+    pub log_level: Option<LogLevel>,
+}
+
+impl Destination<'_> {
+    /// Makes the params of a request or notification. Everything that is not changed stays as the
+    /// client wrote it. `None` where the client's params are no object.
+    pub fn params(
+        &self,
+        params: Option<&RawValue>,
+        changes: &[Change<'_>],
+        is_request: bool,
+    ) -> Option<ServerParams> {
+        let members = match params {
+            Some(params) => Members::read(params).ok()?,
+            None => Members::default(),
+        };
+        let old_meta = members.get("_meta");
+        let meta = old_meta
+            .map_or(Ok(Members::default()), Members::parse)
+            .ok()?;
+        let progress = is_request.then(|| Progress::of(&meta)).flatten();
+        let new_meta = self.meta(&meta, progress.as_ref(), is_request);
+        let new_meta = match &new_meta {
+            Some(changed) => Some(&**changed).filter(|changed| *changed != "{}"),
+            None => old_meta,
+        };
+        if changes.is_empty() && new_meta == old_meta {
+            let params = params.map(ToOwned::to_owned);
+            return Some(ServerParams { params, progress });
+        }
+        let meta = [("_meta", new_meta)];
+        let text = edit(&members, &[changes, &meta].concat());
+        let params = match params.is_none() && text == "{}" {
+            true => None,
+            false => Some(RawValue::from_string(text).ok()?),
+        };
+        Some(ServerParams { params, progress })
+    }
+
+    /// The changed JSON text of `_meta`; `None` where nothing changes.
+    fn meta(
+        &self,
+        meta: &Members<'_>,
+        progress: Option<&Progress>,
+        is_request: bool,
+    ) -> Option<String> {
+        let caller = self.caller;
+        let modern = is_request && self.version.era() == Era::Modern;
+        let token = progress.map(|progress| progress.ours.to_string());
+        let version = format!("\"{}\"", self.version.as_str());
+        let level = self
+            .log_level
+            .map(|level| format!("\"{}\"", level.as_str()));
+        let info = caller.info.as_deref().map(RawValue::get);
+        fn only<'v>(modern: bool, value: Option<&'v str>) -> Option<&'v str> {
+            value.filter(|_| modern)
+        }
+        let mut changes: Vec<Change<'_>> = vec![
+            (PROTOCOL_VERSION, only(modern, Some(&version))),
+            (CLIENT_INFO, only(modern, info)),
+            (
+                CLIENT_CAPABILITIES,
+                only(modern, Some(caller.capabilities.get())),
+            ),
+            (LOG_LEVEL, only(modern, level.as_deref())),
+            (SUBSCRIPTION_ID, None),
+        ];
+        if is_request {
+            changes.push((PROGRESS_TOKEN, token.as_deref()));
+        }
+        let trace = caller
+            .trace
+            .as_ref()
+            .filter(|_| is_request && meta.get(TRACEPARENT).is_none());
+        let quoted = trace.map(|(parent, state)| (quote(parent), state.as_deref().map(quote)));
+        if let Some((parent, state)) = &quoted {
+            changes.push((TRACEPARENT, Some(parent)));
+            changes.push((TRACESTATE, state.as_deref()));
+        }
+        let is_change = |(key, value): &Change<'_>| meta.get(key) != *value;
+        changes.iter().any(is_change).then(|| edit(meta, &changes))
+    }
+}
+
+impl Progress {
+    fn of(meta: &Members<'_>) -> Option<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let theirs = meta.get(PROGRESS_TOKEN)?;
+        let is_token = theirs
+            .starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit());
+        is_token.then(|| Self {
+            ours: NEXT.fetch_add(1, Ordering::Relaxed),
+            theirs: theirs.into(),
+        })
+    }
+}
+
+/// The object with some members changed. New members are added at the end.
+pub(super) fn edit(members: &Members<'_>, changes: &[Change<'_>]) -> String {
+    let mut object = ObjectText::default();
+    for (key, value) in members.iter() {
+        let change = changes.iter().find(|(changed, _)| *changed == key);
+        if let Some(value) = change.map_or(Some(value), |(_, value)| *value) {
+            object.member(key, value);
+        }
+    }
+    for (key, value) in changes {
+        if let (Some(value), None) = (value, members.get(key)) {
+            object.member(key, value);
+        }
+    }
+    object.end()
+}
+
+/// The JSON text of a string.
+pub(super) fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

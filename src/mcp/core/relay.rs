@@ -1,0 +1,232 @@
+//! What a server sends to a client during a call: progress, log messages, requests.
+
+use std::sync::Arc;
+
+use addons::contract::{BoxFuture, Chain, Denial, Direction, Frame, LiveFlow, RpcError};
+use addons::raw_json::Members;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc::error::TrySendError, oneshot};
+
+use super::super::error::SERVER_ERROR;
+use super::exchange::into_outcome;
+use super::params::{Progress, edit};
+use super::{
+    Caller, Core, Era, Event, Events, LogLevel, Outcome, method_not_found, protocol_error,
+    rpc_error,
+};
+
+/// Requests of one call that may wait for the client at once.
+const MAX_ASKED: usize = 16;
+
+/// Passes on what comes from one server to one client.
+pub(super) struct Relay<'a> {
+    pub core: &'a Arc<Core>,
+    pub chain: &'a Arc<Chain>,
+    pub caller: &'a Arc<Caller>,
+    pub server: &'a Arc<str>,
+    /// Where the client takes them.
+    pub client: &'a Events,
+    /// The tokens of the call's progress.
+    pub progress: Option<&'a Progress>,
+}
+
+/// Waits for the client's answer and hands it to the server.
+pub(super) type Asking = BoxFuture<'static, ()>;
+
+impl Relay<'_> {
+    /// Judges a message and passes it on. `asked` requests wait for the client already.
+    pub async fn pass_on(&self, event: Event, asked: usize) -> Option<Asking> {
+        match event {
+            Event::Notification { method, params } => {
+                self.notification(method, params).await;
+                None
+            }
+            Event::Request {
+                method,
+                params,
+                reply,
+            } => {
+                let refusal = if asked >= MAX_ASKED {
+                    Some(protocol_error(
+                        SERVER_ERROR,
+                        "Too many requests to the client are under way",
+                    ))
+                } else {
+                    (!can(self.caller, &method)).then(|| method_not_found(&method))
+                };
+                if let Some(error) = refusal {
+                    // The server may have given up.
+                    let _ = reply.send(Err(error));
+                    return None;
+                }
+                self.request(method, params, reply).await
+            }
+        }
+    }
+
+    async fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>) {
+        let params = match &*method {
+            "notifications/progress" => match self.progress(params.as_deref()) {
+                Some(params) => Some(params),
+                None => return,
+            },
+            "notifications/message" => {
+                if !self.takes_log(params.as_deref()) {
+                    return;
+                }
+                params
+            }
+            "notifications/resources/updated" | "notifications/elicitation/complete" => {
+                if self.caller.version.era() == Era::Modern {
+                    return;
+                }
+                params
+            }
+            _ => return,
+        };
+        let Some(params) = judged_notification(self, &method, params).await else {
+            return;
+        };
+        let event = Event::Notification { method, params };
+        if let Err(TrySendError::Full(_)) = self.client.try_send(event) {
+            tracing::debug!(server = %self.server, "an MCP client takes no more events");
+        }
+    }
+
+    /// The params of a progress notification with the client's token; `None` where it is about no
+    /// request of this client.
+    fn progress(&self, params: Option<&RawValue>) -> Option<Box<RawValue>> {
+        let progress = self.progress?;
+        let members = Members::read(params?).ok()?;
+        if members.get("progressToken")?.parse() != Ok(progress.ours) {
+            return None;
+        }
+        let text = edit(&members, &[("progressToken", Some(&progress.theirs))]);
+        RawValue::from_string(text).ok()
+    }
+
+    fn takes_log(&self, params: Option<&RawValue>) -> bool {
+        let level = severity(params);
+        match self.core.log_level(self.caller) {
+            Some(wanted) => level.is_none_or(|level| level >= wanted),
+            None => self.caller.version.era() == Era::Legacy,
+        }
+    }
+
+    async fn request(
+        &self,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+        reply: oneshot::Sender<Outcome>,
+    ) -> Option<Asking> {
+        let mut live = self.flow(&method);
+        let frame = Frame::request(Direction::ToClient, &method, params);
+        let permit = match self.chain.mcp_request(&mut live.flow, frame).await {
+            Ok(permit) => permit,
+            Err(denial) => {
+                live.denied(&denial);
+                // The server may have given up.
+                let _ = reply.send(Err(rpc_error(&denial)));
+                return None;
+            }
+        };
+        let (sender, answer) = oneshot::channel();
+        let event = Event::Request {
+            method: Arc::clone(&method),
+            params: permit.params().map(ToOwned::to_owned),
+            reply: sender,
+        };
+        if self.client.try_send(event).is_err() {
+            let _ = reply.send(Err(nobody_answers()));
+            return None;
+        }
+        Some(Box::pin(answer_server(live, method, answer, reply)))
+    }
+
+    fn flow(&self, method: &Arc<str>) -> LiveFlow {
+        self.core
+            .flow(self.chain, self.caller, method, Some(self.server), None)
+    }
+}
+
+/// Judges a notification; `None` where it is denied.
+async fn judged_notification(
+    relay: &Relay<'_>,
+    method: &Arc<str>,
+    params: Option<Box<RawValue>>,
+) -> Option<Option<Box<RawValue>>> {
+    let mut live = relay.flow(method);
+    let frame = Frame::notification(Direction::ToClient, method, params);
+    match relay.chain.mcp_request(&mut live.flow, frame).await {
+        Ok(permit) => {
+            live.answered(200);
+            live.complete();
+            Some(permit.params().map(ToOwned::to_owned))
+        }
+        Err(denial) => {
+            live.denied(&denial);
+            None
+        }
+    }
+}
+
+/// Waits for the client's answer, judges it, and hands it to the server, unless the server gives
+/// up before.
+async fn answer_server(
+    mut live: LiveFlow,
+    method: Arc<str>,
+    answer: oneshot::Receiver<Outcome>,
+    mut reply: oneshot::Sender<Outcome>,
+) {
+    let answer = tokio::select! {
+        answer = answer => answer.unwrap_or_else(|_gone| Err(nobody_answers())),
+        // Dropping the receiver tells the client's side.
+        () = reply.closed() => return,
+    };
+    let answer = match judged_answer(&mut live, &method, answer).await {
+        Ok(answer) => {
+            live.answered(200);
+            live.complete();
+            answer
+        }
+        Err(denial) => {
+            live.denied(&denial);
+            Err(rpc_error(&denial))
+        }
+    };
+    // The server may have given up meanwhile.
+    let _ = reply.send(answer);
+}
+
+async fn judged_answer(
+    live: &mut LiveFlow,
+    method: &str,
+    answer: Outcome,
+) -> Result<Outcome, Denial> {
+    let chain = Arc::clone(&live.chain);
+    let mut frame = Frame::response(Direction::ToClient, method, answer);
+    chain.mcp_response(&mut live.flow, &mut frame).await?;
+    into_outcome(frame)
+}
+
+/// Whether a client said that it answers requests of this method.
+pub(super) fn can(caller: &Caller, method: &str) -> bool {
+    let capability = match method {
+        "sampling/createMessage" => "sampling",
+        "elicitation/create" => "elicitation",
+        "roots/list" => "roots",
+        _ => return false,
+    };
+    let capabilities = Members::read(&caller.capabilities);
+    capabilities.is_ok_and(|capabilities| capabilities.get(capability).is_some())
+}
+
+/// The severity of a log message.
+pub(super) fn severity(params: Option<&RawValue>) -> Option<LogLevel> {
+    let members = Members::read(params?).ok()?;
+    LogLevel::parse(&members.text("level")?)
+}
+
+fn nobody_answers() -> RpcError {
+    protocol_error(SERVER_ERROR, "The client did not answer")
+}

@@ -1,0 +1,298 @@
+//! Resources and completions: routed by the server that a URI belongs to. URIs are not rewritten,
+//! since results and links name them too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::RpcError;
+use addons::mcp::ServerSettings;
+use addons::raw_json::Members;
+use serde_json::value::RawValue;
+
+use super::super::error::INVALID_PARAMS;
+use super::exchange::{Ask, Target};
+use super::lease::Lease;
+use super::lists::{LIST_PATIENCE, Resources};
+use super::params::{edit, quote};
+use super::results::{RESOURCE_NOT_FOUND, object};
+use super::{Caller, Core, Era, Events, LogLevel, Mount, Outcome, invalid_params, members};
+
+/// Servers that are asked for a URI that none of them lists.
+const MAX_ASKED: usize = 8;
+/// Links of one result that are remembered.
+const MAX_LINKS: usize = 64;
+
+impl Core {
+    pub(super) async fn read_resource(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        params: Option<&RawValue>,
+        events: &Events,
+    ) -> Outcome {
+        let uri = uri(params)?;
+        let owners = self.owners(caller, &uri).await;
+        let mut last = Err(not_found(caller, &uri));
+        for settings in owners {
+            let target = match self.target(caller, method, &settings, Some(&uri)).await {
+                Ok(target) => target,
+                Err(error) => {
+                    last = Err(error);
+                    continue;
+                }
+            };
+            let ask = Ask {
+                caller,
+                target: &target,
+                method,
+                params,
+                changes: &[],
+                events,
+            };
+            last = self.ask(ask).await;
+            if let Ok(result) = &last {
+                let lease = Lease::of(&caller.container);
+                lease.learn(&uri, &settings.name);
+                learn_links(lease, &settings.name, result);
+                break;
+            }
+        }
+        last
+    }
+
+    pub(super) async fn subscribe(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        params: Option<&RawValue>,
+        events: &Events,
+    ) -> Outcome {
+        let uri = uri(params)?;
+        let lease = Lease::of(&caller.container);
+        let owner = self.owners(caller, &uri).await.into_iter().next();
+        let owner = owner.ok_or_else(|| not_found(caller, &uri))?;
+        let target = self.target(caller, method, &owner, Some(&uri)).await?;
+        if target.pooled.session.version().era() == Era::Legacy {
+            let ask = Ask {
+                caller,
+                target: &target,
+                method,
+                params,
+                changes: &[],
+                events,
+            };
+            self.ask(ask).await?;
+            lease.sessions.subscribed(&target.pooled, &uri);
+        }
+        if !lease.wishes(caller).subscribe(&uri) {
+            return Err(invalid_params("too many subscriptions"));
+        }
+        lease.learn(&uri, &owner.name);
+        self.interest_changed(lease, caller, Duration::ZERO);
+        object(caller.version, &[], false)
+    }
+
+    pub(super) async fn unsubscribe(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        params: Option<&RawValue>,
+    ) -> Outcome {
+        let uri = uri(params)?;
+        let lease = Lease::of(&caller.container);
+        lease.wishes(caller).unsubscribe(&uri);
+        // The server is told unless another client still follows the resource.
+        self.interest_changed(lease, caller, Duration::ZERO);
+        let done = async { object(caller.version, &[], false) };
+        self.answer(caller, method, params, done).await
+    }
+
+    pub(super) async fn complete(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        params: Option<&RawValue>,
+        events: &Events,
+    ) -> Outcome {
+        let members = members(params)?;
+        let reference = members
+            .get("ref")
+            .and_then(|text| Members::parse(text).ok());
+        let reference = reference.ok_or_else(|| invalid_params("ref is missing"))?;
+        let kind = reference.text("type").unwrap_or_default();
+        let (settings, name, changed) = match &*kind {
+            "ref/prompt" => {
+                let exposed = reference.text("name");
+                let exposed = exposed.ok_or_else(|| invalid_params("ref.name is missing"))?;
+                let found = self.find_prompt(caller, &exposed).await;
+                let unknown = || invalid_params(format!("Unknown prompt: {exposed}"));
+                let (settings, original) = found.ok_or_else(unknown)?;
+                let changed = edit(&reference, &[("name", Some(&quote(&original)))]);
+                (settings, original, Some(changed))
+            }
+            "ref/resource" => {
+                let uri = reference.text("uri");
+                let uri = uri.ok_or_else(|| invalid_params("ref.uri is missing"))?;
+                let uri: Arc<str> = uri.into();
+                let owner = self.template_owner(caller, &uri).await;
+                (owner.ok_or_else(|| not_found(caller, &uri))?, uri, None)
+            }
+            _ => {
+                return Err(invalid_params(
+                    "ref.type is neither ref/prompt nor ref/resource",
+                ));
+            }
+        };
+        let target = self.target(caller, method, &settings, Some(&name)).await?;
+        let changes = [("ref", changed.as_deref())];
+        let changes = if changed.is_some() { &changes[..] } else { &[] };
+        let ask = Ask {
+            caller,
+            target: &target,
+            method,
+            params,
+            changes,
+            events,
+        };
+        self.ask(ask).await
+    }
+
+    /// Takes the level of a session's log messages.
+    pub(super) async fn set_log_level(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        method: &Arc<str>,
+        params: Option<&RawValue>,
+    ) -> Outcome {
+        let members = members(params)?;
+        let level = members
+            .text("level")
+            .and_then(|level| LogLevel::parse(&level));
+        let level = level.ok_or_else(|| invalid_params("level is no severity of RFC 5424"))?;
+        let work = async {
+            Lease::of(&caller.container)
+                .wishes(caller)
+                .set_log_level(level);
+            self.level_changed(caller).await;
+            object(caller.version, &[], false)
+        };
+        self.answer(caller, method, params, work).await
+    }
+
+    /// The servers that may have a resource: the one that lists it or named it, else all that have
+    /// resources.
+    async fn owners(self: &Arc<Self>, caller: &Arc<Caller>, uri: &str) -> Vec<Arc<ServerSettings>> {
+        let lease = Lease::of(&caller.container);
+        if let Some(owner) = self.owner(caller, uri) {
+            return vec![owner];
+        }
+        let learned = lease.learned(uri);
+        let learned = learned.and_then(|server| self.mounts.find(&caller.container, &server));
+        if let Some(mount) = learned {
+            return vec![mount.settings()];
+        }
+        // Reads what was not read yet.
+        self.read::<Resources>(caller, true).await;
+        if let Some(owner) = self.owner(caller, uri) {
+            return vec![owner];
+        }
+        let mounts = self.mounts.of(&caller.container);
+        let may_have_it = |mount: &&Arc<Mount>| {
+            let described = mount.known(&caller.container).described;
+            described.is_some_and(|described| {
+                let capabilities = Members::read(&described.capabilities);
+                capabilities.is_ok_and(|has| has.get("resources").is_some())
+            })
+        };
+        let asked = mounts.iter().filter(may_have_it).take(MAX_ASKED);
+        asked.map(|mount| mount.settings()).collect()
+    }
+
+    /// The first server that lists a resource, or a template of it.
+    fn owner(&self, caller: &Caller, uri: &str) -> Option<Arc<ServerSettings>> {
+        let mounts = self.mounts.of(&caller.container);
+        let mut mounts = mounts.into_iter();
+        let owner = mounts.find(|mount| mount.known(&caller.container).owns(uri))?;
+        Some(owner.settings())
+    }
+
+    /// The first server that lists a template, or a resource of this name.
+    async fn template_owner(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        template: &str,
+    ) -> Option<Arc<ServerSettings>> {
+        self.read::<Resources>(caller, true).await;
+        let mounts = self.mounts.of(&caller.container);
+        let listed = mounts.iter().find(|mount| {
+            let templates = mount.known(&caller.container).templates;
+            templates.is_some_and(|all| all.iter().any(|entry| *entry.key == *template))
+        });
+        match (listed, &mounts[..]) {
+            (Some(mount), _) => Some(mount.settings()),
+            (None, [sole]) => Some(sole.settings()),
+            (None, _) => self.owner(caller, template),
+        }
+    }
+}
+
+/// Remembers who named the URIs of a result, so that they can be read.
+pub(super) fn learn_links(lease: &Lease, server: &Arc<str>, result: &RawValue) {
+    let text = result.get();
+    if !text.contains("\"resource") {
+        return;
+    }
+    for (at, _) in text.match_indices("\"uri\"").take(MAX_LINKS) {
+        let rest = text.get(at + "\"uri\"".len()..).unwrap_or_default();
+        let value = rest.trim_start().strip_prefix(':').map(str::trim_start);
+        let uri = value.and_then(|value| {
+            let mut strings = serde_json::Deserializer::from_str(value).into_iter::<String>();
+            strings.next()?.ok()
+        });
+        if let Some(uri) = uri {
+            lease.learn(&uri, server);
+        }
+    }
+}
+
+fn uri(params: Option<&RawValue>) -> Result<Arc<str>, RpcError> {
+    let members = members(params)?;
+    let uri = members
+        .text("uri")
+        .ok_or_else(|| invalid_params("uri is missing"))?;
+    Ok(uri.into())
+}
+
+/// An unknown resource, with the code of the client's era.
+fn not_found(caller: &Caller, uri: &str) -> RpcError {
+    let code = match caller.version.era() {
+        Era::Legacy => RESOURCE_NOT_FOUND,
+        Era::Modern => INVALID_PARAMS,
+    };
+    let data = edit(&Members::default(), &[("uri", Some(&quote(uri)))]);
+    RpcError {
+        code,
+        message: "Resource not found".into(),
+        data: RawValue::from_string(data).ok(),
+    }
+}
+
+/// How long a request waits for a server that only has to be told something.
+pub(super) const TELLING: Duration = LIST_PATIENCE;
+
+impl Target {
+    /// A server that is told something on the gateway's own account.
+    pub fn of_session(
+        mount: &Arc<Mount>,
+        pooled: &Arc<super::Pooled>,
+        uri: Option<&Arc<str>>,
+    ) -> Self {
+        Self {
+            settings: mount.settings(),
+            mount: Arc::clone(mount),
+            pooled: Arc::clone(pooled),
+            name: uri.cloned(),
+            definition: None,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Answers of servers in the form of the client's era.
+
+use addons::contract::RpcError;
+use addons::raw_json::Members;
+use serde_json::value::RawValue;
+
+use super::super::error::{INVALID_PARAMS, SERVER_ERROR};
+use super::params::{Change, edit};
+use super::{Era, Outcome, Version};
+
+/// An unknown resource, up to 2025-11-25.
+pub(super) const RESOURCE_NOT_FOUND: i64 = -32002;
+/// A URL must be visited first: 2025-11-25 alone.
+const URL_ELICITATION_REQUIRED: i64 = -32042;
+
+/// Members that say how long a result may be kept.
+const NOT_KEPT: [Change<'static>; 2] = [("ttlMs", Some("0")), ("cacheScope", Some("\"private\""))];
+
+/// The answer of a server of one revision, for a client of another.
+pub(super) fn for_client(
+    client: Version,
+    server: Version,
+    method: &str,
+    outcome: Outcome,
+) -> Outcome {
+    match (client.era(), server.era()) {
+        (Era::Modern, Era::Legacy) => match outcome {
+            Ok(result) => Ok(complete(result, method == "resources/read")),
+            Err(error) => Err(newer_error(error)),
+        },
+        (Era::Legacy, Era::Modern) => outcome.map_err(|error| older_error(method, error)),
+        _ => outcome,
+    }
+}
+
+/// Adds what results of the modern era say besides.
+fn complete(result: Box<RawValue>, is_cacheable: bool) -> Box<RawValue> {
+    let Ok(members) = Members::read(&result) else {
+        return result;
+    };
+    let mut changes: Vec<Change<'_>> = vec![("resultType", Some("\"complete\""))];
+    if is_cacheable {
+        changes.extend(NOT_KEPT);
+    }
+    changes.retain(|(key, _)| members.get(key).is_none());
+    if changes.is_empty() {
+        return result;
+    }
+    let text = edit(&members, &changes);
+    drop(members);
+    RawValue::from_string(text).unwrap_or(result)
+}
+
+/// The modern era has other codes for what it has at all.
+fn newer_error(error: RpcError) -> RpcError {
+    let code = match error.code {
+        RESOURCE_NOT_FOUND => INVALID_PARAMS,
+        URL_ELICITATION_REQUIRED => SERVER_ERROR,
+        code => code,
+    };
+    RpcError { code, ..error }
+}
+
+fn older_error(method: &str, error: RpcError) -> RpcError {
+    let names_uri =
+        |data: &RawValue| Members::read(data).is_ok_and(|data| data.get("uri").is_some());
+    let is_unknown = method == "resources/read"
+        && error.code == INVALID_PARAMS
+        && error.data.as_deref().is_some_and(names_uri);
+    let code = if is_unknown {
+        RESOURCE_NOT_FOUND
+    } else {
+        error.code
+    };
+    RpcError { code, ..error }
+}
+
+/// An object for a client: members, and what the modern era wants of a result besides.
+pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bool) -> Outcome {
+    let mut object = addons::raw_json::ObjectText::default();
+    for (key, value) in members {
+        object.member(key, value);
+    }
+    if client.era() == Era::Modern {
+        object.text("resultType", "complete");
+        if is_cacheable {
+            for (key, value) in NOT_KEPT {
+                object.member(key, value.unwrap_or_default());
+            }
+        }
+    }
+    // It is made of JSON texts.
+    RawValue::from_string(object.end())
+        .map_err(|_| super::protocol_error(SERVER_ERROR, "Internal error"))
+}

@@ -1,0 +1,305 @@
+//! Sessions with servers, kept in step with what their clients want: subscriptions, the level of
+//! log messages, and in the modern era a stream of changes.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use addons::raw_json::Members;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::exchange::{Ask, Target};
+use super::lease::Lease;
+use super::listen::Filter;
+use super::params::{edit, quote};
+use super::resources::TELLING;
+use super::{Caller, Core, Era, LogLevel, Mount, MountError, Pooled, Version};
+
+/// The sessions of a lease that were used.
+#[derive(Default)]
+pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
+
+/// What a session's server was told.
+pub(super) struct KnownSession {
+    pooled: Weak<Pooled>,
+    pub mount: Weak<Mount>,
+    /// The kind of clients that it is for.
+    version: Version,
+    capabilities: Arc<RawValue>,
+    /// Held while the server is told something.
+    telling: tokio::sync::Mutex<()>,
+    subscribed: Mutex<BTreeSet<Arc<str>>>,
+    level: Mutex<Option<LogLevel>>,
+    /// What the stream of changes is to tell of; `None` for no stream.
+    pub filter: watch::Sender<Option<Filter>>,
+}
+
+impl KnownSession {
+    pub fn pooled(&self) -> Option<Arc<Pooled>> {
+        let pooled = self.pooled.upgrade()?;
+        (!pooled.session.ended().is_cancelled()).then_some(pooled)
+    }
+
+    fn is_for(&self, caller: &Caller) -> bool {
+        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+    }
+
+    fn is(&self, pooled: &Arc<Pooled>) -> bool {
+        std::ptr::eq(self.pooled.as_ptr(), Arc::as_ptr(pooled))
+    }
+}
+
+impl KnownSessions {
+    /// The record of a session, and whether it is new.
+    fn get(
+        &self,
+        caller: &Caller,
+        mount: &Arc<Mount>,
+        pooled: &Arc<Pooled>,
+    ) -> (Arc<KnownSession>, bool) {
+        let mut sessions = self.0.lock();
+        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
+            return (Arc::clone(known), false);
+        }
+        sessions.retain(|known| known.pooled().is_some());
+        let known = Arc::new(KnownSession {
+            pooled: Arc::downgrade(pooled),
+            mount: Arc::downgrade(mount),
+            version: caller.version,
+            capabilities: Arc::clone(&caller.capabilities),
+            telling: tokio::sync::Mutex::default(),
+            subscribed: Mutex::default(),
+            level: Mutex::default(),
+            filter: watch::Sender::new(None),
+        });
+        sessions.push(Arc::clone(&known));
+        (known, true)
+    }
+
+    /// Those of clients like this one that are open.
+    pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
+        let sessions = self.0.lock();
+        let open = sessions.iter().filter(|known| known.is_for(caller));
+        open.filter_map(|known| Some((Arc::clone(known), known.pooled()?)))
+            .collect()
+    }
+
+    /// The server was told that a resource is followed.
+    pub fn subscribed(&self, pooled: &Arc<Pooled>, uri: &Arc<str>) {
+        let sessions = self.0.lock();
+        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
+            known.subscribed.lock().insert(Arc::clone(uri));
+        }
+    }
+
+    pub fn clear(&self) {
+        for known in self.0.lock().drain(..) {
+            known.filter.send_replace(None);
+        }
+    }
+}
+
+impl Core {
+    /// An open session with a server.
+    pub(super) async fn session(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        mount: &Arc<Mount>,
+    ) -> Result<Arc<Pooled>, MountError> {
+        let pooled = mount.session(caller).await?;
+        let lease = Lease::of(&caller.container);
+        let (known, is_new) = lease.sessions.get(caller, mount, &pooled);
+        if is_new && lease.has_wishes(caller) {
+            let (core, caller) = (Arc::clone(self), Arc::clone(caller));
+            self.runtime
+                .spawn(async move { core.tell(&known, &caller).await });
+        }
+        Ok(pooled)
+    }
+
+    /// The least severe log messages that the client wants.
+    pub(super) fn log_level(&self, caller: &Arc<Caller>) -> Option<LogLevel> {
+        match caller.version.era() {
+            Era::Modern => caller.log_level,
+            Era::Legacy => Lease::of(&caller.container).wishes(caller).log_level(),
+        }
+    }
+
+    /// Tells servers what clients like this one want now, after a while.
+    pub(super) fn interest_changed(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        caller: &Arc<Caller>,
+        after: Duration,
+    ) {
+        let (core, lease) = (Arc::clone(self), Arc::clone(lease));
+        // A client that went away must not be kept by this.
+        let caller = Arc::new(caller.like());
+        self.runtime.spawn(async move {
+            sleep(after).await;
+            let like = lease.like(&caller);
+            if like.iter().any(|one| !one.uris().is_empty()) {
+                // A resource can be followed only in an open session.
+                for mount in core.mounts.of(&caller.container) {
+                    let opened = timeout(TELLING, core.session(&caller, &mount)).await;
+                    drop(opened);
+                }
+            }
+            for (known, _) in lease.sessions.open(&caller) {
+                core.tell(&known, &caller).await;
+            }
+        });
+    }
+
+    /// The level of log messages changed for one client.
+    pub(super) async fn level_changed(self: &Arc<Self>, caller: &Arc<Caller>) {
+        let lease = Lease::of(&caller.container);
+        for (known, _) in lease.sessions.open(caller) {
+            self.tell(&known, caller).await;
+        }
+    }
+
+    /// Brings one server up to date.
+    async fn tell(self: &Arc<Self>, known: &Arc<KnownSession>, caller: &Arc<Caller>) {
+        let (Some(pooled), Some(mount)) = (known.pooled(), known.mount.upgrade()) else {
+            return;
+        };
+        let _telling = known.telling.lock().await;
+        let lease = Lease::of(&caller.container);
+        let like = lease.like(caller);
+        let wishes = lease.all_wishes(caller);
+        let mut all: BTreeSet<_> = like.iter().flat_map(|one| one.uris()).collect();
+        all.extend(wishes.iter().flat_map(|wishes| wishes.uris()));
+        let mut wanted = BTreeSet::new();
+        for uri in all {
+            let learned = lease
+                .learned(&uri)
+                .is_some_and(|server| *server == *mount.settings().name);
+            if learned || pooled.catalog.owns(&uri).await.unwrap_or(false) {
+                wanted.insert(uri);
+            }
+        }
+        match pooled.session.version().era() {
+            Era::Modern => {
+                let filter = (!like.is_empty()).then_some(Filter { uris: wanted });
+                self.listen(known, &pooled, caller, filter);
+            }
+            Era::Legacy => {
+                let level = wishes.iter().filter_map(|wishes| wishes.log_level()).min();
+                let target = Target::of_session(&mount, &pooled, None);
+                self.tell_level(known, &target, caller, level).await;
+                self.tell_uris(known, &target, caller, &wanted).await;
+            }
+        }
+    }
+
+    /// Asks a server for log messages of a severity, if that is news.
+    async fn tell_level(
+        self: &Arc<Self>,
+        known: &KnownSession,
+        target: &Target,
+        caller: &Arc<Caller>,
+        level: Option<LogLevel>,
+    ) {
+        let Some(level) = level.filter(|level| *known.level.lock() != Some(*level)) else {
+            return;
+        };
+        let capabilities = Members::read(&target.pooled.session.described().capabilities);
+        if !capabilities.is_ok_and(|has| has.get("logging").is_some()) {
+            return;
+        }
+        let quoted = quote(level.as_str());
+        if self
+            .say(target, caller, "logging/setLevel", ("level", &quoted))
+            .await
+        {
+            *known.level.lock() = Some(level);
+        }
+    }
+
+    /// A modern client's request asks a legacy server for log messages of a severity.
+    pub(super) async fn ensure_level(self: &Arc<Self>, caller: &Arc<Caller>, target: &Target) {
+        let Some(level) = caller.log_level else {
+            return;
+        };
+        if target.pooled.session.version().era() == Era::Modern {
+            return;
+        }
+        let lease = Lease::of(&caller.container);
+        let (known, _) = lease.sessions.get(caller, &target.mount, &target.pooled);
+        let has_it = known.level.lock().is_some_and(|told| told <= level);
+        if !has_it {
+            let _telling = known.telling.lock().await;
+            self.tell_level(&known, target, caller, Some(level)).await;
+        }
+    }
+
+    async fn tell_uris(
+        self: &Arc<Self>,
+        known: &KnownSession,
+        target: &Target,
+        caller: &Arc<Caller>,
+        wanted: &BTreeSet<Arc<str>>,
+    ) {
+        let told = known.subscribed.lock().clone();
+        for uri in wanted.difference(&told) {
+            let target = Target {
+                name: Some(Arc::clone(uri)),
+                ..target.clone()
+            };
+            if self
+                .say(&target, caller, "resources/subscribe", ("uri", &quote(uri)))
+                .await
+            {
+                known.subscribed.lock().insert(Arc::clone(uri));
+            }
+        }
+        // Other containers may follow it in the same session.
+        let left = told
+            .difference(wanted)
+            .filter(|_| !target.mount.is_shared());
+        for uri in left {
+            let target = Target {
+                name: Some(Arc::clone(uri)),
+                ..target.clone()
+            };
+            self.say(
+                &target,
+                caller,
+                "resources/unsubscribe",
+                ("uri", &quote(uri)),
+            )
+            .await;
+            known.subscribed.lock().remove(uri);
+        }
+    }
+
+    /// Sends a request whose answer says nothing but whether it went well.
+    async fn say(
+        self: &Arc<Self>,
+        target: &Target,
+        caller: &Arc<Caller>,
+        method: &str,
+        member: (&str, &str),
+    ) -> bool {
+        let text = edit(&Members::default(), &[(member.0, Some(member.1))]);
+        let Ok(params) = RawValue::from_string(text) else {
+            return false;
+        };
+        let (events, _) = mpsc::channel(1);
+        let method = method.into();
+        let ask = Ask {
+            caller,
+            target,
+            method: &method,
+            params: Some(&params),
+            changes: &[],
+            events: &events,
+        };
+        let said = timeout(TELLING, self.ask_once(&ask)).await;
+        matches!(said, Ok(Ok(Ok(_))))
+    }
+}

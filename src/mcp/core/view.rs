@@ -1,0 +1,194 @@
+//! What clients of one kind see: the tools and prompts of all mounts under their exposed names.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use addons::contract::{Definition, Level};
+use addons::mcp::{Exposed, ExposedPrompts, McpSettings, ServerSettings};
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+
+use super::{Caller, Entry, List, Version};
+
+/// The lists of clients that have one revision and the same capabilities.
+pub(super) struct View {
+    version: Version,
+    capabilities: Arc<RawValue>,
+    tools: Mutex<Option<Arc<ToolView>>>,
+    prompts: Mutex<Option<Arc<PromptView>>>,
+    /// Hashes of the lists as clients were last told of them.
+    announced: Mutex<[Option<u64>; 3]>,
+}
+
+/// A server's settings with a list of it; `None` where the list is not known.
+pub(super) type Listed<T> = (Arc<ServerSettings>, Option<T>);
+
+/// The tools that clients see.
+pub(super) struct ToolView {
+    made_of: MadeOf<Arc<[Arc<Definition>]>>,
+    level: Level,
+    pub exposed: Exposed,
+}
+
+/// The prompts that clients see.
+pub(super) struct PromptView {
+    made_of: MadeOf<Arc<[Entry]>>,
+    pub exposed: ExposedPrompts,
+}
+
+/// What a view was made of. It holds the values, so that an equal address is the same value.
+struct MadeOf<T> {
+    settings: Arc<McpSettings>,
+    lists: Vec<Listed<T>>,
+}
+
+impl<T: Same> MadeOf<T> {
+    fn is(&self, settings: &Arc<McpSettings>, lists: &[Listed<T>]) -> bool {
+        let same = |(one, other): (&Listed<T>, &Listed<T>)| {
+            Arc::ptr_eq(&one.0, &other.0)
+                && match (&one.1, &other.1) {
+                    (Some(one), Some(other)) => one.is_same(other),
+                    (None, None) => true,
+                    _ => false,
+                }
+        };
+        Arc::ptr_eq(&self.settings, settings)
+            && self.lists.len() == lists.len()
+            && self.lists.iter().zip(lists).all(same)
+    }
+}
+
+/// Whether two handles are to one value.
+trait Same {
+    fn is_same(&self, other: &Self) -> bool;
+}
+
+impl<T: ?Sized> Same for Arc<T> {
+    fn is_same(&self, other: &Self) -> bool {
+        Self::ptr_eq(self, other)
+    }
+}
+
+impl View {
+    pub fn of(caller: &Caller) -> Self {
+        Self {
+            version: caller.version,
+            capabilities: Arc::clone(&caller.capabilities),
+            tools: Mutex::default(),
+            prompts: Mutex::default(),
+            announced: Mutex::default(),
+        }
+    }
+
+    pub fn is_for(&self, caller: &Caller) -> bool {
+        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+    }
+
+    /// The tools under their exposed names; made anew only where something is different.
+    pub fn tools(
+        &self,
+        settings: &Arc<McpSettings>,
+        caller: &Caller,
+        lists: Vec<Listed<Arc<[Arc<Definition>]>>>,
+    ) -> Arc<ToolView> {
+        let level = caller.container.level();
+        let mut kept = self.tools.lock();
+        if let Some(kept) = &*kept
+            && kept.level == level
+            && kept.made_of.is(settings, &lists)
+        {
+            return Arc::clone(kept);
+        }
+        let listings = lists.iter();
+        let listings = listings.filter_map(|(server, tools)| {
+            let tools = tools.as_ref()?;
+            Some((Arc::clone(server), Arc::clone(tools)))
+        });
+        let listings: Vec<_> = listings.collect();
+        let exposed = Exposed::of(settings, &caller.container, &listings);
+        let before = kept.as_ref().map(|kept| kept.exposed.problems());
+        for problem in exposed.problems() {
+            if !before.is_some_and(|before| before.contains(problem)) {
+                tracing::warn!(container = %caller.container.id, "MCP: {problem}");
+            }
+        }
+        let settings = Arc::clone(settings);
+        let made_of = MadeOf { settings, lists };
+        let view = Arc::new(ToolView {
+            made_of,
+            level,
+            exposed,
+        });
+        *kept = Some(Arc::clone(&view));
+        view
+    }
+
+    /// The same for prompts.
+    pub fn prompts(
+        &self,
+        settings: &Arc<McpSettings>,
+        lists: Vec<Listed<Arc<[Entry]>>>,
+    ) -> Arc<PromptView> {
+        let mut kept = self.prompts.lock();
+        if let Some(kept) = &*kept
+            && kept.made_of.is(settings, &lists)
+        {
+            return Arc::clone(kept);
+        }
+        let entries = lists.iter().filter_map(|(server, entries)| {
+            let entries = entries.as_ref()?.iter().map(|entry| entry.raw.clone());
+            Some((server, entries.collect::<Vec<_>>()))
+        });
+        let entries: Vec<_> = entries.collect();
+        let entries = entries
+            .iter()
+            .map(|(server, entries)| (*server, &**entries));
+        let exposed = ExposedPrompts::of(entries);
+        for problem in exposed.problems() {
+            tracing::warn!("MCP: {problem}");
+        }
+        let settings = Arc::clone(settings);
+        let made_of = MadeOf { settings, lists };
+        let view = Arc::new(PromptView { made_of, exposed });
+        *kept = Some(Arc::clone(&view));
+        view
+    }
+
+    /// Forgets what clients were told of.
+    pub fn forget(&self) {
+        *self.announced.lock() = [None; 3];
+    }
+
+    /// Whether a list differs from what clients were last told of. The first time, they are told
+    /// nothing.
+    pub fn differs(&self, list: List, hash: u64) -> bool {
+        let mut announced = self.announced.lock();
+        let slot = match list {
+            List::Tools => announced.get_mut(0),
+            List::Prompts => announced.get_mut(1),
+            List::Resources => announced.get_mut(2),
+        };
+        let before = slot.and_then(|slot| slot.replace(hash));
+        before.is_some_and(|before| before != hash)
+    }
+}
+
+/// The entries of resource lists, each key once: the first server keeps it.
+pub(super) fn unique(lists: &[Listed<Arc<[Entry]>>]) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    let entries = lists.iter().filter_map(|(_, entries)| entries.as_ref());
+    let entries = entries.flat_map(|entries| entries.iter());
+    let first = entries.filter(|entry| seen.insert(&*entry.key));
+    first.map(|entry| entry.raw.get()).collect()
+}
+
+/// A hash of a list's entries, to see whether it changed.
+pub(super) fn hash<'a>(entries: impl Iterator<Item = &'a str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for entry in entries {
+        hasher.write(entry.as_bytes());
+        hasher.write_u8(b',');
+    }
+    hasher.finish()
+}

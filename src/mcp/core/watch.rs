@@ -1,0 +1,77 @@
+//! News for clients: a list that looks different than before is told of once.
+
+use std::sync::Arc;
+
+use super::attach::notification;
+use super::lease::{Lease, same_kind};
+use super::{Caller, Core, List};
+
+impl Core {
+    /// Begins to compare what clients of a lease see with what they saw. `caller` was just
+    /// attached.
+    pub(super) fn watch(self: &Arc<Self>, lease: &Arc<Lease>, caller: &Arc<Caller>) {
+        if lease.like(caller).len() == 1 {
+            lease.view(caller).forget();
+        }
+        let (core, lease) = (Arc::clone(self), Arc::clone(lease));
+        let caller = Arc::clone(caller);
+        let container = Arc::clone(&caller.container);
+        if lease.changed.begin_watch() {
+            let mut changes = self.mounts.changes(&container);
+            self.runtime.spawn(async move {
+                let mut lists = List::ALL.to_vec();
+                loop {
+                    tokio::select! {
+                        () = core.compare(&lease, &lists) => {}
+                        () = container.ended().cancelled() => break,
+                    }
+                    lists = tokio::select! {
+                        lists = changes.next() => lists,
+                        lists = lease.changed.next() => lists,
+                        () = container.ended().cancelled() => break,
+                    };
+                }
+                // The lease owns this record, and these own the lease.
+                lease.attached.lock().clear();
+                lease.sessions.clear();
+            });
+        } else {
+            self.runtime.spawn(async move {
+                core.compare_for(&lease, &caller, &List::ALL).await;
+            });
+        }
+    }
+
+    /// Tells every kind of attached clients of the lists that differ for them.
+    async fn compare(self: &Arc<Self>, lease: &Arc<Lease>, lists: &[List]) {
+        let mut kinds: Vec<Arc<Caller>> = Vec::new();
+        for attached in lease.attached.lock().iter() {
+            if !kinds.iter().any(|kind| same_kind(kind, &attached.caller)) {
+                kinds.push(Arc::clone(&attached.caller));
+            }
+        }
+        for caller in kinds {
+            self.compare_for(lease, &caller, lists).await;
+        }
+    }
+
+    async fn compare_for(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        caller: &Arc<Caller>,
+        lists: &[List],
+    ) {
+        let view = lease.view(caller);
+        for list in lists {
+            let hash = self.hash_of(caller, *list).await;
+            if !view.differs(*list, hash) {
+                continue;
+            }
+            for attached in lease.like(caller) {
+                if attached.wants(*list) {
+                    attached.send(notification(list.notification()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a request is answered with: one body, or events as they happen.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::super::error::rpc_error;
+use super::super::message::{Id, Outcome, write_response};
+use super::media::{EVENT_STREAM, JSON};
+use super::memory::Memory;
+use crate::http::{OriginRequest, Pieces, Reply};
+
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// An answer, before it has a connection.
+pub enum Answered {
+    Whole(Response<Bytes>),
+    Events(Pieces),
+}
+
+impl Answered {
+    /// No body: accepted, or done.
+    pub fn empty(status: StatusCode) -> Self {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = status;
+        Self::Whole(response)
+    }
+
+    /// JSON.
+    pub fn json(status: StatusCode, body: Bytes) -> Self {
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let json = HeaderValue::from_static(JSON);
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        Self::Whole(response)
+    }
+
+    /// Sends it.
+    pub fn to(self, request: OriginRequest) -> Response<Reply> {
+        match self {
+            Self::Whole(response) => request.respond(response),
+            Self::Events(pieces) => {
+                let mut head = Response::new(());
+                let headers = head.headers_mut();
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
+                let uncached = HeaderValue::from_static("no-cache, no-transform");
+                headers.insert(CACHE_CONTROL, uncached);
+                headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+                request.stream(head, pieces)
+            }
+        }
+    }
+}
+
+/// A response of JSON-RPC as bytes that hold their memory; an error where there is none.
+pub fn response_bytes(memory: &Memory, id: &Id, outcome: &Outcome) -> Bytes {
+    let text = write_response(Some(id), outcome);
+    let charged = memory.charge(text);
+    charged.unwrap_or_else(|denial| write_response(Some(id), &Err(rpc_error(&denial))).into())
+}

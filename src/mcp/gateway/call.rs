@@ -1,0 +1,104 @@
+//! A request under way at the servers, and what they send meanwhile.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use super::super::caller::Caller;
+use super::super::event::{EVENT_QUEUE, Event};
+use super::super::message::Outcome;
+use super::backend::Backend;
+
+/// A request under way. Dropping it cancels the request at its server.
+pub struct Call {
+    outcome: BoxFuture<'static, Outcome>,
+    events: mpsc::Receiver<Event>,
+    done: Option<Outcome>,
+}
+
+/// What happens next in a call.
+pub enum Step {
+    Event(Event),
+    Done(Outcome),
+}
+
+impl Call {
+    pub fn begin(
+        backend: &dyn Backend,
+        caller: Arc<Caller>,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Self {
+        let (sender, events) = mpsc::channel(EVENT_QUEUE);
+        Self {
+            outcome: backend.request(caller, method, params, sender),
+            events,
+            done: None,
+        }
+    }
+
+    /// Waits for the next event, or for the outcome once all events were taken. Cancel-safe. Not
+    /// to be called again after the outcome.
+    pub async fn next(&mut self) -> Step {
+        if self.done.is_none() {
+            tokio::select! {
+                biased;
+                Some(event) = self.events.recv() => return Step::Event(event),
+                outcome = &mut self.outcome => self.done = Some(outcome),
+            }
+        }
+        // What was sent before the outcome goes out before it.
+        if let Ok(event) = self.events.try_recv() {
+            return Step::Event(event);
+        }
+        match self.done.take() {
+            Some(outcome) => Step::Done(outcome),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// An event that waits already.
+    pub fn ready_event(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::message::Outcome;
+    use super::*;
+
+    fn call(sender: mpsc::Sender<Event>, events: mpsc::Receiver<Event>) -> Call {
+        let outcome = async move {
+            for number in ["1", "2"] {
+                let params = RawValue::from_string(number.to_owned()).ok();
+                let method = "notifications/progress".into();
+                let event = Event::Notification { method, params };
+                sender.send(event).await.unwrap();
+            }
+            Outcome::Ok(RawValue::from_string("{}".to_owned()).unwrap())
+        };
+        Call {
+            outcome: Box::pin(outcome),
+            events,
+            done: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn events_that_were_sent_before_the_outcome_come_before_it() {
+        let (sender, events) = mpsc::channel(4);
+        let mut call = call(sender, events);
+        for number in ["1", "2"] {
+            match call.next().await {
+                Step::Event(Event::Notification { params, .. }) => {
+                    assert_eq!(params.unwrap().get(), number);
+                }
+                _ => panic!("no notification {number}"),
+            }
+        }
+        assert!(matches!(call.next().await, Step::Done(Ok(_))));
+    }
+}

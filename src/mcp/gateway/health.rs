@@ -1,0 +1,106 @@
+//! `GET /health`: the gateway, the policy engine and the servers in one answer.
+
+use std::net::SocketAddr;
+
+use addons::contract::Denial;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::super::mounts::{MountHealth, MountState};
+use super::Gateway;
+use super::answer::Answered;
+use super::backend::Parts;
+use super::visit::Visit;
+use crate::http::OriginRequest;
+
+/// Answers containers, each with its own servers, and this machine itself, with all of them:
+/// health checks run beside the process.
+pub async fn answer(gateway: &Gateway, request: &mut OriginRequest) -> Result<Answered, Denial> {
+    let peer = request.session.client.peer;
+    let is_local = peer.as_ref().is_some_and(is_loopback);
+    let parts = if is_local && request.session.container.is_none() {
+        gateway.backend.health(None)
+    } else {
+        let visit = Visit::begin(gateway, request).await?;
+        gateway.backend.health(Some(&visit.container))
+    };
+    let (status, body) = report(&parts);
+    Ok(Answered::json(status, Bytes::from(format!("{body}\n"))))
+}
+
+fn is_loopback(peer: &SocketAddr) -> bool {
+    addons::contract::fold_address(peer.ip()).is_loopback()
+}
+
+/// 503 where no tool can be called: the policy engine fails, or every server is dead. One dead
+/// server among others degrades the whole.
+fn report(parts: &Parts) -> (StatusCode, Value) {
+    let dead = |server: &&MountHealth| server.state == MountState::Dead;
+    let count = parts.servers.iter().filter(dead).count();
+    let works = parts.policy && (count == 0 || count < parts.servers.len());
+    let is_well =
+        |server: &MountHealth| matches!(server.state, MountState::Ready | MountState::Connecting);
+    let status = match works && parts.servers.iter().all(is_well) {
+        true => "healthy",
+        false => "degraded",
+    };
+    let servers = parts.servers.iter();
+    let servers = servers.map(|one| (one.server.to_string(), one.state.as_str().into()));
+    let body = json!({
+        "status": status,
+        "checks": { "gateway": true, "policy_engine": parts.policy },
+        "servers": servers.collect::<Map<_, Value>>(),
+    });
+    let code = match works {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (code, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn state() -> impl Strategy<Value = MountState> {
+        prop::sample::select(vec![
+            MountState::Connecting,
+            MountState::Ready,
+            MountState::Degraded,
+            MountState::Dead,
+        ])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        // Feature: unified-sidecar, Property 9: Health Status Aggregation
+        #[test]
+        fn the_answer_has_every_part_and_their_combined_status(
+            policy: bool,
+            states in prop::collection::vec(state(), 0..8),
+        ) {
+            let servers: Vec<_> = states.iter().enumerate().map(|(at, state)| MountHealth {
+                server: format!("server-{at}").into(),
+                state: *state,
+                failure: Some("token=s3cret".to_owned()),
+            }).collect();
+            let (code, body) = report(&Parts { policy, servers });
+            prop_assert_eq!(&body["checks"]["gateway"], true);
+            prop_assert_eq!(&body["checks"]["policy_engine"], policy);
+            prop_assert_eq!(body["servers"].as_object().unwrap().len(), states.len());
+            for (at, state) in states.iter().enumerate() {
+                prop_assert_eq!(&body["servers"][format!("server-{at}")], state.as_str());
+            }
+            let all_dead = !states.is_empty() && states.iter().all(|one| *one == MountState::Dead);
+            prop_assert_eq!(code == StatusCode::OK, policy && !all_dead);
+            let well = |one: &MountState| matches!(one, MountState::Ready | MountState::Connecting);
+            let healthy = policy && states.iter().all(well);
+            prop_assert_eq!(&body["status"], if healthy { "healthy" } else { "degraded" });
+            prop_assert!(!body.to_string().contains("s3cret"));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the gateway keeps for one lease.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use addons::contract::Container;
+use parking_lot::Mutex;
+
+use super::legacy::{KeptBytes, LegacySession, Transport};
+use super::limits::{Count, GatewayMetrics, MAX_SESSIONS};
+use super::modern::Suspended;
+
+/// Owned by the lease, and emptied when it ends: its values refer to the container that owns them.
+#[derive(Default)]
+pub struct LeaseState {
+    sessions: Mutex<Sessions>,
+    session_count: Count,
+    /// Streams that wait for events.
+    pub streams: Count,
+    /// Calls that wait for the client's next request.
+    pub suspended: Suspended,
+    /// What streams keep for clients that come back.
+    pub kept: KeptBytes,
+}
+
+#[derive(Default)]
+struct Sessions {
+    open: HashMap<Arc<str>, Arc<LegacySession>>,
+    ended: bool,
+}
+
+impl LeaseState {
+    /// That of a container.
+    pub fn of(container: &Arc<Container>) -> Arc<Self> {
+        let made = || {
+            let state = Arc::new(Self::default());
+            let (ended, emptied) = (container.ended().clone(), Arc::clone(&state));
+            tokio::spawn(async move {
+                ended.cancelled().await;
+                emptied.end();
+            });
+            state
+        };
+        Arc::clone(container.state_or_init(made))
+    }
+
+    /// Opens a session with this id. The one that was not used for the longest time gives way
+    /// where there are too many; `None` where all of them are in use.
+    pub fn open_session(
+        &self,
+        id: &str,
+        transport: Transport,
+        metrics: &GatewayMetrics,
+    ) -> Option<Arc<LegacySession>> {
+        let mut sessions = self.sessions.lock();
+        if sessions.ended {
+            return None;
+        }
+        if sessions.open.len() >= MAX_SESSIONS {
+            metrics.hit("sessions");
+            let idle = sessions.open.values().filter_map(|session| {
+                let since = session.idle_since()?;
+                Some((since, Arc::clone(&session.id)))
+            });
+            let (_, idlest) = idle.min()?;
+            close(&mut sessions.open, &idlest);
+        }
+        let counted = self
+            .session_count
+            .enter(usize::MAX, Some(&metrics.sessions))?;
+        let session = LegacySession::new(id, transport, Arc::clone(&self.kept), counted);
+        let opened = Arc::clone(&session);
+        sessions.open.insert(Arc::clone(&session.id), opened);
+        Some(session)
+    }
+
+    /// The session with this id, if it is spoken so. Those of other leases are not found.
+    pub fn find_session(&self, id: &str, transport: Transport) -> Option<Arc<LegacySession>> {
+        let found = self.sessions.lock().open.get(id).cloned()?;
+        let session = Some(found).filter(|found| found.transport == transport)?;
+        session.touch();
+        Some(session)
+    }
+
+    /// Ends a session; `false` where there is none with this id.
+    pub fn close_session(&self, id: &str) -> bool {
+        close(&mut self.sessions.lock().open, id)
+    }
+
+    fn end(&self) {
+        let mut sessions = self.sessions.lock();
+        sessions.ended = true;
+        for (_, session) in sessions.open.drain() {
+            session.ended.cancel();
+        }
+        drop(sessions);
+        self.suspended.end();
+    }
+}
+
+fn close(open: &mut HashMap<Arc<str>, Arc<LegacySession>>, id: &str) -> bool {
+    let closed = open.remove(id);
+    if let Some(session) = &closed {
+        session.ended.cancel();
+    }
+    closed.is_some()
+}

@@ -1,0 +1,97 @@
+//! `initialize`.
+
+use std::sync::Arc;
+
+use addons::contract::RpcError;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::super::super::caller::Caller;
+use super::super::super::error::{INVALID_PARAMS, protocol_error, raw};
+use super::super::super::message::Outcome;
+use super::super::super::version::{Era, Version};
+use super::super::capabilities;
+use super::super::identity::server_info;
+use super::super::visit::{Introduction, Visit};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InitializeParams<'a> {
+    protocol_version: String,
+    #[serde(borrow)]
+    capabilities: &'a RawValue,
+    #[serde(borrow)]
+    client_info: Option<&'a RawValue>,
+}
+
+/// Reads who a client is. It gets the revision that it asks for, or the newest with a handshake.
+pub fn read(
+    visit: &Visit<'_>,
+    params: Option<&RawValue>,
+    session: &Arc<str>,
+) -> Result<Arc<Caller>, RpcError> {
+    let text = params.map_or("", RawValue::get);
+    let params = text.starts_with('{').then(|| serde_json::from_str(text));
+    let params: InitializeParams<'_> = match params {
+        Some(Ok(params)) => params,
+        Some(Err(error)) => {
+            let message = format!("initialize: {error}");
+            return Err(protocol_error(INVALID_PARAMS, message));
+        }
+        None => return Err(protocol_error(INVALID_PARAMS, "initialize: no params")),
+    };
+    let info = params
+        .client_info
+        .map(capabilities::read_info)
+        .transpose()?;
+    Ok(visit.caller(Introduction {
+        version: negotiate(&params.protocol_version),
+        capabilities: capabilities::read(params.capabilities)?,
+        info,
+        session: Some(Arc::clone(session)),
+        log_level: None,
+    }))
+}
+
+/// What the client is told of us.
+pub async fn answer(visit: &Visit<'_>, caller: &Arc<Caller>) -> Outcome {
+    let described = visit.gateway.backend.describe(caller).await;
+    let mut result = json!({
+        "protocolVersion": caller.version.as_str(),
+        "capabilities": described.capabilities,
+        "serverInfo": server_info(),
+    });
+    if let (Some(instructions), Some(result)) = (described.instructions, result.as_object_mut()) {
+        result.insert("instructions".into(), instructions.into());
+    }
+    raw(result).ok_or_else(|| protocol_error(INVALID_PARAMS, "initialize: no answer"))
+}
+
+fn negotiate(requested: &str) -> Version {
+    let known = Version::parse(requested).filter(|version| version.era() == Era::Legacy);
+    known.unwrap_or(Version::NEWEST_LEGACY)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn a_client_gets_the_revision_that_it_asks_for_or_the_newest_with_a_handshake() {
+        each_row(
+            [
+                ("2024-11-05", "2024-11-05"),
+                ("2025-03-26", "2025-03-26"),
+                ("2025-06-18", "2025-06-18"),
+                ("2025-11-25", "2025-11-25"),
+                ("2026-07-28", "2025-11-25"),
+                ("1900-01-01", "2025-11-25"),
+                ("", "2025-11-25"),
+            ],
+            |(asked, given)| assert_eq!(negotiate(asked).as_str(), given),
+        );
+    }
+}

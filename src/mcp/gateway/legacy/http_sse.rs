@@ -1,0 +1,157 @@
+//! HTTP with SSE (2024-11-05): `GET /sse` opens a session and its one stream, `POST /message` takes
+//! the client's messages.
+
+use std::sync::Arc;
+
+use addons::contract::Denial;
+use futures_util::StreamExt;
+use http::StatusCode;
+use serde_json::value::RawValue;
+
+use super::super::super::message::{Id, Message, Outcome};
+use super::super::answer::Answered;
+use super::super::call::Call;
+use super::super::lease::LeaseState;
+use super::super::limits::{Counted, MAX_SESSIONS};
+use super::super::media::{EVENT_STREAM, check_accept};
+use super::super::refusal::{INVALID, over_limit, refuse};
+use super::super::visit::Visit;
+use super::super::{random, sse};
+use super::handshake;
+use super::post::{answered, begin_call, line, notify, ping};
+use super::session::{LegacySession, Transport};
+use super::streams::{attach, count_stream};
+
+/// Where messages are posted, but for the session's id.
+const MESSAGE_PATH: &str = "/message?sessionId=";
+
+/// Ends its session with the stream.
+struct Open {
+    lease: Arc<LeaseState>,
+    id: Arc<str>,
+    _counted: Counted,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.lease.close_session(&self.id);
+    }
+}
+
+/// Answers `GET /sse`.
+pub fn open(visit: &Visit<'_>) -> Result<Answered, Denial> {
+    check_accept(visit.headers(), &[EVENT_STREAM])?;
+    let counted = count_stream(visit)?;
+    let (id, metrics) = (random::token()?, &visit.gateway.metrics);
+    let opened = visit.lease.open_session(&id, Transport::HttpSse, metrics);
+    let session = opened.ok_or_else(|| over_limit("MCP sessions", MAX_SESSIONS))?;
+    let open = Open {
+        lease: Arc::clone(&visit.lease),
+        id: Arc::clone(&session.id),
+        _counted: counted,
+    };
+    let (stream, _) = session.standalone(false, false);
+    stream.push_event(sse::endpoint(&format!("{MESSAGE_PATH}{id}")));
+    let reader = stream.read(None, visit.session().service.stopping.clone());
+    Ok(Answered::Events(Box::pin(reader.map(move |event| {
+        let _ = &open;
+        event
+    }))))
+}
+
+/// Answers `POST /message`: the response goes through the stream.
+pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
+    let session = session_of(visit)?;
+    let caller = session.caller().cloned();
+    match (message, caller) {
+        (Message::Request { id, method, params }, None) if &*method == "initialize" => {
+            initialize(visit, session, id, params).await?;
+        }
+        (Message::Request { id, method, params }, Some(_)) if &*method == "ping" => {
+            let outcome = ping(visit, params).await;
+            respond(visit, session, &id, &outcome).await;
+        }
+        (Message::Request { id, method, .. }, Some(_)) if &*method == "initialize" => {
+            let sentence = "the session has begun already";
+            return Err(refuse(
+                StatusCode::BAD_REQUEST,
+                Some(&id),
+                INVALID,
+                sentence,
+            ));
+        }
+        (Message::Request { id, method, params }, Some(caller)) => {
+            let guard = begin_call(visit, &session, &id)?;
+            let call = Call::begin(&*visit.gateway.backend, caller, method, params);
+            let (stream, _) = session.standalone(false, false);
+            let line = line(visit, session, stream);
+            let tasks = &visit.session().service.tasks;
+            tasks.spawn(line.call_on_shared(id, call, guard));
+        }
+        (Message::Notification { method, params }, Some(caller)) => {
+            notify(visit, &session, caller, method, params).await;
+        }
+        (Message::Response { id, outcome }, Some(_)) => {
+            return answered(visit, &session, id.as_ref(), outcome);
+        }
+        (_, None) => {
+            let sentence = "a session begins with initialize";
+            return Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence));
+        }
+    }
+    Ok(Answered::empty(StatusCode::ACCEPTED))
+}
+
+async fn initialize(
+    visit: &Visit<'_>,
+    session: Arc<LegacySession>,
+    id: Id,
+    params: Option<Box<RawValue>>,
+) -> Result<(), Denial> {
+    let outcome = match visit.judge("initialize", params.clone()).await {
+        Err(error) => Err(error),
+        Ok(mut live) => {
+            live.complete();
+            match handshake::read(visit, params.as_deref(), &session.id) {
+                Err(error) => Err(error),
+                Ok(caller) => {
+                    let outcome = handshake::answer(visit, &caller).await;
+                    if session.initialize(Arc::clone(&caller)) {
+                        let (stream, _) = session.standalone(false, false);
+                        attach(visit, &session, &stream, &caller);
+                    }
+                    outcome
+                }
+            }
+        }
+    };
+    respond(visit, session, &id, &outcome).await;
+    Ok(())
+}
+
+async fn respond(visit: &Visit<'_>, session: Arc<LegacySession>, id: &Id, outcome: &Outcome) {
+    let (stream, _) = session.standalone(false, false);
+    let ended = session.ended.clone();
+    let line = line(visit, session, stream);
+    ended.run_until_cancelled(line.respond(id, outcome)).await;
+}
+
+/// The session that the query names.
+fn session_of(visit: &Visit<'_>) -> Result<Arc<LegacySession>, Denial> {
+    let query = visit.request.head.uri.query().unwrap_or_default();
+    let mut named = query
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("sessionId="));
+    let id = named.next().filter(|_| named.next().is_none());
+    let Some(id) = id else {
+        let sentence = "sessionId is missing in the query";
+        return Err(refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence));
+    };
+    visit
+        .lease
+        .find_session(id, Transport::HttpSse)
+        .ok_or_else(|| {
+            let sentence = "Session not found: open the stream again";
+            refuse(StatusCode::NOT_FOUND, None, INVALID, sentence)
+        })
+}

@@ -1,0 +1,246 @@
+//! POST to `/mcp` in a revision with a handshake.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::Denial;
+use futures_util::stream;
+use http::{HeaderValue, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use super::super::super::caller::Caller;
+use super::super::super::error::{INVALID_REQUEST, raw};
+use super::super::super::message::{Id, Message, Outcome};
+use super::super::super::version::{Era, Version};
+use super::super::answer::{Answered, response_bytes};
+use super::super::call::{Call, Step};
+use super::super::header::{PROTOCOL_VERSION, SESSION_ID, only};
+use super::super::limits::{MAX_CALLS, MAX_SESSIONS};
+use super::super::media::prefers_events;
+use super::super::random;
+use super::super::refusal::{over_limit, refuse};
+use super::super::visit::Visit;
+use super::event_stream::EventStream;
+use super::handshake;
+use super::relay::Line;
+use super::session::{CallGuard, LegacySession, NotBegun, Transport};
+
+/// How long a request may go on before its client gets a stream in the place of a JSON answer, so
+/// that nobody between us takes the connection for dead.
+const STREAM_AFTER: Duration = Duration::from_secs(5);
+
+/// Answers a message.
+pub async fn post(visit: &Visit<'_>, message: Message) -> Result<Answered, Denial> {
+    if let Message::Request { id, method, params } = &message
+        && &**method == "initialize"
+    {
+        return initialize(visit, id, params.as_deref()).await;
+    }
+    let (session, caller) = session_of(visit)?;
+    match message {
+        Message::Request { id, method, params } if &*method == "ping" => {
+            let outcome = ping(visit, params).await;
+            Ok(whole(visit, &id, &outcome))
+        }
+        Message::Request { id, method, params } => {
+            let guard = begin_call(visit, &session, &id)?;
+            let backend = &*visit.gateway.backend;
+            let call = Call::begin(backend, caller, method, params);
+            Ok(run(visit, session, id, call, guard).await)
+        }
+        Message::Notification { method, params } => {
+            notify(visit, &session, caller, method, params).await;
+            Ok(Answered::empty(StatusCode::ACCEPTED))
+        }
+        Message::Response { id, outcome } => answered(visit, &session, id.as_ref(), outcome),
+    }
+}
+
+/// The session that a request names, with its client.
+pub fn session_of(visit: &Visit<'_>) -> Result<(Arc<LegacySession>, Arc<Caller>), Denial> {
+    let Some(id) = only(visit.headers(), &SESSION_ID)? else {
+        let sentence = "Mcp-Session-Id is missing: begin with initialize";
+        return Err(bad_request(None, sentence));
+    };
+    if let Some(version) = only(visit.headers(), &PROTOCOL_VERSION)? {
+        let known = Version::parse(version).is_some_and(|version| version.era() == Era::Legacy);
+        if !known {
+            let sentence = format!("Unsupported protocol version in a session: {version}");
+            return Err(bad_request(None, sentence));
+        }
+    }
+    let session = visit.lease.find_session(id, Transport::StreamableHttp);
+    let session = session.ok_or_else(|| {
+        let sentence = "Session not found: begin again with initialize";
+        refuse(StatusCode::NOT_FOUND, None, INVALID_REQUEST, sentence)
+    })?;
+    let caller = session.caller().cloned().ok_or_else(Denial::internal)?;
+    Ok((session, caller))
+}
+
+async fn initialize(
+    visit: &Visit<'_>,
+    id: &Id,
+    params: Option<&RawValue>,
+) -> Result<Answered, Denial> {
+    if only(visit.headers(), &SESSION_ID)?.is_some() {
+        let sentence = "initialize begins a session: it is sent without Mcp-Session-Id";
+        return Err(bad_request(Some(id), sentence));
+    }
+    let mut live = match visit
+        .judge("initialize", params.map(RawValue::to_owned))
+        .await
+    {
+        Ok(live) => live,
+        Err(error) => return Ok(whole(visit, id, &Err(error))),
+    };
+    let name: Arc<str> = random::token()?.into();
+    let caller = match handshake::read(visit, params, &name) {
+        Ok(caller) => caller,
+        Err(error) => {
+            live.complete();
+            return Ok(whole(visit, id, &Err(error)));
+        }
+    };
+    let outcome = handshake::answer(visit, &caller).await;
+    let (metrics, transport) = (&visit.gateway.metrics, Transport::StreamableHttp);
+    let Some(session) = visit.lease.open_session(&name, transport, metrics) else {
+        let denial = over_limit("MCP sessions", MAX_SESSIONS);
+        live.denied(&denial);
+        return Err(denial);
+    };
+    session.initialize(caller);
+    live.complete();
+    let mut answered = whole(visit, id, &outcome);
+    if let (Answered::Whole(response), Ok(name)) = (&mut answered, HeaderValue::from_str(&name)) {
+        response.headers_mut().insert(SESSION_ID, name);
+    }
+    Ok(answered)
+}
+
+/// Answers that we are here.
+pub async fn ping(visit: &Visit<'_>, params: Option<Box<RawValue>>) -> Outcome {
+    let mut live = visit.judge("ping", params).await?;
+    live.complete();
+    Ok(raw(json!({})).unwrap_or_default())
+}
+
+/// Notes a request as under way.
+pub fn begin_call(
+    visit: &Visit<'_>,
+    session: &Arc<LegacySession>,
+    id: &Id,
+) -> Result<CallGuard, Denial> {
+    session.begin_call(id).map_err(|why| match why {
+        NotBegun::SameId => bad_request(Some(id), "a request with this id is under way"),
+        NotBegun::TooMany => {
+            visit.gateway.metrics.hit("calls");
+            over_limit("MCP requests under way in a session", MAX_CALLS)
+        }
+    })
+}
+
+/// Waits for the outcome; where a server has something to say before, or takes long, the client
+/// gets a stream that it can come back to.
+async fn run(
+    visit: &Visit<'_>,
+    session: Arc<LegacySession>,
+    id: Id,
+    mut call: Call,
+    guard: CallGuard,
+) -> Answered {
+    let first = tokio::select! {
+        biased;
+        // It is not answered: the stream ends without a response.
+        () = guard.cancelled.cancelled() => return Answered::Events(Box::pin(stream::empty())),
+        step = timeout(STREAM_AFTER, call.next()) => step,
+    };
+    let prefers_events = prefers_events(visit.headers());
+    let (event, done) = match first {
+        Ok(Step::Done(outcome)) if !prefers_events => return whole(visit, &id, &outcome),
+        Ok(Step::Done(outcome)) => (None, Some(outcome)),
+        Ok(Step::Event(event)) => (Some(event), None),
+        Err(_elapsed) => (None, None),
+    };
+    // Clients of older revisions read an event without data as a message.
+    let primed = session
+        .caller()
+        .is_some_and(|caller| caller.version >= Version::V2025_11_25);
+    let stream = session.stream_of_call(primed);
+    let line = line(visit, session, Arc::clone(&stream));
+    let service = &visit.session().service;
+    let reader = stream.read(None, service.killed.clone());
+    match done {
+        Some(outcome) => {
+            line.respond(&id, &outcome).await;
+            stream.finish();
+        }
+        None => {
+            service.tasks.spawn(line.call(id, call, event, guard));
+        }
+    }
+    Answered::Events(Box::pin(reader))
+}
+
+/// The way to a stream.
+pub fn line(visit: &Visit<'_>, session: Arc<LegacySession>, stream: Arc<EventStream>) -> Line {
+    Line {
+        session,
+        stream,
+        memory: visit.memory.clone(),
+        metrics: visit.gateway.metrics.clone(),
+        killed: visit.session().service.killed.clone(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Cancelled<'a> {
+    #[serde(borrow, rename = "requestId")]
+    request_id: &'a RawValue,
+}
+
+/// Takes a notification. A cancellation is ours: ids of clients go no further.
+pub async fn notify(
+    visit: &Visit<'_>,
+    session: &LegacySession,
+    caller: Arc<Caller>,
+    method: Arc<str>,
+    params: Option<Box<RawValue>>,
+) {
+    if &*method != "notifications/cancelled" {
+        return visit.gateway.backend.notify(caller, method, params).await;
+    }
+    let text = params.as_deref().map_or("", RawValue::get);
+    let cancelled = text.starts_with('{').then(|| serde_json::from_str(text));
+    if let Some(Ok(Cancelled { request_id })) = cancelled
+        && let Some(id) = Id::parse(request_id)
+    {
+        session.cancel_call(&id);
+    }
+}
+
+/// Takes a response. One to a request that the client was not sent, or has answered, goes nowhere;
+/// it is accepted all the same, since a client may answer just when its server stops waiting.
+pub fn answered(
+    visit: &Visit<'_>,
+    session: &LegacySession,
+    id: Option<&Id>,
+    outcome: Outcome,
+) -> Result<Answered, Denial> {
+    if !id.is_some_and(|id| session.answered(id, outcome)) {
+        let sentence = "Malformed request: a response to a request that was not sent";
+        visit.note("response", sentence);
+    }
+    Ok(Answered::empty(StatusCode::ACCEPTED))
+}
+
+fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
+    Answered::json(StatusCode::OK, response_bytes(&visit.memory, id, outcome))
+}
+
+fn bad_request(id: Option<&Id>, sentence: impl Into<std::borrow::Cow<'static, str>>) -> Denial {
+    refuse(StatusCode::BAD_REQUEST, id, INVALID_REQUEST, sentence)
+}

@@ -1,0 +1,119 @@
+//! From a call, or from what belongs to none, to the stream that the client reads.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::super::super::error::{SERVER_ERROR, protocol_error, rpc_error};
+use super::super::super::event::Event;
+use super::super::super::message::{Id, Outcome, write_request, write_response};
+use super::super::backend::Attached;
+use super::super::call::{Call, Step};
+use super::super::limits::GatewayMetrics;
+use super::super::memory::Memory;
+use super::event_stream::{EventStream, MAX_BYTES};
+use super::questions;
+use super::session::{CallGuard, LegacySession};
+
+/// Where messages for a client go.
+#[derive(Clone)]
+pub struct Line {
+    pub session: Arc<LegacySession>,
+    pub stream: Arc<EventStream>,
+    pub memory: Memory,
+    pub metrics: GatewayMetrics,
+    /// Ends everything at once.
+    pub killed: CancellationToken,
+}
+
+impl Line {
+    /// Relays a call to its end, to a stream of its own. It is cancelled by the client, or when
+    /// the client has been away for too long.
+    pub async fn call(self, id: Id, mut call: Call, first: Option<Event>, guard: CallGuard) {
+        tokio::select! {
+            biased;
+            () = guard.cancelled.cancelled() => {}
+            () = self.killed.cancelled() => {}
+            () = self.stream.abandoned() => {}
+            () = self.relay(&id, &mut call, first) => {}
+        }
+        self.stream.finish();
+    }
+
+    /// The same over the one stream of its session.
+    pub async fn call_on_shared(self, id: Id, mut call: Call, guard: CallGuard) {
+        tokio::select! {
+            biased;
+            () = guard.cancelled.cancelled() => {}
+            () = self.killed.cancelled() => {}
+            () = self.relay(&id, &mut call, None) => {}
+        }
+    }
+
+    /// Relays what belongs to no request, until the session ends or its client has been away for
+    /// too long.
+    pub async fn unsolicited(self, mut events: mpsc::Receiver<Event>, attachment: Attached) {
+        let relay = async {
+            while let Some(event) = events.recv().await {
+                self.deliver(event).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.session.ended.cancelled() => {}
+            () = self.killed.cancelled() => {}
+            () = self.stream.abandoned() => {}
+            () = relay => {}
+        }
+        drop(attachment);
+        self.stream.finish();
+    }
+
+    async fn relay(&self, id: &Id, call: &mut Call, first: Option<Event>) {
+        if let Some(event) = first {
+            self.deliver(event).await;
+        }
+        loop {
+            match call.next().await {
+                Step::Event(event) => self.deliver(event).await,
+                Step::Done(outcome) => return self.respond(id, &outcome).await,
+            }
+        }
+    }
+
+    async fn deliver(&self, event: Event) {
+        match event {
+            Event::Notification { method, params } => {
+                let text = write_request(None, &method, params.as_deref());
+                if self.stream.push(&text, &self.memory).await.is_err() {
+                    tracing::debug!(%method, "no memory for a notification");
+                }
+            }
+            Event::Request {
+                method,
+                params,
+                reply,
+            } => questions::ask(self, &method, params.as_deref(), reply).await,
+        }
+    }
+
+    /// Writes the response. One that is too long to be kept for a client that is away becomes an
+    /// error, which says so.
+    pub async fn respond(&self, id: &Id, outcome: &Outcome) {
+        let text = write_response(Some(id), outcome);
+        let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {
+            self.metrics.hit("replay");
+            let message = "the result was too long to be kept while the client was away";
+            let lost = write_response(Some(id), &Err(protocol_error(SERVER_ERROR, message)));
+            self.stream.push(&lost, &self.memory).await
+        } else {
+            self.stream.push(&text, &self.memory).await
+        };
+        if let Err(denial) = pushed {
+            let error = write_response(Some(id), &Err(rpc_error(&denial)));
+            // Short messages need no memory of the budget.
+            let _ = self.stream.push(&error, &self.memory).await;
+        }
+    }
+}

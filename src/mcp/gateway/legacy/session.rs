@@ -1,0 +1,220 @@
+//! A legacy session: what begins with `initialize` and belongs to one lease.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::super::super::caller::Caller;
+use super::super::super::message::{Id, Outcome};
+use super::super::limits::{Counted, MAX_CALLS, MAX_KEPT_STREAMS, MAX_QUESTIONS};
+use super::event_stream::{EventStream, KeptBytes};
+
+/// One session.
+pub struct LegacySession {
+    /// 128 random bits in hexadecimal.
+    pub id: Arc<str>,
+    /// Cancelled when the session ends: by DELETE, by its lease, or because another took its place.
+    pub ended: CancellationToken,
+    /// How it is spoken.
+    pub transport: Transport,
+    /// Who calls; set by `initialize`.
+    caller: OnceLock<Arc<Caller>>,
+    kept: KeptBytes,
+    /// The end of its last request.
+    used: Mutex<Instant>,
+    /// Requests of the client that are under way, by their id.
+    calls: Mutex<HashMap<Id, CancellationToken>>,
+    /// Requests that this client was sent, by our number.
+    questions: Mutex<HashMap<u64, oneshot::Sender<Outcome>>>,
+    next_question: AtomicU64,
+    streams: Mutex<Streams>,
+    _counted: Counted,
+}
+
+#[derive(Default)]
+struct Streams {
+    next: u64,
+    /// What belongs to no request.
+    standalone: Option<Arc<EventStream>>,
+    /// Those of requests, oldest first.
+    of_calls: Vec<Arc<EventStream>>,
+}
+
+/// How the messages of a session travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Each request has an answer of its own (2025-03-26 and later).
+    StreamableHttp,
+    /// All that is sent to the client goes through one stream (2024-11-05).
+    HttpSse,
+}
+
+/// Why a request cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotBegun {
+    /// Another one with this id is under way.
+    SameId,
+    /// There are [`MAX_CALLS`] already.
+    TooMany,
+}
+
+impl LegacySession {
+    /// A session whose client has not said who it is.
+    pub fn new(id: &str, transport: Transport, kept: KeptBytes, counted: Counted) -> Arc<Self> {
+        Arc::new(Self {
+            id: id.into(),
+            transport,
+            ended: CancellationToken::new(),
+            caller: OnceLock::new(),
+            kept,
+            used: Mutex::new(Instant::now()),
+            calls: Mutex::default(),
+            questions: Mutex::default(),
+            next_question: AtomicU64::new(1),
+            streams: Mutex::default(),
+            _counted: counted,
+        })
+    }
+
+    /// Who calls, once it said so.
+    pub fn caller(&self) -> Option<&Arc<Caller>> {
+        self.caller.get()
+    }
+
+    /// Sets who calls. `false` where it said so before.
+    pub fn initialize(&self, caller: Arc<Caller>) -> bool {
+        self.caller.set(caller).is_ok()
+    }
+
+    /// Notes that it was used.
+    pub fn touch(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
+    /// When it was used last; `None` while something of it is under way.
+    pub fn idle_since(&self) -> Option<Instant> {
+        let streams = self.streams.lock();
+        let standalone = streams.standalone.iter();
+        let is_read = standalone
+            .chain(&streams.of_calls)
+            .any(|one| one.has_reader());
+        drop(streams);
+        let is_idle = !is_read && self.calls.lock().is_empty();
+        is_idle.then(|| *self.used.lock())
+    }
+
+    /// Notes a request of the client as under way. The token is cancelled by the client.
+    pub fn begin_call(self: &Arc<Self>, id: &Id) -> Result<CallGuard, NotBegun> {
+        let mut calls = self.calls.lock();
+        if calls.contains_key(id) {
+            return Err(NotBegun::SameId);
+        }
+        if calls.len() >= MAX_CALLS {
+            return Err(NotBegun::TooMany);
+        }
+        let cancelled = self.ended.child_token();
+        calls.insert(id.clone(), cancelled.clone());
+        drop(calls);
+        Ok(CallGuard {
+            session: Arc::clone(self),
+            id: id.clone(),
+            cancelled,
+        })
+    }
+
+    /// Cancels a request of the client. Of one that is not under way nothing is to be done.
+    pub fn cancel_call(&self, id: &Id) {
+        if let Some(cancelled) = self.calls.lock().get(id) {
+            cancelled.cancel();
+        }
+    }
+
+    /// Notes a request that is sent to the client; `None` where it has too many to answer.
+    pub fn ask(&self) -> Option<(u64, oneshot::Receiver<Outcome>)> {
+        let mut questions = self.questions.lock();
+        if questions.len() >= MAX_QUESTIONS {
+            return None;
+        }
+        let number = self.next_question.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        questions.insert(number, sender);
+        Some((number, receiver))
+    }
+
+    /// Takes the client's answer to a request that it was sent. `false` where it was sent none with
+    /// this id, or has answered it.
+    pub fn answered(&self, id: &Id, outcome: Outcome) -> bool {
+        let number = id.as_json().parse::<u64>().ok();
+        let asked = number.and_then(|number| self.questions.lock().remove(&number));
+        // The server may have stopped waiting.
+        asked.is_some_and(|asked| asked.send(outcome).is_ok())
+    }
+
+    /// Forgets a request that the client need not answer any more.
+    pub fn withdraw(&self, number: u64) -> bool {
+        self.questions.lock().remove(&number).is_some()
+    }
+
+    /// The stream of what belongs to no request, and whether it was made just now.
+    pub fn standalone(&self, named: bool, primed: bool) -> (Arc<EventStream>, bool) {
+        let mut streams = self.streams.lock();
+        if let Some(open) = streams.standalone.as_ref().filter(|one| !one.is_finished()) {
+            return (Arc::clone(open), false);
+        }
+        let stream = self.stream(&mut streams, named, primed);
+        streams.standalone = Some(Arc::clone(&stream));
+        (stream, true)
+    }
+
+    /// A stream for a request that is under way. The oldest of those that are over give way.
+    pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
+        let mut streams = self.streams.lock();
+        streams.of_calls.retain(|stream| !stream.is_over());
+        let kept = streams
+            .of_calls
+            .iter()
+            .filter(|stream| stream.is_finished());
+        let mut surplus = (kept.count() + 1).saturating_sub(MAX_KEPT_STREAMS);
+        streams.of_calls.retain(|stream| {
+            let goes = surplus > 0 && stream.is_finished() && !stream.has_reader();
+            surplus -= usize::from(goes);
+            !goes
+        });
+        let stream = self.stream(&mut streams, true, primed);
+        streams.of_calls.push(Arc::clone(&stream));
+        stream
+    }
+
+    /// The stream with this number.
+    pub fn find_stream(&self, number: u64) -> Option<Arc<EventStream>> {
+        let streams = self.streams.lock();
+        let mut all = streams.standalone.iter().chain(&streams.of_calls);
+        all.find(|stream| stream.number == number).cloned()
+    }
+
+    fn stream(&self, streams: &mut Streams, named: bool, primed: bool) -> Arc<EventStream> {
+        let number = streams.next;
+        streams.next += 1;
+        EventStream::new(number, named, primed, Arc::clone(&self.kept))
+    }
+}
+
+/// A request of a client, under way until this is dropped.
+pub struct CallGuard {
+    session: Arc<LegacySession>,
+    id: Id,
+    /// Cancelled by the client, or by the session's end.
+    pub cancelled: CancellationToken,
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.session.calls.lock().remove(&self.id);
+        self.session.touch();
+    }
+}

@@ -1,0 +1,101 @@
+//! GET and DELETE of `/mcp`: the stream of what belongs to no request, streams that broke off, and
+//! the end of a session.
+
+use std::sync::Arc;
+
+use addons::contract::Denial;
+use futures_util::StreamExt;
+use http::StatusCode;
+use tokio::sync::mpsc;
+
+use super::super::super::caller::Caller;
+use super::super::super::core::Interest;
+use super::super::super::event::EVENT_QUEUE;
+use super::super::super::version::Version;
+use super::super::answer::Answered;
+use super::super::header::{LAST_EVENT_ID, SESSION_ID, only};
+use super::super::limits::{Counted, MAX_STREAMS};
+use super::super::media::{EVENT_STREAM, check_accept};
+use super::super::refusal::{INVALID, over_limit, refuse};
+use super::super::visit::Visit;
+use super::event_stream::{EventStream, Reader};
+use super::post::{line, session_of};
+use super::session::LegacySession;
+
+/// Answers a GET.
+pub fn get(visit: &Visit<'_>) -> Result<Answered, Denial> {
+    check_accept(visit.headers(), &[EVENT_STREAM])?;
+    let (session, caller) = session_of(visit)?;
+    let counted = count_stream(visit)?;
+    let (stream, after) = match only(visit.headers(), &LAST_EVENT_ID)? {
+        Some(last) => {
+            let (stream, after) = find(&session, last).ok_or_else(|| {
+                let sentence = format!("the event {last:?} is unknown, or not kept any more");
+                refuse(StatusCode::BAD_REQUEST, None, INVALID, sentence)
+            })?;
+            (stream, Some(after))
+        }
+        None => {
+            let primed = caller.version >= Version::V2025_11_25;
+            let (stream, is_new) = session.standalone(true, primed);
+            if is_new {
+                attach(visit, &session, &stream, &caller);
+            }
+            (stream, None)
+        }
+    };
+    let stopping = visit.session().service.stopping.clone();
+    Ok(events(stream.read(after, stopping), counted))
+}
+
+/// Answers a DELETE.
+pub fn delete(visit: &Visit<'_>) -> Result<Answered, Denial> {
+    session_of(visit)?;
+    if let Some(id) = only(visit.headers(), &SESSION_ID)? {
+        visit.lease.close_session(id);
+    }
+    Ok(Answered::empty(StatusCode::NO_CONTENT))
+}
+
+/// Counts a stream that waits for events.
+pub fn count_stream(visit: &Visit<'_>) -> Result<Counted, Denial> {
+    let metrics = &visit.gateway.metrics;
+    let counted = visit
+        .lease
+        .streams
+        .enter(MAX_STREAMS, Some(&metrics.streams));
+    counted.ok_or_else(|| {
+        metrics.hit("streams");
+        over_limit("MCP streams", MAX_STREAMS)
+    })
+}
+
+/// Sends what belongs to no request of a session to its stream.
+pub fn attach(
+    visit: &Visit<'_>,
+    session: &Arc<LegacySession>,
+    stream: &Arc<EventStream>,
+    caller: &Arc<Caller>,
+) {
+    let (sender, events) = mpsc::channel(EVENT_QUEUE);
+    let attachment = visit
+        .gateway
+        .backend
+        .attach(caller, Interest::Everything, sender);
+    let line = line(visit, Arc::clone(session), Arc::clone(stream));
+    tokio::spawn(line.unsolicited(events, attachment));
+}
+
+fn events(reader: Reader, counted: Counted) -> Answered {
+    Answered::Events(Box::pin(reader.map(move |event| {
+        let _ = &counted;
+        event
+    })))
+}
+
+/// The stream of an event, and the event's number.
+fn find(session: &LegacySession, event: &str) -> Option<(Arc<EventStream>, u64)> {
+    let (stream, number) = event.split_once('-')?;
+    let stream = session.find_stream(stream.parse().ok()?)?;
+    Some((stream, number.parse().ok()?))
+}

@@ -1,0 +1,123 @@
+//! How much one container, and all of them, may have at the gateway at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+
+/// Legacy sessions of one lease. The one that was not used for the longest time gives way to a new
+/// one.
+pub const MAX_SESSIONS: usize = 1024;
+/// Streams of one lease that wait for events: GET streams, those of HTTP+SSE, subscriptions.
+pub const MAX_STREAMS: usize = 1024;
+/// Requests of one legacy session that are under way.
+pub const MAX_CALLS: usize = 256;
+/// Streams of one legacy session whose response was written, kept for a client that comes back.
+pub const MAX_KEPT_STREAMS: usize = 16;
+/// Requests of servers that one legacy session has not answered yet.
+pub const MAX_QUESTIONS: usize = 64;
+/// Calls of one lease that wait for the client to come back with an answer.
+pub const MAX_SUSPENDED: usize = 64;
+/// Those of all leases.
+pub const MAX_SUSPENDED_IN_ALL: usize = 1024;
+/// What a client says that it can do, in bytes of JSON.
+pub const MAX_CAPABILITIES: usize = 16 * 1024;
+/// What a client says of itself, in bytes of JSON.
+pub const MAX_INFO: usize = 4 * 1024;
+/// Resources that one subscription names.
+pub const MAX_SUBSCRIBED: usize = 256;
+/// The longest URI of a subscription, in bytes.
+pub const MAX_URI: usize = 4 * 1024;
+
+/// What the gateway counts.
+#[derive(Clone)]
+pub struct GatewayMetrics {
+    pub sessions: IntGauge,
+    pub streams: IntGauge,
+    pub suspended: IntGauge,
+    limited: IntCounterVec,
+}
+
+/// The limits that are hit, as labels.
+const LIMITS: [&str; 6] = [
+    "sessions",
+    "streams",
+    "calls",
+    "questions",
+    "suspended",
+    "replay",
+];
+
+impl GatewayMetrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            prometheus::Result::Ok(gauge)
+        };
+        let limited = IntCounterVec::new(
+            Opts::new(
+                "proxy_mcp_limited_total",
+                "MCP messages, sessions and streams that were over a limit of the gateway, by limit.",
+            ),
+            &["limit"],
+        )?;
+        for limit in LIMITS {
+            limited.with_label_values(&[limit]);
+        }
+        registry.register(Box::new(limited.clone()))?;
+        Ok(Self {
+            sessions: gauge("proxy_mcp_sessions", "MCP sessions that clients have open.")?,
+            streams: gauge("proxy_mcp_streams", "Event streams of MCP that are open.")?,
+            suspended: gauge(
+                "proxy_mcp_suspended_calls",
+                "MCP calls that wait for the client to come back with an answer.",
+            )?,
+            limited,
+        })
+    }
+
+    /// Counts that a limit was hit.
+    pub fn hit(&self, limit: &'static str) {
+        self.limited.with_label_values(&[limit]).inc();
+    }
+}
+
+/// A count with a limit.
+#[derive(Clone, Default)]
+pub struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    /// Counts one more, unless there are `most`.
+    pub fn enter(&self, most: usize, gauge: Option<&IntGauge>) -> Option<Counted> {
+        let entered = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                (count < most).then_some(count + 1)
+            });
+        entered.ok()?;
+        if let Some(gauge) = gauge {
+            gauge.inc();
+        }
+        Some(Counted {
+            count: self.clone(),
+            gauge: gauge.cloned(),
+        })
+    }
+}
+
+/// Counts for as long as it lives.
+pub struct Counted {
+    count: Count,
+    gauge: Option<IntGauge>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.count.0.fetch_sub(1, Ordering::Relaxed);
+        if let Some(gauge) = &self.gauge {
+            gauge.dec();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `Accept` and `Content-Type`.
+
+use addons::contract::{Code, Denial};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+
+use super::refusal::{INVALID, refuse};
+
+pub const JSON: &str = "application/json";
+pub const EVENT_STREAM: &str = "text/event-stream";
+
+/// Refuses a body that is not JSON as it stands.
+pub fn check_body(headers: &HeaderMap) -> Result<(), Denial> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let named = types.next().and_then(|value| value.to_str().ok());
+    let is_json = named.is_some_and(|named| essence(named).eq_ignore_ascii_case(JSON));
+    if is_json && types.next().is_none() && !headers.contains_key(CONTENT_ENCODING) {
+        return Ok(());
+    }
+    let sentence = format!("Content-Type must be {JSON}, without a Content-Encoding");
+    Err(Denial::new(Code::UnsupportedEncoding, sentence))
+}
+
+/// Refuses a client that would not take one of these types.
+pub fn check_accept(headers: &HeaderMap, types: &[&str]) -> Result<(), Denial> {
+    match types.iter().find(|media| !accepts(headers, media)) {
+        None => Ok(()),
+        Some(_) => {
+            let sentence = format!("Not Acceptable: Accept must list {}", types.join(" and "));
+            Err(refuse(StatusCode::NOT_ACCEPTABLE, None, INVALID, sentence))
+        }
+    }
+}
+
+/// Whether a client that takes both names events first. It says so for a reason: a stream that it
+/// can come back to, say.
+pub fn prefers_events(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).iter();
+    let ranges = values.filter_map(|value| value.to_str().ok());
+    let mut named = ranges.flat_map(|value| value.split(',')).map(essence);
+    let first = named
+        .find(|named| named.eq_ignore_ascii_case(JSON) || named.eq_ignore_ascii_case(EVENT_STREAM));
+    first.is_some_and(|first| first.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
+/// Whether a type may be answered. Without the field, all may (RFC 9110, section 12.5.1).
+fn accepts(headers: &HeaderMap, media: &str) -> bool {
+    if !headers.contains_key(ACCEPT) {
+        return true;
+    }
+    let family = media.split('/').next().unwrap_or_default();
+    let values = headers.get_all(ACCEPT).iter();
+    let ranges = values.filter_map(|value| value.to_str().ok());
+    ranges.flat_map(|value| value.split(',')).any(|range| {
+        let named = essence(range);
+        let fits = named.eq_ignore_ascii_case(media)
+            || named == "*/*"
+            || named
+                .strip_suffix("/*")
+                .is_some_and(|named| named.eq_ignore_ascii_case(family));
+        fits && !is_refused(range)
+    })
+}
+
+fn essence(value: &str) -> &str {
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// `q=0` says: not this one.
+fn is_refused(range: &str) -> bool {
+    let mut parameters = range.split(';').skip(1).map(str::trim);
+    let weight = parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("q").then(|| value.trim())
+    });
+    weight.is_some_and(|weight| weight.parse::<f32>().is_ok_and(|weight| weight <= 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use testkit::each_row;
+
+    use super::*;
+
+    fn headers(fields: &[(http::HeaderName, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name.clone(), HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn both_types_of_an_answer_must_be_acceptable() {
+        each_row(
+            [
+                ("application/json, text/event-stream", true),
+                ("text/event-stream,application/json", true),
+                ("*/*", true),
+                ("application/*;q=0.5, text/*", true),
+                ("Application/JSON; charset=utf-8, TEXT/event-stream", true),
+                ("application/json", false),
+                ("text/event-stream", false),
+                ("application/json, text/event-stream;q=0", false),
+                ("text/html", false),
+                ("", false),
+            ],
+            |(accept, passes)| {
+                let headers = headers(&[(ACCEPT, accept)]);
+                let checked = check_accept(&headers, &[JSON, EVENT_STREAM]);
+                assert_eq!(checked.is_ok(), passes, "{accept}");
+            },
+        );
+        assert!(check_accept(&HeaderMap::new(), &[JSON, EVENT_STREAM]).is_ok());
+        let refused = check_accept(&headers(&[(ACCEPT, "text/html")]), &[JSON]);
+        assert_eq!(refused.unwrap_err().answer().unwrap().status, 406);
+    }
+
+    #[test]
+    fn the_type_that_is_named_first_is_preferred() {
+        each_row(
+            [
+                ("text/event-stream, application/json", true),
+                ("*/*, Text/Event-Stream", true),
+                ("application/json, text/event-stream", false),
+                ("*/*", false),
+            ],
+            |(accept, events)| {
+                assert_eq!(
+                    prefers_events(&headers(&[(ACCEPT, accept)])),
+                    events,
+                    "{accept}"
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn a_body_is_plain_json() {
+        each_row(
+            [
+                (&[(CONTENT_TYPE, "application/json")][..], true),
+                (&[(CONTENT_TYPE, "application/JSON; charset=utf-8")], true),
+                (&[], false),
+                (&[(CONTENT_TYPE, "text/plain")], false),
+                (&[(CONTENT_TYPE, "application/json-rpc")], false),
+                (
+                    &[
+                        (CONTENT_TYPE, "application/json"),
+                        (CONTENT_TYPE, "text/plain"),
+                    ],
+                    false,
+                ),
+                (
+                    &[
+                        (CONTENT_TYPE, "application/json"),
+                        (CONTENT_ENCODING, "gzip"),
+                    ],
+                    false,
+                ),
+            ],
+            |(fields, passes)| assert_eq!(check_body(&headers(fields)).is_ok(), passes),
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! The HTTP front of the gateway: two eras of the protocol on one endpoint, `/mcp`, the transport
+//! before them, and a health check.
+
+mod answer;
+mod backend;
+mod call;
+mod capabilities;
+mod header;
+mod health;
+mod hosts;
+mod identity;
+mod lease;
+mod legacy;
+mod limits;
+mod media;
+mod memory;
+mod modern;
+mod random;
+mod refusal;
+mod sse;
+mod visit;
+
+use std::sync::Arc;
+
+use addons::contract::{Code, Denial};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::ALLOW;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::error::PARSE_ERROR;
+use super::message::{Message, MessageError};
+use super::version::{Era, Version};
+use crate::http::{OriginRequest, Reply, Session};
+use addons::strict_json::StrictJsonError;
+
+pub use backend::{Backend, Parts};
+pub use limits::GatewayMetrics;
+
+use answer::Answered;
+use header::{PROTOCOL_VERSION, SESSION_ID, only};
+use limits::Count;
+use media::{EVENT_STREAM, JSON, check_accept, check_body};
+use refusal::{INVALID, refuse};
+use visit::{Visit, own_subject};
+
+/// Messages longer than this are parsed on a thread that may take its time.
+const PARSED_IN_PLACE: usize = 64 * 1024;
+
+/// The paths of the gateway.
+const PATHS: [(&str, &str); 4] = [
+    ("/mcp", "GET, POST, DELETE"),
+    ("/sse", "GET"),
+    ("/message", "POST"),
+    ("/health", "GET"),
+];
+
+/// Answers MCP clients.
+pub struct Gateway {
+    backend: Arc<dyn Backend>,
+    metrics: GatewayMetrics,
+    /// Calls of all leases that wait for their clients.
+    suspended: Count,
+}
+
+impl Gateway {
+    /// A gateway in front of these servers.
+    pub fn new(backend: Arc<dyn Backend>, metrics: GatewayMetrics) -> Self {
+        Self {
+            backend,
+            metrics,
+            suspended: Count::default(),
+        }
+    }
+
+    /// Whether a path is one of the gateway's.
+    pub fn has(path: &str) -> bool {
+        PATHS.iter().any(|(known, _)| *known == path)
+    }
+
+    /// Answers a request.
+    pub fn handle(
+        self: &Arc<Self>,
+        session: Arc<Session>,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'static, Response<Reply>> {
+        let gateway = Arc::clone(self);
+        let idle = Arc::clone(&session.idle);
+        let mut request = OriginRequest::begin(session, request);
+        request.carries(own_subject(request.head.method.as_str()));
+        Box::pin(async move {
+            // While it waits, the connection's task looks whether the client is still there.
+            let answered = idle.held(gateway.route(&mut request)).await;
+            match answered {
+                Ok(answered) => answered.to(request),
+                Err(denial) => denied(request, denial),
+            }
+        })
+    }
+
+    async fn route(&self, request: &mut OriginRequest) -> Result<Answered, Denial> {
+        request.check()?;
+        let uri = &request.head.uri;
+        if uri.authority().is_some() || request.head.method == Method::CONNECT {
+            let sentence = "this listener serves MCP, and proxies nothing";
+            return Err(Denial::malformed(sentence));
+        }
+        let settings = &request.snapshot.config.addons.mcp;
+        hosts::check(&request.head.headers, &settings.allowed_hosts)?;
+        let path = request.head.uri.path().to_owned();
+        let method = request.head.method.clone();
+        match (&*path, &method) {
+            ("/mcp", &Method::POST) => self.post_mcp(request).await,
+            ("/mcp", &Method::GET | &Method::DELETE) => {
+                let visit = Visit::begin(self, request).await?;
+                if is_modern(only(visit.headers(), &PROTOCOL_VERSION)?) {
+                    return Err(not_allowed(&method, &path));
+                }
+                match method {
+                    Method::GET => legacy::get(&visit),
+                    _ => legacy::delete(&visit),
+                }
+            }
+            ("/sse", &Method::GET) => legacy::open_sse(&Visit::begin(self, request).await?),
+            ("/message", &Method::POST) => {
+                check_body(&request.head.headers)?;
+                let visit = Visit::begin(self, request).await?;
+                let (message, _) = read(visit.request).await?;
+                legacy::message(&visit, message).await
+            }
+            ("/health", &Method::GET) => health::answer(self, request).await,
+            (path, method) if Self::has(path) => Err(not_allowed(method, path)),
+            _ => {
+                let sentence = "this listener serves /mcp, /sse, /message and /health";
+                Err(refuse(StatusCode::NOT_FOUND, None, INVALID, sentence))
+            }
+        }
+    }
+
+    async fn post_mcp(&self, request: &mut OriginRequest) -> Result<Answered, Denial> {
+        let visit = Visit::begin(self, request).await?;
+        check_body(visit.headers())?;
+        check_accept(visit.headers(), &[JSON, EVENT_STREAM])?;
+        let (message, body) = read(visit.request).await?;
+        match era(&visit, &message)? {
+            Era::Modern => modern::post(&visit, message, &body).await,
+            Era::Legacy => legacy::post(&visit, message).await,
+        }
+    }
+}
+
+/// Reads a message, and notes what it is.
+async fn read(request: &mut OriginRequest) -> Result<(Message, Bytes), Denial> {
+    let limits = &request.snapshot.config.proxy.limits;
+    let (most, values) = (limits.inspect_body_bytes, limits.inspect_values);
+    let body = request.body(most, "inspect_body_bytes").await?;
+    let parsed = if body.len() <= PARSED_IN_PLACE {
+        Message::parse(&body, values)
+    } else {
+        let text = body.clone();
+        let parse = move || Message::parse(&text, values);
+        request.compute(parse).await?
+    };
+    let message = parsed.map_err(unreadable)?;
+    let method = match &message {
+        Message::Request { method, .. } | Message::Notification { method, .. } => method,
+        Message::Response { .. } => "response",
+    };
+    let subject = own_subject(method);
+    request.carries(subject);
+    Ok((message, body))
+}
+
+fn unreadable(error: MessageError) -> Denial {
+    let status = StatusCode::BAD_REQUEST;
+    match error {
+        MessageError::Json(StrictJsonError::TooMany(most)) => {
+            let sentence = format!("Body too large: at most {most} JSON values");
+            Denial::new(Code::BodyTooLargeToInspect, sentence)
+                .with("limit", "inspect_values")
+                .rule("inspect_values")
+        }
+        MessageError::Json(error) => {
+            refuse(status, None, PARSE_ERROR, format!("Parse error: {error}"))
+        }
+        MessageError::NotRpc { ref id, .. } => refuse(
+            status,
+            id.as_ref(),
+            INVALID,
+            format!("Invalid request: {error}"),
+        ),
+        MessageError::Batch => refuse(status, None, INVALID, format!("Invalid request: {error}")),
+    }
+}
+
+/// The era of a message: a request says so itself, and the header does.
+fn era(visit: &Visit<'_>, message: &Message) -> Result<Era, Denial> {
+    let params = match message {
+        Message::Request { params, .. } | Message::Notification { params, .. } => params.as_deref(),
+        Message::Response { .. } => None,
+    };
+    if modern::names_version(params) {
+        return Ok(Era::Modern);
+    }
+    let headers = visit.headers();
+    // Of a header that stands twice the era's own check says what is wrong.
+    let version = headers
+        .get(&PROTOCOL_VERSION)
+        .and_then(|value| value.to_str().ok());
+    Ok(
+        match version.map(|version| Version::parse(version.trim())) {
+            None => Era::Legacy,
+            Some(Some(version)) => version.era(),
+            // One that we do not know: those who have a session are of the era that has sessions.
+            Some(None) if headers.contains_key(SESSION_ID) => Era::Legacy,
+            Some(None) => Era::Modern,
+        },
+    )
+}
+
+fn is_modern(version: Option<&str>) -> bool {
+    let version = version.and_then(Version::parse);
+    version.is_some_and(|version| version.era() == Era::Modern)
+}
+
+fn not_allowed(method: &Method, path: &str) -> Denial {
+    let sentence = format!("Method not allowed: {method} {path}");
+    Denial::new(Code::MethodNotAllowed, sentence)
+}
+
+fn denied(request: OriginRequest, denial: Denial) -> Response<Reply> {
+    let path = request.head.uri.path();
+    let allowed = PATHS.iter().find(|(known, _)| *known == path);
+    let allowed = allowed.map(|(_, methods)| *methods);
+    let is_method = denial.code() == Code::MethodNotAllowed;
+    let mut response = request.deny(denial);
+    if let Some(methods) = allowed.filter(|_| is_method) {
+        let methods = HeaderValue::from_static(methods);
+        response.headers_mut().insert(ALLOW, methods);
+    }
+    response
+}

@@ -1,0 +1,133 @@
+//! `_meta` of a request: which revision it is of, and what its client can do.
+
+use addons::contract::RpcError;
+use http::{HeaderMap, StatusCode};
+use serde_json::json;
+
+use super::super::super::caller::LogLevel;
+use super::super::super::error::{INVALID_PARAMS, UNSUPPORTED_VERSION, protocol_error, raw};
+use super::super::super::version::{Era, Version};
+use super::super::capabilities;
+use super::super::visit::Introduction;
+use super::headers;
+use super::params::{ModernParams, text};
+
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// The status of each error that this reads.
+pub const STATUS: StatusCode = StatusCode::BAD_REQUEST;
+
+/// Reads what a request says of its client. The headers are compared before the revision is
+/// looked up: a client that contradicts itself is told so.
+pub fn read(
+    headers: &HeaderMap,
+    method: &str,
+    params: &ModernParams<'_>,
+) -> Result<Introduction, RpcError> {
+    let Some(meta) = params.meta() else {
+        return Err(invalid("params._meta is missing, or no object"));
+    };
+    let version = meta.version.ok_or_else(|| missing(VERSION))?;
+    let capabilities = meta.capabilities.ok_or_else(|| missing(CAPABILITIES))?;
+    let Some(version) = text(version) else {
+        return Err(invalid(&format!("params._meta: {VERSION} is no string")));
+    };
+    headers::check(headers, &version, method, params)?;
+    let known = Version::parse(&version).filter(|version| version.era() == Era::Modern);
+    let version = known.ok_or_else(|| unsupported(&version))?;
+    let log_level = meta.log_level.and_then(text);
+    Ok(Introduction {
+        version,
+        capabilities: capabilities::read(capabilities)?,
+        info: meta.info.map(capabilities::read_info).transpose()?,
+        session: None,
+        log_level: log_level.and_then(|level| LogLevel::parse(&level)),
+    })
+}
+
+/// A revision that is not spoken, or not without a handshake.
+pub fn unsupported(requested: &str) -> RpcError {
+    let supported = Version::ALL.map(Version::as_str);
+    RpcError {
+        data: raw(json!({ "supported": supported, "requested": requested })),
+        ..protocol_error(UNSUPPORTED_VERSION, "Unsupported protocol version")
+    }
+}
+
+fn missing(key: &str) -> RpcError {
+    invalid(&format!("params._meta: {key} is missing"))
+}
+
+fn invalid(message: &str) -> RpcError {
+    protocol_error(INVALID_PARAMS, format!("Invalid params: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+    use serde_json::Value;
+    use serde_json::value::RawValue;
+    use testkit::each_row;
+
+    use super::super::super::super::error::HEADER_MISMATCH;
+    use super::*;
+
+    fn code(version: &'static str, params: Value) -> i64 {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("mcp-protocol-version", version),
+            ("mcp-method", "tools/list"),
+        ] {
+            let name = HeaderName::from_static(name);
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        let params = RawValue::from_string(params.to_string()).unwrap();
+        let params = ModernParams::read(Some(&params));
+        read(&headers, "tools/list", &params)
+            .err()
+            .map_or(0, |error| error.code)
+    }
+
+    #[test]
+    fn a_request_says_its_revision_and_what_its_client_can_do() {
+        let meta = |version: Value| json!({ "_meta": { VERSION: version, CAPABILITIES: {} } });
+        each_row(
+            [
+                ("2026-07-28", meta("2026-07-28".into()), 0),
+                ("2026-07-28", json!({}), INVALID_PARAMS),
+                ("2026-07-28", json!([{ "_meta": {} }]), INVALID_PARAMS),
+                ("2026-07-28", json!({ "_meta": [] }), INVALID_PARAMS),
+                (
+                    "2026-07-28",
+                    json!({ "_meta": { CAPABILITIES: {} } }),
+                    INVALID_PARAMS,
+                ),
+                (
+                    "2026-07-28",
+                    json!({ "_meta": { VERSION: "2026-07-28" } }),
+                    INVALID_PARAMS,
+                ),
+                (
+                    "2026-07-28",
+                    json!({ "_meta": { VERSION: "2026-07-28", CAPABILITIES: [] } }),
+                    INVALID_PARAMS,
+                ),
+                ("2026-07-28", meta(1.into()), INVALID_PARAMS),
+                ("2026-07-28", meta("v999.0.0".into()), HEADER_MISMATCH),
+                ("v999.0.0", meta("v999.0.0".into()), UNSUPPORTED_VERSION),
+                // It has a handshake.
+                ("2025-11-25", meta("2025-11-25".into()), UNSUPPORTED_VERSION),
+            ],
+            |(version, params, expected)| assert_eq!(code(version, params), expected),
+        );
+    }
+
+    #[test]
+    fn an_unsupported_revision_is_told_with_those_that_are() {
+        let error = unsupported("v999.0.0");
+        let data: Value = serde_json::from_str(error.data.unwrap().get()).unwrap();
+        assert_eq!(data["requested"], "v999.0.0");
+        assert_eq!(data["supported"][0], "2026-07-28");
+    }
+}

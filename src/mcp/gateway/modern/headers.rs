@@ -1,0 +1,182 @@
+//! Headers that repeat what the body says: they must agree, since others may have routed by them.
+
+use std::borrow::Cow;
+
+use addons::contract::RpcError;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName};
+
+use super::super::super::error::{HEADER_MISMATCH, protocol_error};
+use super::super::header::{METHOD, NAME, PROTOCOL_VERSION};
+use super::params::{ModernParams, text};
+
+const PREFIX: &str = "=?base64?";
+const SUFFIX: &str = "?=";
+
+/// A header that says something else than the body.
+pub fn mismatch(message: impl Into<Cow<'static, str>>) -> RpcError {
+    protocol_error(HEADER_MISMATCH, message)
+}
+
+/// The value of a header, which stands once and has only the characters that it may have.
+pub fn value<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, RpcError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(mismatch(format!("Header mismatch: {name} appears twice")));
+    }
+    match value.to_str() {
+        Ok(value) => Ok(Some(value.trim())),
+        Err(_) => {
+            let message = format!("Header mismatch: {name} has characters that no value has");
+            Err(mismatch(message))
+        }
+    }
+}
+
+/// The text that a value stands for: as it is, or in base64 between markers. `None` where what is
+/// between the markers is not the one base64 of a text.
+pub fn decode(value: &str) -> Option<Cow<'_, str>> {
+    let marked = value
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.strip_suffix(SUFFIX));
+    let Some(encoded) = marked else {
+        return Some(value.into());
+    };
+    // Refuses padding that is missing and bits that are left over.
+    let decoded = STANDARD.decode(encoded).ok()?;
+    String::from_utf8(decoded).ok().map(Cow::Owned)
+}
+
+/// Checks the headers that every request has.
+pub fn check(
+    headers: &HeaderMap,
+    version: &str,
+    method: &str,
+    params: &ModernParams<'_>,
+) -> Result<(), RpcError> {
+    agree(headers, &PROTOCOL_VERSION, version)?;
+    agree(headers, &METHOD, method)?;
+    let named = match method {
+        "tools/call" | "prompts/get" => params.name,
+        "resources/read" => params.uri,
+        _ => None,
+    };
+    match named.and_then(text) {
+        Some(named) => agree_encoded(headers, &NAME, &named),
+        // The method's own check says what is wrong with the params.
+        None => value(headers, &NAME).map(|_| ()),
+    }
+}
+
+fn agree(headers: &HeaderMap, name: &HeaderName, expected: &str) -> Result<(), RpcError> {
+    match value(headers, name)? {
+        Some(value) if value == expected => Ok(()),
+        found => Err(differs(name, found, expected)),
+    }
+}
+
+fn agree_encoded(headers: &HeaderMap, name: &HeaderName, expected: &str) -> Result<(), RpcError> {
+    let found = value(headers, name)?;
+    match found.and_then(decode) {
+        Some(decoded) if decoded == expected => Ok(()),
+        _ => Err(differs(name, found, expected)),
+    }
+}
+
+fn differs(name: &HeaderName, found: Option<&str>, expected: &str) -> RpcError {
+    let message = match found {
+        Some(found) => {
+            format!("Header mismatch: {name} is {found:?}, the body says {expected:?}")
+        }
+        None => format!("Header mismatch: {name} is missing, the body says {expected:?}"),
+    };
+    mismatch(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use serde_json::value::RawValue;
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn values_in_base64_are_decoded_and_have_one_form() {
+        each_row(
+            [
+                ("us-west1", Some("us-west1")),
+                ("=?base64?SGVsbG8=?=", Some("Hello")),
+                ("=?base64?SGVsbG8sIOS4lueVjA==?=", Some("Hello, 世界")),
+                ("=?base64?SGVsbG8?=", None),
+                ("=?base64?SGVs!!!bG8=?=", None),
+                ("=?base64?SGVsbG9=?=", None),
+                ("=?base64?/w==?=", None),
+                ("=?base64?SGVsbG8=", Some("=?base64?SGVsbG8=")),
+                ("SGVsbG8=?=", Some("SGVsbG8=?=")),
+                ("=?BASE64?SGVsbG8=?=", Some("=?BASE64?SGVsbG8=?=")),
+            ],
+            |(value, text)| assert_eq!(decode(value).as_deref(), text, "{value}"),
+        );
+    }
+
+    fn checked(fields: &[(&'static str, &'static str)], method: &str, params: &str) -> bool {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            let value = HeaderValue::from_static(value);
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value);
+        }
+        let params = RawValue::from_string(params.to_owned()).unwrap();
+        let params = ModernParams::read(Some(&params));
+        let checked = check(&headers, "2026-07-28", method, &params);
+        checked.is_ok_and(|()| true)
+    }
+
+    #[test]
+    fn headers_that_lie_or_are_missing_are_refused() {
+        const V: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
+        const CALL: (&str, &str) = ("mcp-method", "tools/call");
+        each_row(
+            [
+                (&[V, CALL, ("mcp-name", "mail")][..], true),
+                (&[V, CALL, ("mcp-name", "  mail  ")], true),
+                (&[V, CALL, ("mcp-name", "=?base64?bWFpbA==?=")], true),
+                (&[V, CALL, ("mcp-name", "other")], false),
+                (&[V, CALL, ("mcp-name", "MAIL")], false),
+                (&[V, CALL], false),
+                (&[V, ("mcp-name", "mail")], false),
+                (
+                    &[V, ("mcp-method", "TOOLS/CALL"), ("mcp-name", "mail")],
+                    false,
+                ),
+                (&[CALL, ("mcp-name", "mail")], false),
+                (&[V, V, CALL, ("mcp-name", "mail")], false),
+                (
+                    &[V, CALL, ("mcp-name", "mail"), ("mcp-name", "other")],
+                    false,
+                ),
+                (
+                    &[
+                        ("mcp-protocol-version", "2025-11-25"),
+                        CALL,
+                        ("mcp-name", "mail"),
+                    ],
+                    false,
+                ),
+            ],
+            |(fields, passes)| {
+                let params = "{\"name\":\"mail\"}";
+                assert_eq!(checked(fields, "tools/call", params), passes, "{fields:?}");
+            },
+        );
+        let read = [V, ("mcp-method", "resources/read"), ("mcp-name", "a://b")];
+        assert!(checked(&read, "resources/read", "{\"uri\":\"a:\\/\\/b\"}"));
+        assert!(!checked(&read, "resources/read", "{\"uri\":\"a://c\"}"));
+        let list = [V, ("mcp-method", "tools/list")];
+        assert!(checked(&list, "tools/list", "{}"));
+    }
+}

@@ -1,0 +1,196 @@
+//! `subscriptions/listen`: a stream of notifications that the client chose.
+
+use std::sync::Arc;
+
+use addons::contract::{Denial, LiveFlow};
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::super::super::caller::Caller;
+use super::super::super::core::{Filter, Interest};
+use super::super::super::error::{INVALID_PARAMS, protocol_error};
+use super::super::super::event::{EVENT_QUEUE, Event};
+use super::super::super::message::Id;
+use super::super::answer::Answered;
+use super::super::backend::Attached;
+use super::super::legacy::count_stream;
+use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
+use super::super::sse;
+use super::super::visit::Visit;
+use super::params::{ModernParams, object};
+use super::post::{Request, whole};
+use super::run::KEEP_ALIVE;
+
+const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wanted {
+    tools_list_changed: bool,
+    prompts_list_changed: bool,
+    resources_list_changed: bool,
+    resource_subscriptions: Vec<String>,
+}
+
+/// Opens the stream. Its first message says what the client will get.
+pub async fn open(
+    visit: &Visit<'_>,
+    request: Request<'_>,
+    caller: Arc<Caller>,
+) -> Result<Answered, Denial> {
+    let read = ModernParams::read(request.params.as_deref());
+    let Some(wanted) = object::<Wanted>(read.notifications).filter(is_bounded) else {
+        let message = format!(
+            "Invalid params: notifications must be a filter, with at most {MAX_SUBSCRIBED} resources"
+        );
+        return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
+    };
+    let counted = count_stream(visit)?;
+    let mut live = match visit.judge(&request.method, request.params.clone()).await {
+        Ok(live) => live,
+        Err(error) => return Ok(whole(visit, &request.id, &Err(error))),
+    };
+    // It ends when the client closes it, as it should.
+    live.complete();
+    let backend = &visit.gateway.backend;
+    let described = backend.describe(&caller).await;
+    let filter = granted(wanted, &described.capabilities);
+    let (sender, events) = mpsc::channel(EVENT_QUEUE);
+    let attachment = backend.attach(&caller, Interest::Filter(filter.clone()), sender);
+    let listening = Listening {
+        id: request.id,
+        filter,
+        events,
+        stopping: visit.session().service.stopping.clone(),
+        acknowledged: false,
+        _attachment: attachment,
+        _live: live,
+        _counted: counted,
+    };
+    let pieces = unfold(Some(listening), |listening| async {
+        let mut listening = listening?;
+        let (piece, is_last) = listening.piece().await;
+        Some((piece, (!is_last).then_some(listening)))
+    });
+    Ok(Answered::Events(Box::pin(pieces)))
+}
+
+fn is_bounded(wanted: &Wanted) -> bool {
+    let uris = &wanted.resource_subscriptions;
+    uris.len() <= MAX_SUBSCRIBED && uris.iter().all(|uri| uri.len() <= MAX_URI)
+}
+
+/// What the servers can do of what the client wants.
+fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
+    let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
+    let can = |list: &str, what: &str| can[list][what] == true;
+    let uris = wanted.resource_subscriptions.into_iter().map(Arc::from);
+    Filter {
+        tools: wanted.tools_list_changed && can("tools", "listChanged"),
+        prompts: wanted.prompts_list_changed && can("prompts", "listChanged"),
+        resources: wanted.resources_list_changed && can("resources", "listChanged"),
+        uris: uris.filter(|_| can("resources", "subscribe")).collect(),
+    }
+}
+
+/// A stream that is open.
+struct Listening {
+    id: Id,
+    filter: Filter,
+    events: mpsc::Receiver<Event>,
+    stopping: CancellationToken,
+    acknowledged: bool,
+    _attachment: Attached,
+    /// Recorded when the stream ends.
+    _live: LiveFlow,
+    _counted: Counted,
+}
+
+impl Listening {
+    /// The next piece, and whether it is the last.
+    async fn piece(&mut self) -> (Bytes, bool) {
+        if !self.acknowledged {
+            self.acknowledged = true;
+            return (
+                self.tagged(ACKNOWLEDGED, acknowledgment(&self.filter)),
+                false,
+            );
+        }
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => None,
+                event = timeout(KEEP_ALIVE, self.events.recv()) => match event {
+                    Err(_elapsed) => return (sse::KEEP_ALIVE, false),
+                    Ok(event) => event,
+                },
+            };
+            match event {
+                Some(Event::Notification { method, params }) if self.wants(&method) => {
+                    let params = object(params.as_deref()).unwrap_or_default();
+                    return (self.tagged(&method, params), false);
+                }
+                // A request gets no answer here, and the server is told so.
+                Some(_) => {}
+                None => return (self.end(), true),
+            }
+        }
+    }
+
+    fn wants(&self, method: &str) -> bool {
+        match method {
+            "notifications/tools/list_changed" => self.filter.tools,
+            "notifications/prompts/list_changed" => self.filter.prompts,
+            "notifications/resources/list_changed" => self.filter.resources,
+            "notifications/resources/updated" => !self.filter.uris.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// A notification that says which subscription it belongs to.
+    fn tagged(&self, method: &str, mut params: Map<String, Value>) -> Bytes {
+        let id: Value = serde_json::from_str(self.id.as_json()).unwrap_or_default();
+        match params.entry("_meta").or_insert_with(|| json!({})) {
+            Value::Object(meta) => {
+                meta.insert(SUBSCRIPTION_ID.to_owned(), id);
+            }
+            meta => *meta = json!({ SUBSCRIPTION_ID: id }),
+        }
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+        sse::message(None, &message.to_string())
+    }
+
+    /// The response: we end the stream, not the network.
+    fn end(&self) -> Bytes {
+        let id = self.id.as_json();
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"resultType\":\"complete\",\"_meta\":{{\"{SUBSCRIPTION_ID}\":{id}}}}}}}"
+        );
+        sse::message(None, &text)
+    }
+}
+
+fn acknowledgment(filter: &Filter) -> Map<String, Value> {
+    let mut notifications = Map::new();
+    for (name, granted) in [
+        ("toolsListChanged", filter.tools),
+        ("promptsListChanged", filter.prompts),
+        ("resourcesListChanged", filter.resources),
+    ] {
+        if granted {
+            notifications.insert(name.to_owned(), true.into());
+        }
+    }
+    if !filter.uris.is_empty() {
+        let uris: Vec<&str> = filter.uris.iter().map(|uri| &**uri).collect();
+        notifications.insert("resourceSubscriptions".to_owned(), uris.into());
+    }
+    Map::from_iter([("notifications".to_owned(), notifications.into())])
+}

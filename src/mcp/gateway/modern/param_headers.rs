@@ -1,0 +1,210 @@
+//! `Mcp-Param-*`: arguments that a tool's schema wants repeated as headers.
+
+use std::sync::Arc;
+
+use addons::contract::RpcError;
+use http::{HeaderMap, HeaderName};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::super::super::caller::Caller;
+use super::super::visit::Visit;
+use super::headers::{decode, mismatch, value};
+use super::params::{ModernParams, text};
+
+const ANNOTATION: &str = "x-mcp-header";
+const PREFIX: &str = "mcp-param-";
+
+#[derive(Deserialize)]
+struct Tool {
+    #[serde(default, rename = "inputSchema")]
+    input_schema: Value,
+}
+
+/// Compares the headers of a call with its arguments, by the schema of the tool that is called.
+/// An unknown tool has none: the call is denied later.
+pub async fn check(
+    visit: &Visit<'_>,
+    params: &ModernParams<'_>,
+    caller: &Arc<Caller>,
+) -> Result<(), RpcError> {
+    let Some(name) = params.name.and_then(text) else {
+        return Ok(());
+    };
+    let backend = &visit.gateway.backend;
+    let tool = backend.tool(Arc::clone(caller), (*name).into()).await;
+    let raw = match &tool {
+        Some(tool) if tool.raw.get().contains(ANNOTATION) => tool.raw.get(),
+        _ => return Ok(()),
+    };
+    let Ok(tool) = serde_json::from_str::<Tool>(raw) else {
+        return Ok(());
+    };
+    let arguments = params.arguments.map(RawValue::get);
+    let arguments: Value = arguments
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    agree(visit.headers(), &tool.input_schema, &arguments)
+}
+
+/// Each annotated property has a header that says the same, or neither is there. A schema whose
+/// annotations are not in order has no meaning: clients leave such a tool out.
+fn agree(headers: &HeaderMap, schema: &Value, arguments: &Value) -> Result<(), RpcError> {
+    let mut annotated = Vec::new();
+    if collect(schema, arguments, &mut annotated).is_none() {
+        return Ok(());
+    }
+    for (at, one) in annotated.iter().enumerate() {
+        let seen = annotated.iter().take(at);
+        if seen.into_iter().any(|other| other.header == one.header) {
+            return Ok(());
+        }
+    }
+    annotated.iter().try_for_each(|one| one.agrees(headers))
+}
+
+/// A property that is repeated.
+struct Annotated<'a> {
+    header: HeaderName,
+    is_integer: bool,
+    argument: &'a Value,
+}
+
+/// Finds the annotated properties, at any depth of `properties`. `None` where an annotation is not
+/// in order.
+fn collect<'a>(
+    schema: &'a Value,
+    arguments: &'a Value,
+    found: &mut Vec<Annotated<'a>>,
+) -> Option<()> {
+    let Some(properties) = schema["properties"].as_object() else {
+        return Some(());
+    };
+    for (name, property) in properties {
+        let argument = &arguments[name.as_str()];
+        if let Some(annotation) = property.get(ANNOTATION) {
+            let kind = property["type"].as_str();
+            let kind = kind.filter(|kind| matches!(*kind, "string" | "integer" | "boolean"))?;
+            let name = format!("{PREFIX}{}", annotation.as_str()?);
+            found.push(Annotated {
+                header: HeaderName::from_bytes(name.as_bytes()).ok()?,
+                is_integer: kind == "integer",
+                argument,
+            });
+        }
+        collect(property, argument, found)?;
+    }
+    Some(())
+}
+
+impl Annotated<'_> {
+    fn agrees(&self, headers: &HeaderMap) -> Result<(), RpcError> {
+        let name = &self.header;
+        let found = value(headers, name)?;
+        let expected = match self.argument {
+            Value::String(text) => Some(text.clone()),
+            Value::Bool(_) | Value::Number(_) => Some(self.argument.to_string()),
+            _ => None,
+        };
+        let agrees = match (found, &expected) {
+            (None, None) => true,
+            (Some(found), Some(expected)) => {
+                decode(found).is_some_and(|found| self.is_same(&found, expected))
+            }
+            _ => false,
+        };
+        if agrees {
+            return Ok(());
+        }
+        let message = format!("Header mismatch: {name} does not say what the argument says");
+        Err(mismatch(message))
+    }
+
+    fn is_same(&self, found: &str, expected: &str) -> bool {
+        found == expected
+            || (self.is_integer
+                && matches!((whole(found), whole(expected)), (Some(found), Some(expected)) if found == expected))
+    }
+}
+
+/// A decimal number without a fraction other than zero.
+fn whole(text: &str) -> Option<i128> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_zero = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
+    is_zero.then(|| whole.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use serde_json::json;
+    use testkit::each_row;
+
+    use super::*;
+
+    fn agrees(fields: &[(&'static str, &'static str)], arguments: &Value) -> bool {
+        let schema = json!({ "type": "object", "properties": {
+            "region": { "type": "string", "x-mcp-header": "Region" },
+            "size": { "type": "integer", "x-mcp-header": "Size" },
+            "place": { "type": "object", "properties": {
+                "dry": { "type": "boolean", "x-mcp-header": "Dry" },
+            } },
+            "other": { "type": "string" },
+        } });
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
+        }
+        agree(&headers, &schema, arguments).is_ok()
+    }
+
+    #[test]
+    fn annotated_arguments_and_their_headers_say_the_same() {
+        const REGION: &str = "mcp-param-region";
+        each_row(
+            [
+                (&[][..], json!({}), true),
+                (&[], json!({ "other": "x", "region": null }), true),
+                (&[(REGION, "eu")], json!({ "region": "eu" }), true),
+                (
+                    &[(REGION, "=?base64?ZXU=?=")],
+                    json!({ "region": "eu" }),
+                    true,
+                ),
+                (
+                    &[(REGION, "=?base64?ZXU?=")],
+                    json!({ "region": "eu" }),
+                    false,
+                ),
+                (&[(REGION, "us")], json!({ "region": "eu" }), false),
+                (&[], json!({ "region": "eu" }), false),
+                (&[(REGION, "eu")], json!({}), false),
+                (
+                    &[(REGION, "eu"), (REGION, "eu")],
+                    json!({ "region": "eu" }),
+                    false,
+                ),
+                (&[("mcp-param-size", "42.0")], json!({ "size": 42 }), true),
+                (&[("mcp-param-size", "42.5")], json!({ "size": 42 }), false),
+                (
+                    &[("mcp-param-dry", "true")],
+                    json!({ "place": { "dry": true } }),
+                    true,
+                ),
+                (
+                    &[("mcp-param-dry", "True")],
+                    json!({ "place": { "dry": true } }),
+                    false,
+                ),
+                (&[("mcp-param-unknown", "x")], json!({}), true),
+            ],
+            |(fields, arguments, same)| {
+                assert_eq!(agrees(fields, &arguments), same, "{fields:?} {arguments}");
+            },
+        );
+    }
+}

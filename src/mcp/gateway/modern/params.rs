@@ -1,0 +1,73 @@
+//! The params of a request, as far as the gateway reads them.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Members of a request's params, as raw JSON.
+#[derive(Default, Deserialize)]
+pub struct ModernParams<'a> {
+    #[serde(borrow, rename = "_meta")]
+    pub meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub uri: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub arguments: Option<&'a RawValue>,
+    #[serde(borrow, rename = "requestState")]
+    pub request_state: Option<&'a RawValue>,
+    #[serde(borrow, rename = "inputResponses")]
+    pub input_responses: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub notifications: Option<&'a RawValue>,
+}
+
+/// Members of `_meta` that say how a request is to be understood.
+#[derive(Default, Deserialize)]
+pub struct Meta<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
+    pub version: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
+    pub capabilities: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientInfo")]
+    pub info: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/logLevel")]
+    pub log_level: Option<&'a RawValue>,
+}
+
+impl<'a> ModernParams<'a> {
+    /// Reads an object; anything else has no members.
+    pub fn read(params: Option<&'a RawValue>) -> Self {
+        object(params).unwrap_or_default()
+    }
+
+    /// `_meta`, if it is an object.
+    pub fn meta(&self) -> Option<Meta<'a>> {
+        object(self.meta)
+    }
+}
+
+/// Whether a message says which revision it is of, as those without a handshake do.
+pub fn names_version(params: Option<&RawValue>) -> bool {
+    let meta = ModernParams::read(params).meta();
+    meta.is_some_and(|meta| meta.version.is_some())
+}
+
+/// The text of a JSON string.
+pub fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let json = raw.get();
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(inner.into());
+    }
+    serde_json::from_str::<String>(json).ok().map(Cow::Owned)
+}
+
+/// Reads the members of an object. An array would be read as members in their order.
+pub fn object<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
+    let text = raw?.get();
+    let is_object = text.starts_with('{');
+    is_object.then(|| serde_json::from_str(text).ok()).flatten()
+}

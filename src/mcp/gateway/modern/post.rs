@@ -1,0 +1,119 @@
+//! POST to `/mcp` in a revision without a handshake.
+
+use std::sync::Arc;
+
+use addons::contract::{Code, Denial, RpcError};
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::value::RawValue;
+
+use super::super::super::caller::Caller;
+use super::super::super::error::{
+    HEADER_MISMATCH, METHOD_NOT_FOUND, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
+    method_not_found,
+};
+use super::super::super::message::{Id, Message, Outcome};
+use super::super::answer::{Answered, response_bytes};
+use super::super::refusal::{INVALID, refuse, refuse_with};
+use super::super::visit::Visit;
+use super::params::{ModernParams, text};
+use super::run::{Running, run};
+use super::suspended::is_ours;
+use super::{discover, envelope, listen, param_headers, retry};
+
+/// Methods that this revision does not have any more, and that of the handshake.
+const REMOVED: [&str; 5] = [
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+];
+
+/// Answers a message; `body` is its text.
+pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<Answered, Denial> {
+    match message {
+        Message::Request { id, method, params } => {
+            let request = Request {
+                id,
+                method,
+                params,
+                body,
+            };
+            request.answer(visit).await
+        }
+        // The revision has none from clients; they may be sent all the same.
+        Message::Notification { .. } => Ok(Answered::empty(StatusCode::ACCEPTED)),
+        Message::Response { id, .. } => {
+            let sentence = "clients send no responses in this revision";
+            let status = StatusCode::BAD_REQUEST;
+            Err(refuse(status, id.as_ref(), INVALID, sentence))
+        }
+    }
+}
+
+/// A request that was parsed.
+pub struct Request<'a> {
+    pub id: Id,
+    pub method: Arc<str>,
+    pub params: Option<Box<RawValue>>,
+    pub body: &'a Bytes,
+}
+
+impl Request<'_> {
+    async fn answer(self, visit: &Visit<'_>) -> Result<Answered, Denial> {
+        let read = ModernParams::read(self.params.as_deref());
+        let introduction = envelope::read(visit.headers(), &self.method, &read);
+        let introduction = introduction.map_err(|error| self.refuse(error))?;
+        let caller = visit.caller(introduction);
+        match &*self.method {
+            "server/discover" => {
+                let outcome = discover::answer(visit, caller, self.params.clone()).await;
+                Ok(whole(visit, &self.id, &outcome))
+            }
+            "subscriptions/listen" => listen::open(visit, self, caller).await,
+            removed if REMOVED.contains(&removed) => {
+                let (status, code) = (StatusCode::NOT_FOUND, Code::NotImplemented);
+                let error = method_not_found(removed);
+                Err(refuse_with(code, status, Some(&self.id), error))
+            }
+            _ => self.forward(visit, &read, caller).await,
+        }
+    }
+
+    async fn forward(
+        &self,
+        visit: &Visit<'_>,
+        read: &ModernParams<'_>,
+        caller: Arc<Caller>,
+    ) -> Result<Answered, Denial> {
+        let state = read.request_state.and_then(text);
+        if let Some(state) = state.filter(|state| is_ours(state)) {
+            return retry::resume(visit, self, read, caller, &state).await;
+        }
+        if &*self.method == "tools/call" {
+            let checked = param_headers::check(visit, read, &caller).await;
+            checked.map_err(|error| self.refuse(error))?;
+        }
+        let running = Running::begin(visit, self, caller);
+        Ok(run(visit, running).await)
+    }
+
+    /// Refuses it in JSON-RPC's form.
+    pub fn refuse(&self, error: RpcError) -> Denial {
+        let code = Code::MalformedRequest;
+        refuse_with(code, envelope::STATUS, Some(&self.id), error)
+    }
+}
+
+/// An answer in one piece. A few errors have a status of their own in this revision.
+pub fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
+    let status = match outcome.as_ref().map_err(|error| error.code) {
+        Err(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Err(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_VERSION) => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::OK,
+    };
+    Answered::json(status, response_bytes(&visit.memory, id, outcome))
+}

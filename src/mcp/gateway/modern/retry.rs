@@ -1,0 +1,40 @@
+//! A request that comes back with what a server asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use addons::contract::Denial;
+use serde_json::value::RawValue;
+
+use super::super::super::caller::Caller;
+use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
+use super::super::answer::Answered;
+use super::super::visit::Visit;
+use super::params::{ModernParams, object};
+use super::post::{Request, whole};
+use super::run::{Running, run};
+use super::suspended::suspend;
+
+/// Goes on with the call that waits under `state`. Where an answer is missing, asks again.
+pub async fn resume(
+    visit: &Visit<'_>,
+    request: &Request<'_>,
+    read: &ModernParams<'_>,
+    caller: Arc<Caller>,
+    state: &str,
+) -> Result<Answered, Denial> {
+    let waiting = &visit.lease.suspended;
+    let Some(mut entry) = waiting.take(state, &request.method, request.body) else {
+        let message = "requestState is unknown, expired, or that of another request";
+        return Err(request.refuse(protocol_error(INVALID_PARAMS, message)));
+    };
+    let answers: HashMap<String, Box<RawValue>> = object(read.input_responses).unwrap_or_default();
+    if entry.answer(answers) {
+        let running = Running::resume(visit, request, caller, entry.call);
+        return Ok(run(visit, running).await);
+    }
+    let (gateway, lease) = (visit.gateway, &visit.lease);
+    let asked = suspend(lease, &gateway.suspended, &gateway.metrics, entry);
+    let outcome = asked.map_err(|denial| rpc_error(&denial));
+    Ok(whole(visit, &request.id, &outcome))
+}

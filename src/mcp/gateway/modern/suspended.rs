@@ -1,0 +1,240 @@
+//! Calls that wait for their client: a server asked for something, and the answer comes with the
+//! client's next request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::Denial;
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+
+use super::super::super::message::Outcome;
+use super::super::call::Call;
+use super::super::lease::LeaseState;
+use super::super::limits::{Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SUSPENDED_IN_ALL};
+use super::super::random;
+use super::super::refusal::over_limit;
+
+/// How long a person may take to answer.
+const TTL: Duration = Duration::from_secs(5 * 60);
+
+/// What our states begin with. Those of servers pass through us as they are.
+const PREFIX: &str = "unified-proxy:";
+
+/// Members of params that differ between a request and its retry.
+const NOT_BOUND: [&str; 3] = ["_meta", "inputResponses", "requestState"];
+
+/// The waiting calls of a lease, by their state.
+#[derive(Default)]
+pub struct Suspended(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    calls: HashMap<String, (Entry, Counted)>,
+    ended: bool,
+}
+
+/// A call that waits.
+pub struct Entry {
+    pub call: Call,
+    questions: Vec<(String, Question)>,
+    binding: [u8; 32],
+}
+
+/// A request of a server.
+pub struct Question {
+    pub method: Arc<str>,
+    pub params: Option<Box<RawValue>>,
+    pub reply: oneshot::Sender<Outcome>,
+}
+
+/// Whether a state was made here.
+pub fn is_ours(state: &str) -> bool {
+    state.starts_with(PREFIX)
+}
+
+impl Entry {
+    /// A call of this method, whose request had this text.
+    pub fn new(call: Call, method: &str, body: &Bytes, questions: Vec<Question>) -> Self {
+        let named = questions.into_iter().enumerate();
+        Self {
+            call,
+            questions: named
+                .map(|(number, question)| (format!("request-{}", number + 1), question))
+                .collect(),
+            binding: binding(method, body),
+        }
+    }
+
+    /// Passes the client's answers on. Whether all were given that a server still waits for.
+    pub fn answer(&mut self, mut answers: HashMap<String, Box<RawValue>>) -> bool {
+        let questions = std::mem::take(&mut self.questions);
+        for (key, question) in questions {
+            match answers.remove(&key) {
+                // It fails where the server has stopped waiting.
+                Some(answer) => drop(question.reply.send(Ok(answer))),
+                None if question.reply.is_closed() => {}
+                None => self.questions.push((key, question)),
+            }
+        }
+        self.questions.is_empty()
+    }
+
+    /// The result that asks the client.
+    fn input_required(&self, state: &str) -> Outcome {
+        let requests = self.questions.iter().map(|(key, question)| {
+            let method = Value::from(&*question.method);
+            let params = question.params.as_deref().map_or("{}", RawValue::get);
+            format!("\"{key}\":{{\"method\":{method},\"params\":{params}}}")
+        });
+        let requests = requests.collect::<Vec<_>>().join(",");
+        let text = format!(
+            "{{\"resultType\":\"input_required\",\"inputRequests\":{{{requests}}},\"requestState\":\"{state}\"}}"
+        );
+        RawValue::from_string(text)
+            .map_err(|_| super::super::super::error::rpc_error(&Denial::internal()))
+    }
+}
+
+/// Keeps a call until its client comes back. Over a limit it is denied, which cancels it.
+pub fn suspend(
+    lease: &Arc<LeaseState>,
+    in_all: &Count,
+    metrics: &GatewayMetrics,
+    entry: Entry,
+) -> Result<Box<RawValue>, Denial> {
+    let state = format!("{PREFIX}{}", random::token()?);
+    let full = || {
+        metrics.hit("suspended");
+        over_limit("MCP calls that wait for their client", MAX_SUSPENDED)
+    };
+    let counted = in_all.enter(MAX_SUSPENDED_IN_ALL, Some(&metrics.suspended));
+    let counted = counted.ok_or_else(full)?;
+    let asked = entry
+        .input_required(&state)
+        .map_err(|_| Denial::internal())?;
+    {
+        let mut waiting = lease.suspended.0.lock();
+        if waiting.ended || waiting.calls.len() >= MAX_SUSPENDED {
+            return Err(full());
+        }
+        waiting.calls.insert(state.clone(), (entry, counted));
+    }
+    let lease = Arc::downgrade(lease);
+    tokio::spawn(async move {
+        tokio::time::sleep(TTL).await;
+        if let Some(lease) = lease.upgrade() {
+            let expired = lease.suspended.0.lock().calls.remove(&state);
+            drop(expired);
+        }
+    });
+    Ok(asked)
+}
+
+impl Suspended {
+    /// Takes the call that waits under a state. `None` where there is none, or it is another
+    /// request that this would go on with.
+    pub fn take(&self, state: &str, method: &str, body: &Bytes) -> Option<Entry> {
+        let mut waiting = self.0.lock();
+        let (entry, _) = waiting.calls.get(state)?;
+        if entry.binding != binding(method, body) {
+            return None;
+        }
+        waiting.calls.remove(state).map(|(entry, _counted)| entry)
+    }
+
+    /// Cancels all: the lease has ended.
+    pub fn end(&self) {
+        let mut waiting = self.0.lock();
+        waiting.ended = true;
+        let calls = std::mem::take(&mut waiting.calls);
+        drop(waiting);
+        drop(calls);
+    }
+}
+
+/// A digest of a request: its method and params, in whatever order the members stand.
+fn binding(method: &str, body: &Bytes) -> [u8; 32] {
+    let message: Value = serde_json::from_slice(body).unwrap_or_default();
+    let mut params = match message {
+        Value::Object(mut message) => message.remove("params").unwrap_or_default(),
+        _ => Value::Null,
+    };
+    if let Value::Object(params) = &mut params {
+        for key in NOT_BOUND {
+            params.remove(key);
+        }
+    }
+    let mut context = Context::new(&SHA256);
+    context.update(method.as_bytes());
+    context.update(&[0]);
+    context.update(sorted(params).to_string().as_bytes());
+    let mut digest = [0; 32];
+    let finished = context.finish();
+    for (byte, found) in digest.iter_mut().zip(finished.as_ref()) {
+        *byte = *found;
+    }
+    digest
+}
+
+/// The value with the members of every object in the order of their names. Messages are nested no
+/// deeper than the parser goes.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.into_iter().collect();
+            members.sort_by(|(one, _), (other, _)| one.cmp(other));
+            let members = members.into_iter().map(|(key, value)| (key, sorted(value)));
+            Value::Object(members.collect::<Map<_, _>>())
+        }
+        Value::Array(values) => values.into_iter().map(sorted).collect(),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn a_retry_is_bound_to_method_and_params_and_not_to_their_order() {
+        let bound = |params: &str| {
+            let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"params\":{params}}}");
+            binding("tools/call", &body.into())
+        };
+        let first = bound(
+            "{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]},\"_meta\":{\"n\":1}}",
+        );
+        each_row(
+            [
+                (
+                    "{\"arguments\":{\"y\":[{\"q\":2,\"p\":1}],\"x\":1},\"name\":\"a\",\"inputResponses\":{},\"requestState\":\"s\"}",
+                    true,
+                ),
+                (
+                    "{\"name\":\"b\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1,\"q\":2}]}}",
+                    false,
+                ),
+                (
+                    "{\"name\":\"a\",\"arguments\":{\"x\":2,\"y\":[{\"p\":1,\"q\":2}]}}",
+                    false,
+                ),
+                (
+                    "{\"name\":\"a\",\"arguments\":{\"x\":1,\"y\":[{\"p\":1}]}}",
+                    false,
+                ),
+                ("{\"name\":\"a\"}", false),
+            ],
+            |(params, same)| assert_eq!(bound(params) == first, same, "{params}"),
+        );
+        let body = Bytes::from("{\"params\":{\"name\":\"a\"}}");
+        assert_ne!(binding("tools/call", &body), binding("prompts/get", &body));
+    }
+}

@@ -1,0 +1,63 @@
+//! Messages that are refused before they are routed: an HTTP status with a JSON-RPC error, which
+//! the audit holds as a denial.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use addons::contract::{Answer, Code, Denial, RpcError};
+use http::StatusCode;
+
+use super::super::error::{INVALID_REQUEST, protocol_error};
+use super::super::message::{Id, write_response};
+use super::media::JSON;
+
+/// How much of an unread body is thrown away, for a client that reads no answer before it has sent
+/// all.
+const DRAIN_BYTES: u64 = 1 << 20;
+/// When it is worth coming back where a lease is at one of its limits.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The code of most refusals.
+pub const INVALID: i64 = INVALID_REQUEST;
+
+/// Refuses a message that breaks the protocol.
+pub fn refuse(
+    status: StatusCode,
+    id: Option<&Id>,
+    code: i64,
+    sentence: impl Into<Cow<'static, str>>,
+) -> Denial {
+    let error = protocol_error(code, sentence);
+    refuse_with(Code::MalformedRequest, status, id, error)
+}
+
+/// The same with a code for the audit, and with an error that holds data.
+pub fn refuse_with(code: Code, status: StatusCode, id: Option<&Id>, error: RpcError) -> Denial {
+    let answer = Answer {
+        status: status.as_u16(),
+        content_type: JSON,
+        drain_bytes: DRAIN_BYTES,
+        body: error_text(id, &error).into(),
+    };
+    Denial::new(code, error.message).answered_with(answer)
+}
+
+/// A lease is at one of its limits. `rule` names it.
+pub fn over_limit(rule: &'static str, most: usize) -> Denial {
+    let sentence = format!("Too many {rule}: at most {most} of one container");
+    Denial::new(Code::RateLimited, sentence)
+        .with("limit", most)
+        .rule(rule)
+        .retry_after(RETRY_AFTER)
+}
+
+/// An error response. Where the request's id could not be read it has none: MCP has no `null` ids.
+fn error_text(id: Option<&Id>, error: &RpcError) -> String {
+    match id {
+        Some(_) => write_response(id, &Err(error.clone())),
+        None => {
+            let error = serde_json::to_string(error).unwrap_or_else(|_| "null".to_owned());
+            format!("{{\"jsonrpc\":\"2.0\",\"error\":{error}}}")
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Events as `text/event-stream` has them.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+
+/// A comment, which says nothing and keeps a quiet connection open.
+pub const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
+
+/// How soon a client should come back, in milliseconds.
+const RETRY_MS: u32 = 1000;
+
+/// A message. Raw JSON may be written over several lines, each of which is a `data` field: the
+/// receiver joins them again with line feeds.
+pub fn message(id: Option<&str>, json: &str) -> Bytes {
+    let mut text = String::with_capacity(json.len() + 48);
+    if let Some(id) = id {
+        let _ = writeln!(text, "id: {id}");
+    }
+    text.push_str("event: message\n");
+    let is_end = |byte: char| byte == '\n' || byte == '\r';
+    for line in json.split(is_end).filter(|line| !line.is_empty()) {
+        let _ = writeln!(text, "data: {line}");
+    }
+    text.push('\n');
+    text.into()
+}
+
+/// An event without data. It gives a client the id to come back with, and says when.
+pub fn priming(id: &str) -> Bytes {
+    format!("id: {id}\nretry: {RETRY_MS}\ndata:\n\n").into()
+}
+
+/// The event of the HTTP+SSE transport that says where messages are posted.
+pub fn endpoint(path: &str) -> Bytes {
+    format!("event: endpoint\ndata: {path}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn json_over_several_lines_arrives_as_one_message() {
+        each_row(
+            [
+                ("{\"a\":1}", "data: {\"a\":1}\n"),
+                ("{\n  \"a\": 1\n}", "data: {\ndata:   \"a\": 1\ndata: }\n"),
+                ("{\r\n\"a\":1\r}", "data: {\ndata: \"a\":1\ndata: }\n"),
+                ("{\n\n}", "data: {\ndata: }\n"),
+            ],
+            |(json, data)| {
+                let expected = format!("id: 3-1\nevent: message\n{data}\n");
+                assert_eq!(message(Some("3-1"), json), expected.as_bytes());
+            },
+        );
+        assert_eq!(message(None, "{}"), &b"event: message\ndata: {}\n\n"[..]);
+    }
+}

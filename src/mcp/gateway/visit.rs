@@ -1,0 +1,168 @@
+//! One HTTP request of a known container.
+
+use std::sync::Arc;
+
+use addons::contract::{
+    Code, Container, Denial, Direction, Frame, LiveFlow, McpSubject, Principal, RpcError, names,
+};
+use addons::identity::claimed_id;
+use http::HeaderMap;
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+
+use super::super::caller::{Caller, LogLevel};
+use super::super::error::rpc_error;
+use super::super::version::Version;
+use super::Gateway;
+use super::lease::LeaseState;
+use super::memory::Memory;
+use crate::http::{OriginRequest, Session};
+
+/// A request, and whose it is.
+pub struct Visit<'a> {
+    pub gateway: &'a Gateway,
+    pub request: &'a mut OriginRequest,
+    pub container: Arc<Container>,
+    principal: Principal,
+    pub lease: Arc<LeaseState>,
+    pub memory: Memory,
+}
+
+/// What a client says of itself.
+pub struct Introduction {
+    pub version: Version,
+    pub capabilities: Arc<RawValue>,
+    pub info: Option<Arc<RawValue>>,
+    pub session: Option<Arc<str>>,
+    pub log_level: Option<LogLevel>,
+}
+
+impl<'a> Visit<'a> {
+    /// Finds out whose request it is.
+    pub async fn begin(
+        gateway: &'a Gateway,
+        request: &'a mut OriginRequest,
+    ) -> Result<Visit<'a>, Denial> {
+        identify(request).await?;
+        let session = &request.session;
+        let (Some(container), Some(principal)) = (&session.container, &session.principal) else {
+            return Err(unknown_source());
+        };
+        Ok(Self {
+            gateway,
+            container: Arc::clone(container),
+            principal: principal.clone(),
+            lease: LeaseState::of(container),
+            memory: Memory::of(session),
+            request,
+        })
+    }
+
+    /// The connection.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.request.session
+    }
+
+    pub fn headers(&self) -> &HeaderMap {
+        &self.request.head.headers
+    }
+
+    /// The caller that a client describes.
+    pub fn caller(&self, introduction: Introduction) -> Arc<Caller> {
+        Arc::new(Caller {
+            client: self.session().client.clone(),
+            principal: self.principal.clone(),
+            container: Arc::clone(&self.container),
+            version: introduction.version,
+            capabilities: introduction.capabilities,
+            info: introduction.info,
+            session: introduction.session,
+            log_level: introduction.log_level,
+            trace: trace(self.headers()),
+        })
+    }
+
+    /// Records a message that goes nowhere although it is accepted.
+    pub fn note(&self, method: &str, sentence: &'static str) {
+        let mut live = self.flow(method);
+        live.denied(&Denial::new(Code::MalformedRequest, sentence).by(names::PROXY));
+    }
+
+    /// Begins the flow of a request that the gateway answers itself.
+    pub async fn judge(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+    ) -> Result<LiveFlow, RpcError> {
+        let mut live = self.flow(method);
+        let frame = Frame::request(Direction::ToServer, method, params);
+        match live.chain.mcp_request(&mut live.flow, frame).await {
+            Ok(_permit) => {
+                live.answered(200);
+                Ok(live)
+            }
+            Err(denial) => {
+                live.denied(&denial);
+                Err(rpc_error(&denial))
+            }
+        }
+    }
+}
+
+impl Visit<'_> {
+    fn flow(&self, method: &str) -> LiveFlow {
+        let chain = self.request.snapshot.chain();
+        let mut start = chain.for_mcp(self.session().client.clone(), own_subject(method));
+        start.started = self.request.started();
+        start.principal = Some(self.principal.clone());
+        let mut live = LiveFlow::begin(chain, start);
+        live.record().method = Some(method.to_owned().into());
+        live.record().path = Some(self.request.head.uri.path().into());
+        live
+    }
+}
+
+/// A message that the gateway answers itself.
+pub fn own_subject(method: &str) -> McpSubject {
+    McpSubject {
+        server: None,
+        method: method.into(),
+        name: None,
+    }
+}
+
+/// Checks who sends. Where something is wrong the chain is asked, whose word it is.
+async fn identify(request: &OriginRequest) -> Result<(), Denial> {
+    let (session, snapshot) = (&request.session, &request.snapshot);
+    let claimed = claimed_id(&request.head.headers);
+    let is_known = session.container.as_ref().is_some_and(|container| {
+        let claims = claimed.as_deref();
+        snapshot.containers.available()
+            && container.is_live(OffsetDateTime::now_utc())
+            && claims.is_none_or(|claimed| claimed == container.id.as_str())
+    });
+    if is_known {
+        return Ok(());
+    }
+    let method = request.head.method.as_str();
+    let mut start = snapshot
+        .chain()
+        .for_mcp(session.client.clone(), own_subject(method));
+    start.claimed_id = claimed;
+    start.principal = session.principal.clone();
+    // It has no effects: the denial is recorded as the request's.
+    let mut flow = start.begin_dry();
+    let frame = Frame::request(Direction::ToServer, method, None);
+    snapshot.chain().mcp_request(&mut flow, frame).await?;
+    session.is_bound(&flow)
+}
+
+fn unknown_source() -> Denial {
+    Denial::new(Code::UnknownSource, "Unknown source IP").by(names::PROXY)
+}
+
+fn trace(headers: &HeaderMap) -> Option<(String, Option<String>)> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let parent = text("traceparent")?;
+    Some((parent.to_owned(), text("tracestate").map(str::to_owned)))
+}
