@@ -14,6 +14,7 @@ mod private;
 mod private_options;
 mod reload;
 mod sandbox;
+mod way_out;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
