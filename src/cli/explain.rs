@@ -139,6 +139,7 @@ mod tests {
             container: "c1".into(),
             method: "GET".into(),
             url: "https://x.example/".into(),
+            ..ExplainRequest::default()
         };
         let explanation = Explanation {
             allowed: false,

@@ -43,6 +43,7 @@ fn commands_are_read_as_documented() {
             "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
             "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
             "container rm c1",
+            "container reset c1 --json",
             "container list --json",
             "container show c1",
             "health --json",
@@ -209,6 +210,8 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
             ),
             ("health --json --socket DIR/api.sock", code::SOFTWARE),
             ("container rm c2 --socket DIR/api.sock", code::DONE),
+            ("container reset c1 --socket DIR/api.sock", code::DONE),
+            ("container reset c2 --socket DIR/api.sock", code::USAGE),
             (
                 "explain c1 GET https://github.com/ --socket DIR/api.sock",
                 code::DONE,

@@ -110,9 +110,9 @@ mod tests {
             ],
             |(text, address, authority, path)| {
                 let endpoint: Endpoint = text.parse().unwrap();
-                assert_eq!(endpoint.address, *address);
-                assert_eq!(endpoint.authority, *authority);
-                assert_eq!(endpoint.path, *path);
+                assert_eq!(endpoint.address, address);
+                assert_eq!(endpoint.authority, authority);
+                assert_eq!(endpoint.path, path);
             },
         );
     }

@@ -10,7 +10,6 @@ mod lines;
 mod mirrored_tools;
 mod sessions;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
