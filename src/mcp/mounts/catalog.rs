@@ -6,6 +6,7 @@
 //! [`ListChanges`](super::ListChanges). Where a list cannot be read, the last one that could be is
 //! returned. Each request for a page is a flow of the container.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::changes::{List, ListNews};
 use super::known::{Entry, EntryKey, Known, Owned, named};
 use super::meta;
 use super::pages::{Kind, Pages};
-use super::ports::{Common, Mounted};
+use super::ports::Mounted;
 use super::tools::pinned;
 use super::wanted::Wanted;
 use super::{Era, MountError, MountSession, Outcome};
@@ -41,7 +42,6 @@ const READING: Duration = Duration::from_secs(30);
 pub struct Catalog(Arc<Inner>);
 
 struct Inner {
-    common: Arc<Common>,
     /// Keeps what was read for the time after the session.
     known: Arc<Mutex<Known>>,
     /// Tells those who see the lists.
@@ -52,6 +52,9 @@ struct Inner {
     capabilities: Arc<RawValue>,
     /// The lease that lists are asked for.
     container: Mutex<Weak<Container>>,
+    mount: Arc<Mounted>,
+    /// [`Mounted::acceptances`] as of the last look at the tools.
+    acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
     resources: Cache<(Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>)>,
@@ -148,19 +151,20 @@ impl<T: Clone> Cache<T> {
 
 impl Catalog {
     pub(super) fn new(
-        mount: &Mounted,
+        mount: &Arc<Mounted>,
         known: &Arc<Mutex<Known>>,
         session: Arc<dyn MountSession>,
         wanted: &Wanted,
     ) -> Self {
         Self(Arc::new(Inner {
-            common: Arc::clone(&mount.common),
             known: Arc::clone(known),
             news: Arc::clone(&wanted.news),
             server: Arc::clone(&mount.settings().name),
             session,
             capabilities: Arc::clone(&wanted.capabilities),
             container: Mutex::new(wanted.asked_by.clone()),
+            acceptances: AtomicU64::new(mount.acceptances()),
+            mount: Arc::clone(mount),
             tools: Cache::default(),
             prompts: Cache::default(),
             resources: Cache::default(),
@@ -170,6 +174,7 @@ impl Catalog {
     /// The tools, in the server's order, each name once. The same value until the list is read
     /// again and differs.
     pub async fn tools(&self) -> Result<Arc<[Arc<Definition>]>, MountError> {
+        self.0.look_for_acceptances();
         let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_tools()) };
         self.get(|inner| &inner.tools, read, List::Tools).await
     }
@@ -247,7 +252,7 @@ impl Catalog {
                 let inner = Arc::clone(inner);
                 let is_being_read = cache(&inner).reading.try_lock().is_err();
                 if !is_being_read {
-                    let (before, runtime) = (value.clone(), inner.common.runtime.clone());
+                    let (before, runtime) = (value.clone(), inner.mount.common.runtime.clone());
                     runtime.spawn(async move {
                         let now = cache(&inner).read(read(Arc::clone(&inner))).await;
                         if now.is_ok_and(|(now, read)| read && now.differs(&before)) {
@@ -296,6 +301,14 @@ impl Differs for Resources {
 }
 
 impl Inner {
+    /// Has the tools read again where an operator accepted a definition since the last look.
+    fn look_for_acceptances(&self) {
+        let now = self.mount.acceptances();
+        if self.acceptances.swap(now, Ordering::Relaxed) != now {
+            self.tools.outdate();
+        }
+    }
+
     /// Keeps the value that is there where the one that was read is the same: whoever derived
     /// something from it need not do so again.
     fn same_or<T: Differs + Clone>(cache: &Cache<T>, now: T) -> T {
@@ -307,8 +320,9 @@ impl Inner {
 
     async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
-        let definitions = &self.common.ports.definitions;
-        let tools = pinned(&self.server, entries, &**definitions).await?;
+        let definitions = &self.mount.common.ports.definitions;
+        let check = |tool: &RawValue| self.session.check_definition(tool);
+        let tools = pinned(&self.server, entries, check, &**definitions).await?;
         let tools = Self::same_or(&self.tools, tools.into());
         self.known.lock().tools = Some(Arc::clone(&tools));
         Ok((tools, age))
@@ -378,7 +392,7 @@ impl Inner {
         params: Option<Box<RawValue>>,
     ) -> Result<Outcome, MountError> {
         let container = self.container.lock().upgrade().ok_or_else(gone)?;
-        let chain = (self.common.ports.chain)().ok_or_else(gone)?;
+        let chain = (self.mount.common.ports.chain)().ok_or_else(gone)?;
         let subject = McpSubject {
             server: Some(Arc::clone(&self.server)),
             method: method.into(),

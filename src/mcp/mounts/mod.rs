@@ -49,12 +49,15 @@ pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{HttpParts, HttpTransport};
+pub use http::{
+    EventReader, HttpParts, HttpTransport, LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID,
+    add_param_fields, request_fields,
+};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::Mounts;
-pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};
 pub use pooled::{MAX_CALLS, Pooled};
+pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};
 pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,

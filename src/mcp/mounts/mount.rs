@@ -56,6 +56,10 @@ impl Mount {
         self.set_of(container).known.lock().clone()
     }
 
+    pub(super) fn accepted(&self) {
+        self.server.accepted();
+    }
+
     /// How the mount is doing.
     pub fn health(&self) -> MountHealth {
         self.server.record.read(&self.settings().name)

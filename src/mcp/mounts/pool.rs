@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::MountHealth;
-use super::changes::{ListChanges, ListNews};
+use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::ports::{Common, MountPorts, Unsolicited};
 
@@ -60,6 +60,15 @@ impl Mounts {
     pub fn find(&self, container: &Container, server: &str) -> Option<Arc<Mount>> {
         let mount = self.mounts.load().get(server).cloned();
         mount.filter(|mount| mount.is_for(container))
+    }
+
+    /// An operator accepted a definition of a server: its tools are read again, and clients are
+    /// told.
+    pub fn accepted(&self, server: &str) {
+        if let Some(mount) = self.mounts.load().get(server) {
+            mount.accepted();
+            self.common.news.changed(List::Tools);
+        }
     }
 
     /// Changes of the lists that a container sees, from now on.

@@ -1,5 +1,6 @@
 //! What mounts need from the rest of the appliance, and what they share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use addons::contract::{BoxFuture, Chain, Container, Definitions};
@@ -74,6 +75,8 @@ pub struct Mounted {
     pub(super) retired: CancellationToken,
     /// Cancelled when sessions must end at once.
     pub(super) stopped: CancellationToken,
+    /// How often an operator accepted a definition.
+    acceptances: AtomicU64,
 }
 
 impl Mounted {
@@ -86,7 +89,17 @@ impl Mounted {
             record: HealthRecord::default(),
             retired: stopped.child_token(),
             stopped,
+            acceptances: AtomicU64::new(0),
         }
+    }
+
+    /// How often an operator accepted a definition; lists that were read before are outdated.
+    pub(super) fn acceptances(&self) -> u64 {
+        self.acceptances.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn accepted(&self) {
+        self.acceptances.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The server's settings.

@@ -47,8 +47,14 @@ impl Transports for ServerTransports {
         self.stdio.children.name_server(&server.name, runtime);
         let (kind, spawner) = (server.kind.clone(), self.spawner.clone());
         let machine = Arc::clone(&self.machine);
-        let make = move || process_manager(&kind, &spawner, &machine).unwrap_or_else(|| Arc::new(E2b));
-        Arc::new(StdioTransport::new(&self.stdio, server, settings, Box::new(make)))
+        let make =
+            move || process_manager(&kind, &spawner, &machine).unwrap_or_else(|| Arc::new(E2b));
+        Arc::new(StdioTransport::new(
+            &self.stdio,
+            server,
+            settings,
+            Box::new(make),
+        ))
     }
 
     fn settled(&self) -> BoxFuture<'_, ()> {

@@ -49,7 +49,10 @@ async fn a_confined_server_sees_neither_the_proxy_nor_the_machine_and_reaches_no
     assert!(visible.contains(&text(&read)) && visible.contains(&text(&write)));
     assert!(!visible.contains(&text(&registry)), "{visible:?}");
     assert!(!visible.contains(&target.to_owned()), "{visible:?}");
-    assert_eq!(only("writes"), [text(&write.join("new")), "/tmp/new".to_owned()]);
+    assert_eq!(
+        only("writes"),
+        [text(&write.join("new")), "/tmp/new".to_owned()]
+    );
     assert_eq!(seen["reaches"], json!([]));
     assert_eq!(seen["no_new_privs"], "1");
     assert_eq!(seen["seccomp"], "2");
@@ -57,7 +60,10 @@ async fn a_confined_server_sees_neither_the_proxy_nor_the_machine_and_reaches_no
     assert!(only("processes").len() <= 3, "{:?}", seen["processes"]);
     let environment = seen["environment"].as_object().unwrap();
     assert_eq!(environment["API_KEY"], "k");
-    assert!(!environment.contains_key("CARGO_MANIFEST_DIR"), "{environment:?}");
+    assert!(
+        !environment.contains_key("CARGO_MANIFEST_DIR"),
+        "{environment:?}"
+    );
     assert!(!environment.contains_key("NEXTEST"), "{environment:?}");
 }
 
@@ -68,7 +74,9 @@ async fn a_server_with_hosts_reaches_the_proxy_under_its_own_name_alone() {
     let fixture = Fixture::new(vec![mounted("t", settings)]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let request = "CONNECT api.example.com:443 HTTP/1.1\r\n\r\n";
-    let answer = fixture.call(&pooled, "proxy", json!({ "request": request })).await;
+    let answer = fixture
+        .call(&pooled, "proxy", json!({ "request": request }))
+        .await;
     assert_eq!(answer.unwrap(), Value::from("mcp:t"));
     let seen = fixture.call(&pooled, "probe", json!({})).await.unwrap();
     assert_eq!(seen["environment"]["HTTPS_PROXY"], "http://127.0.0.1:3128");

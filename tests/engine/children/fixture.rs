@@ -43,7 +43,12 @@ pub struct Fixture {
 struct AllAccepted;
 
 impl Definitions for AllAccepted {
-    fn pin<'a>(&'a self, _: &'a str, _: &'a str, _: [u8; 32]) -> BoxFuture<'a, Result<Pin, Unavailable>> {
+    fn pin<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+        _: [u8; 32],
+    ) -> BoxFuture<'a, Result<Pin, Unavailable>> {
         Box::pin(async { Ok(Pin::Accepted) })
     }
 }
@@ -64,7 +69,12 @@ impl Transports for StdioAlone {
             _ => stdio(&["true"]),
         };
         let make = move || process_manager(&kind, &spawner, &machine).unwrap();
-        Arc::new(StdioTransport::new(&self.ports, server, settings, Box::new(make)))
+        Arc::new(StdioTransport::new(
+            &self.ports,
+            server,
+            settings,
+            Box::new(make),
+        ))
     }
 
     fn settled(&self) -> BoxFuture<'_, ()> {
@@ -142,7 +152,9 @@ impl Fixture {
             principal: Principal::from(Arc::clone(&container)),
             container,
             version,
-            capabilities: RawValue::from_string("{\"elicitation\":{}}".to_owned()).unwrap().into(),
+            capabilities: RawValue::from_string("{\"elicitation\":{}}".to_owned())
+                .unwrap()
+                .into(),
             info: None,
             session: None,
             log_level: None,
@@ -168,8 +180,14 @@ impl Fixture {
     }
 
     /// Calls a tool; the answer's text, which the servers here write as JSON.
-    pub async fn call(&self, pooled: &Pooled, tool: &str, arguments: Value) -> Result<Value, MountError> {
-        self.call_with(pooled, tool, arguments, mpsc::channel(256).0).await
+    pub async fn call(
+        &self,
+        pooled: &Pooled,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<Value, MountError> {
+        self.call_with(pooled, tool, arguments, mpsc::channel(256).0)
+            .await
     }
 
     pub async fn call_with(
@@ -205,7 +223,9 @@ impl Fixture {
 
 pub fn by_name(servers: Vec<ServerSettings>) -> BTreeMap<Arc<str>, Arc<ServerSettings>> {
     let named = servers.into_iter();
-    named.map(|server| (Arc::clone(&server.name), Arc::new(server))).collect()
+    named
+        .map(|server| (Arc::clone(&server.name), Arc::new(server)))
+        .collect()
 }
 
 pub fn stdio(command: &[&str]) -> StdioSettings {
@@ -243,7 +263,12 @@ pub fn descendants(of: u32) -> Vec<(u32, char)> {
     for process in fs::read_dir("/proc").unwrap().flatten() {
         let stat = fs::read_to_string(process.path().join("stat"));
         if let (Ok(pid), Ok(stat)) = (process.file_name().to_str().unwrap().parse::<u32>(), stat) {
-            let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+            let fields: Vec<_> = stat
+                .rsplit_once(')')
+                .unwrap()
+                .1
+                .split_whitespace()
+                .collect();
             let state = fields[0].chars().next().unwrap();
             all.push((pid, fields[1].parse::<u32>().unwrap(), state));
         }

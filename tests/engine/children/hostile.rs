@@ -9,8 +9,16 @@ use super::fixture::*;
 
 fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
+        * 1024
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +29,12 @@ async fn a_flooding_server_takes_bounded_memory_and_harms_no_other() {
     ]);
     let version = Version::V2025_11_25;
     let other = fixture.session("t", version).await.unwrap();
-    for (kind, ends) in [("notifications", false), ("noise", true), ("line", true), ("stderr", false)] {
+    for (kind, ends) in [
+        ("notifications", false),
+        ("noise", true),
+        ("line", true),
+        ("stderr", false),
+    ] {
         let flooding = async {
             loop {
                 match fixture.session("flood", version).await {
@@ -55,7 +68,10 @@ async fn an_answer_without_one_reading_fails_its_call_and_no_other() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let spoiled = fixture.call(&pooled, "spoil", json!({})).await;
-    assert!(matches!(spoiled, Err(MountError::Protocol(_))), "{spoiled:?}");
+    assert!(
+        matches!(spoiled, Err(MountError::Protocol(_))),
+        "{spoiled:?}"
+    );
     let echoed = fixture.call(&pooled, "echo", json!({})).await;
     assert_eq!(echoed.unwrap(), json!({}));
 }
@@ -63,7 +79,10 @@ async fn an_answer_without_one_reading_fails_its_call_and_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_has_a_bounded_number_of_children() {
     let servers = (0..=MAX_CHILDREN_OF_LEASE).map(|number| {
-        mounted(&format!("s{number}"), stdio(&["sh", "-c", super::life::LEGACY_SH]))
+        mounted(
+            &format!("s{number}"),
+            stdio(&["sh", "-c", super::life::LEGACY_SH]),
+        )
     });
     let fixture = Fixture::new(servers.collect());
     for number in 0..MAX_CHILDREN_OF_LEASE {
@@ -72,7 +91,10 @@ async fn a_lease_has_a_bounded_number_of_children() {
     }
     let last = format!("s{MAX_CHILDREN_OF_LEASE}");
     let refused = fixture.session(&last, Version::V2025_11_25).await.map(drop);
-    assert!(matches!(refused, Err(MountError::CannotStart(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(MountError::CannotStart(_))),
+        "{refused:?}"
+    );
     fixture.mounts.stop(Duration::from_secs(20)).await;
     assert_eq!(descendants(std::process::id()), []);
 }

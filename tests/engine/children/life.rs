@@ -39,9 +39,15 @@ async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
     let same = eventually(limit, || open_descriptors() <= before).await;
     assert!(same, "{before} descriptors became {}", open_descriptors());
     let metrics = fixture.metrics.gather();
-    let status = metrics.iter().find(|family| family.name() == "proxy_mcp_process_status");
+    let status = metrics
+        .iter()
+        .find(|family| family.name() == "proxy_mcp_process_status");
     let series = status.unwrap().get_metric();
-    assert!(series.iter().all(|series| series.get_gauge().value() == 0.0));
+    assert!(
+        series
+            .iter()
+            .all(|series| series.get_gauge().value() == 0.0)
+    );
 }
 
 /// Answers one handshake, and then whatever comes with nothing.
@@ -70,7 +76,10 @@ async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again(
     let killing = fixture.call(&pooled, "exit", json!({"code": 42}));
     let (hanging, killing) = tokio::join!(hanging, killing);
     for died in [hanging, killing] {
-        assert!(matches!(died, Err(MountError::Died { exit: Some(42) })), "{died:?}");
+        assert!(
+            matches!(died, Err(MountError::Died { exit: Some(42) })),
+            "{died:?}"
+        );
     }
     let again = async {
         loop {
@@ -80,7 +89,9 @@ async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again(
             }
         }
     };
-    let again = tokio::time::timeout(Duration::from_secs(15), again).await.unwrap();
+    let again = tokio::time::timeout(Duration::from_secs(15), again)
+        .await
+        .unwrap();
     let echoed = fixture.call(&again, "echo", json!({})).await;
     assert_eq!(echoed.unwrap(), json!({}));
 }
@@ -111,7 +122,12 @@ async fn a_killed_appliance_leaves_no_child() {
     // Seconds that a daemon sleeps for, and nobody else does.
     let marker = format!("98{}", std::process::id());
     let mut appliance = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "children::life::appliance_that_is_killed", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "children::life::appliance_that_is_killed",
+            "--ignored",
+            "--nocapture",
+        ])
         .env("MARKER", &marker)
         .stdout(Stdio::piped())
         .spawn()

@@ -47,7 +47,11 @@ fn unconfined(command: &[&str]) -> ProcessConfig {
 // Feature: unified-sidecar, Property 5: a tool runs where its runtime says, locally without one.
 #[test]
 fn property_5_the_runtime_of_the_settings_is_the_one_that_runs() {
-    let kinds = (any::<bool>(), "[a-z]{1,12}", prop::option::of("[a-z0-9-]{1,20}"));
+    let kinds = (
+        any::<bool>(),
+        "[a-z]{1,12}",
+        prop::option::of("[a-z0-9-]{1,20}"),
+    );
     each_case(&kinds, |tokio, spawner, (is_e2b, program, template)| {
         let command = vec![program];
         let kind = match is_e2b {
@@ -60,7 +64,9 @@ fn property_5_the_runtime_of_the_settings_is_the_one_that_runs() {
             return Ok(());
         }
         prop_assert_eq!(manager.runtime(), Runtime::E2b);
-        let refused = tokio.block_on(manager.start(unconfined(&["true"]))).unwrap_err();
+        let refused = tokio
+            .block_on(manager.start(unconfined(&["true"])))
+            .unwrap_err();
         prop_assert_eq!(refused.into_denial("t").code().status(), 501);
         Ok(())
     });

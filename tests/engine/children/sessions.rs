@@ -40,7 +40,10 @@ async fn a_server_is_spoken_to_in_the_era_of_the_client_where_it_can() {
             let mount = fixture.mounts.find(fixture.container(), "t").unwrap();
             pooled.session.ended().cancel();
             assert_eq!(mount.known(fixture.container()).tools.unwrap().len(), 1);
-            fixture.mounts.stop(std::time::Duration::from_secs(10)).await;
+            fixture
+                .mounts
+                .stop(std::time::Duration::from_secs(10))
+                .await;
         },
     )
     .await;
@@ -51,7 +54,9 @@ async fn progress_and_questions_of_a_server_reach_their_call() {
     let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
     let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
     let (events, mut receiver) = mpsc::channel(16);
-    let done = fixture.call_with(&pooled, "progress", json!({}), events).await;
+    let done = fixture
+        .call_with(&pooled, "progress", json!({}), events)
+        .await;
     assert_eq!(done.unwrap(), json!("done"));
     let Some(Event::Notification { method, .. }) = receiver.recv().await else {
         panic!("progress");
@@ -99,7 +104,9 @@ async fn a_server_that_cannot_start_is_dead_and_says_why() {
     assert!(why.contains("/no/such/program"), "{why}");
     let health = |name: &str| {
         let all = fixture.mounts.health();
-        all.into_iter().find(|health| &*health.server == name).unwrap()
+        all.into_iter()
+            .find(|health| &*health.server == name)
+            .unwrap()
     };
     assert_eq!(health("gone").state, MountState::Dead);
     assert!(health("gone").failure.unwrap().contains("/no/such/program"));
@@ -132,10 +139,17 @@ async fn a_reload_keeps_what_is_the_same_and_ends_the_rest_after_its_calls() {
     let ended = |at: usize| sessions[at].session.ended().clone();
     let limit = std::time::Duration::from_secs(15);
     for at in [1, 2] {
-        tokio::time::timeout(limit, ended(at).cancelled()).await.unwrap();
+        tokio::time::timeout(limit, ended(at).cancelled())
+            .await
+            .unwrap();
     }
     assert!(!ended(0).is_cancelled());
-    assert!(fixture.mounts.find(fixture.container(), "removed").is_none());
+    assert!(
+        fixture
+            .mounts
+            .find(fixture.container(), "removed")
+            .is_none()
+    );
     let changed = fixture.session("changed", version).await.unwrap();
     assert!(!Arc::ptr_eq(&changed, &sessions[1]));
 }
