@@ -10,6 +10,7 @@ use prometheus::Registry;
 use tokio_util::task::TaskTracker;
 
 use super::failure::Failure;
+use super::operator::Operator;
 use super::ours;
 use crate::config::Config;
 use crate::http::Service;
@@ -19,18 +20,18 @@ use crate::mcp::{
     PinnedDefinitions, Rules, Spawner, StdioPorts, StdioTransport, Transport, Transports, WayOut,
 };
 
-/// Builds the gateway over the servers of a configuration.
+/// Builds the gateway over the servers of a configuration, and what operators reach of it.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
     metrics: &Registry,
-) -> Result<Arc<Gateway>, Failure> {
-    let data_dir = &config.proxy.data_dir;
+) -> Result<(Arc<Gateway>, Operator), Failure> {
+    let definitions = DefinitionFile::open(&config.proxy.data_dir);
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);
     let ports = MountPorts {
         chain: Arc::new(move || Some(Arc::clone(current.current().chain()))),
-        definitions: Arc::new(PinnedDefinitions(DefinitionFile::open(data_dir))),
+        definitions: Arc::new(PinnedDefinitions(Arc::clone(&definitions))),
         transports: Arc::new(AllTransports::new(service, config, metrics)?),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
@@ -43,7 +44,11 @@ pub fn gateway(
     };
     let core = Core::new(Box::new(rules), mounts);
     let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
-    Ok(Arc::new(Gateway::new(Arc::new(core), metrics)))
+    let operator = Operator {
+        core: Arc::clone(&core),
+        definitions,
+    };
+    Ok((Arc::new(Gateway::new(Arc::new(core), metrics)), operator))
 }
 
 /// Makes the transport of each server by its kind.

@@ -9,6 +9,7 @@ mod failure;
 mod health;
 mod listeners;
 mod mcp;
+mod operator;
 mod private;
 mod private_options;
 mod reload;
@@ -58,6 +59,7 @@ use data_dir::DataDir;
 use descriptors::DescriptorShares;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
+use operator::Operator;
 use reload::{Reloader, Source};
 
 /// How often a rotated CA is looked for.
@@ -131,6 +133,7 @@ struct App {
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
     questions: Arc<dns::Service>,
+    operator: Operator,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -210,7 +213,7 @@ impl App {
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
         let inspection = Inspection::new(&metrics).map_err(ours)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let gateway = mcp::gateway(&service, &config, &metrics)?;
+        let (gateway, operator) = mcp::gateway(&service, &config, &metrics)?;
         let engine = Engine::new(
             service,
             Arc::clone(&questions),
@@ -235,6 +238,7 @@ impl App {
             reloader: Arc::new(reloader.map_err(ours)?),
             snapshots,
             questions,
+            operator,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -298,6 +302,7 @@ impl App {
             Arc::clone(&self.snapshots),
             Arc::clone(&self.checks.token_sources),
         );
+        let [explaining, requesting, accepting] = [(); 3].map(|()| self.operator.clone());
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -313,8 +318,18 @@ impl App {
             }),
             explain: Arc::new(move |question| {
                 let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
-                Box::pin(async move { explain::explain(&snapshot, &registry, question).await })
+                let operator = explaining.clone();
+                Box::pin(async move {
+                    match question.method.as_str() {
+                        operator::TOOL_CALL => {
+                            operator.explain(&snapshot, &registry, question).await
+                        }
+                        _ => explain::explain(&snapshot, &registry, question).await,
+                    }
+                })
             }),
+            mcp: Arc::new(move |request| Box::pin(requesting.clone().request(request))),
+            accept_definition: Arc::new(move |tool| Box::pin(accepting.clone().accept(tool))),
         }
     }
 }

@@ -14,6 +14,10 @@ mod peer;
 mod two_endpoints;
 mod wire;
 
+pub use event_stream::EventReader;
+pub use headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, request_fields};
+pub use mirrored_params::add as add_param_fields;
+
 use std::sync::Arc;
 use std::time::Duration;
 
