@@ -40,7 +40,7 @@ use credentials::{CredentialSettings, Credentials, TokenSources};
 use git::{Git, GitMetrics, GitSettings};
 use github::{Forge, Github, GithubSettings};
 use identity::Identity;
-use mcp::McpSettings;
+use mcp::{Mcp, McpPorts, McpSettings};
 use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
 use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
@@ -121,6 +121,8 @@ pub struct Ports {
     pub forge: Arc<dyn Forge>,
     /// Keeps logins and tokens across reloads.
     pub token_sources: Arc<TokenSources>,
+    /// What the judge of MCP messages asks and records.
+    pub mcp: McpPorts,
     /// How long a phase may take from the moment when an addon waits.
     pub deadline: Duration,
 }
@@ -163,6 +165,9 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
         // Behind policy, whose normal form of paths it judges.
         Link::from(Arc::new(Github::new(settings.github, ports.forge))),
+        // Behind what is cheaper to decide, for policies and people are asked here. Nothing behind
+        // it changes a message, so what was judged is what is sent.
+        Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
         // Behind policy, for what may not be reached at all needs no reading of packets. It says
         // which requests must stay without a credential.
         Link::from(Arc::new(Git::new(

@@ -8,6 +8,7 @@ use addons::contract::{Chain, Containers, OwnAddresses};
 use addons::credentials::TokenSources;
 use addons::git::GitMetrics;
 use addons::github::Forge;
+use addons::mcp::{McpPorts, NoApprovals, PoliciesSettings};
 use addons::observe::{Audit, Metrics, Traces};
 use addons::rate_limit::{RateBuckets, Rejections};
 use addons::{Ports, standard_chain};
@@ -15,7 +16,9 @@ use rustls::crypto::CryptoProvider;
 
 use super::failure::Failure;
 use crate::config::Config;
-use crate::registry::Registry;
+use crate::mcp::policy::{PolicyMetrics, PolicyThreads, RegoEvaluator};
+use crate::registry::{Registry, RegistryRecords};
+use crate::runtime::TokioTasks;
 use crate::snapshot::Snapshot;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
@@ -38,6 +41,8 @@ pub struct LongLived {
     pub lookups: usize,
     pub traces: Arc<Traces>,
     pub nameservers: Arc<NameserverWatch>,
+    pub policy_threads: Arc<PolicyThreads>,
+    pub policy_metrics: Arc<PolicyMetrics>,
 }
 
 /// What stays the same over reloads.
@@ -130,11 +135,30 @@ impl Builder {
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
             forge: Arc::clone(&self.long_lived.forge),
             token_sources: Arc::clone(&self.long_lived.token_sources),
+            mcp: self.mcp_ports(&config.addons.mcp.policies),
             deadline: PHASE_DEADLINE,
         };
         standard_chain(&config.addons, ports).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Failure::Ours(lines.join("\n"))
         })
+    }
+
+    /// Loads the policies. Those that cannot be loaded are logged; what they are for is denied,
+    /// unless `policies.on_unavailable` says otherwise.
+    fn mcp_ports(&self, policies: &PoliciesSettings) -> McpPorts {
+        let threads = Arc::clone(&self.long_lived.policy_threads);
+        let metrics = Arc::clone(&self.long_lived.policy_metrics);
+        let (evaluator, unloaded) = RegoEvaluator::load(policies, threads, metrics);
+        for bundle in unloaded {
+            let (id, error) = (&bundle.settings.id, &bundle.error);
+            tracing::error!(bundle = %id, "mcp.yaml: policies.bundles: {error}");
+        }
+        McpPorts {
+            evaluator: Arc::new(evaluator),
+            records: Arc::new(RegistryRecords(Arc::clone(&self.registry))),
+            approvals: Arc::new(NoApprovals),
+            tasks: Arc::new(TokioTasks),
+        }
     }
 }

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use super::way_out::is_way_out;
 use crate::admin::probe;
 use crate::config::Listen;
 use crate::dns::DnsServer;
@@ -109,13 +110,18 @@ fn remove_dead_listeners(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket
-            && entry.file_name().to_str().is_some_and(is_listener_name)
+            && entry.file_name().to_str().is_some_and(is_ours)
             && let Err(error) = probe(&entry.path())
             && error.kind() == ErrorKind::ConnectionRefused
         {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a file is called as a socket that a server opens for others than the administrator.
+fn is_ours(name: &str) -> bool {
+    is_listener_name(name) || is_way_out(name)
 }
 
 /// Opens a listener for each container that has one of its own, and closes it with the lease.

@@ -13,6 +13,7 @@ mod private;
 mod private_options;
 mod reload;
 mod sandbox;
+mod way_out;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,6 +43,7 @@ use crate::config::{Config, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Door, Engine, Workers};
+use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::runtime::TokioTasks;
@@ -187,6 +189,8 @@ impl App {
             lookups: shares.lookups,
             traces: Arc::new(Traces::new(outside, &metrics).map_err(ours)?),
             nameservers,
+            policy_threads: Arc::new(PolicyThreads::start().map_err(ours)?),
+            policy_metrics: Arc::new(PolicyMetrics::new(&metrics).map_err(ours)?),
         };
         let buckets = long_lived.buckets.clone();
         let builder = Builder::new(Arc::clone(&registry), own, provider, long_lived);

@@ -97,7 +97,15 @@ fn line(flow: &Value, colour: bool) -> String {
         field("path"),
         field("status"),
     );
-    for (name, before) in [("code", ""), ("addon", "by "), ("rule", "rule ")] {
+    for (name, before) in [
+        ("server", "server "),
+        ("tool", "tool "),
+        ("code", ""),
+        ("addon", "by "),
+        ("rule", "rule "),
+        ("decision", "decision "),
+        ("reason", "because "),
+    ] {
         let text = field(name);
         if !text.is_empty() {
             line.push_str(&format!(" {before}{text}"));
@@ -183,6 +191,20 @@ mod tests {
                      domain_not_allowed by policy 3ms";
         assert_eq!(line(&flow, false), plain);
         assert_eq!(line(&flow, true), format!("\x1b[31m{plain}\x1b[0m"));
+    }
+
+    #[test]
+    fn a_tool_call_is_shown_with_its_server_and_what_was_decided() {
+        let flow = json!({
+            "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "mcp",
+            "method": "tools/call", "host": "unified-proxy", "port": 8090, "status": 403,
+            "outcome": "denied", "code": "policy_denied_continue", "addon": "mcp", "rule": "authz",
+            "server": "kb", "tool": "fetch", "decision": "deny_continue", "reason": "not\ntoday",
+        });
+        let expected = "12:34:56 c1 mcp tools/call unified-proxy:8090 403 denied server kb tool \
+                        fetch policy_denied_continue by mcp rule authz decision deny_continue \
+                        because not\\u{a}today";
+        assert_eq!(line(&flow, false), expected);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Asker {
         &self,
         snapshot: &Snapshot,
     ) -> Result<Option<Arc<Container>>, Unavailable> {
-        if let Some(Principal::Container(lease)) = &self.principal {
+        if let Some(lease) = self.principal.as_ref().and_then(Principal::lease) {
             return Ok(Some(Arc::clone(lease)));
         }
         let Some(source) = &self.client.source else {

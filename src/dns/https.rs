@@ -44,9 +44,9 @@ fn no_question() -> Denial {
 
 fn over_budget(principal: Option<&Principal>) -> Denial {
     let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
-    let denial = match principal {
-        Some(Principal::Container(lease)) => denial.with("container_id", lease.id.as_str()),
-        _ => denial,
+    let denial = match principal.and_then(Principal::lease) {
+        Some(lease) => denial.with("container_id", lease.id.as_str()),
+        None => denial,
     };
     denial
         .with("upstream", "none")

@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Client, Container, LeaseId, Source, fold_address};
+use addons::contract::{Client, Container, Delegation, Denial, LeaseId, Source, fold_address};
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::connection::Connection;
 use super::io::{ClientIo, Socket};
 use super::serve::{Handler, exchange, serve_http1};
 use super::{origin_form, tunnel};
-use crate::http::{Ingress, Reply};
+use crate::http::{Ingress, OriginRequest, Reply};
 use crate::mcp::Gateway;
 use crate::runtime::AcceptBackoff;
 
@@ -78,6 +80,38 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
     }
 }
 
+/// Serves a part of the appliance that works for a container, until the lease ends or the listener
+/// is closed: a process that may reach its own hosts, and ask for their addresses.
+pub async fn serve_delegated(
+    engine: Arc<Engine>,
+    listener: UnixListener,
+    delegation: Arc<Delegation>,
+    closed: CancellationToken,
+) {
+    let mut backoff = AcceptBackoff::new("the way out of an MCP server");
+    let container = &delegation.lease;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = engine.service.stopping.cancelled() => return,
+            () = container.ended().cancelled() => return,
+            () = closed.cancelled() => return,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                backoff.reset();
+                let snapshot = engine.service.snapshot();
+                let admitted =
+                    Connection::admit_delegated(Arc::clone(&engine), &snapshot, &delegation);
+                if let Some(admitted) = admitted {
+                    serve(&engine, socket, admitted, on_way_out);
+                }
+            }
+            Err(error) => backoff.after(&error).await,
+        }
+    }
+}
+
 /// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
 /// not become its successor.
 fn spawn<S: Socket>(
@@ -88,14 +122,23 @@ fn spawn<S: Socket>(
     handler: Handler,
 ) {
     let snapshot = engine.service.snapshot();
-    let Some((connection, runtime)) = Connection::admit(Arc::clone(engine), &snapshot, client)
-    else {
+    let Some(admitted) = Connection::admit(Arc::clone(engine), &snapshot, client) else {
         return;
     };
-    let bound = connection.container.as_ref().map(|bound| bound.lease);
+    let bound = admitted.0.container.as_ref().map(|bound| bound.lease);
     if lease.is_some() && bound.is_some() && bound != lease {
         return;
     }
+    serve(engine, socket, admitted, handler);
+}
+
+/// Serves a connection on the thread that it was assigned to.
+fn serve<S: Socket>(
+    engine: &Arc<Engine>,
+    socket: S,
+    (connection, runtime): (Connection, Handle),
+    handler: Handler,
+) {
     let arrive = match socket.leave() {
         Ok(arrive) => arrive,
         Err(error) => return lost(&error),
@@ -144,6 +187,24 @@ fn on_own_listener(
         Some(_) => on_proxy::<UnixStream>(connection, ingress, request),
         None if Gateway::has(request.uri().path()) => on_gateway(connection, ingress, request),
         None => origin_form::answer(connection, request),
+    }
+}
+
+/// The same on the way out of an MCP server, which takes DNS questions besides. Not the gateway: a
+/// tool is no client of other tools.
+fn on_way_out(
+    connection: &Connection,
+    ingress: &Ingress,
+    request: Request<Incoming>,
+) -> BoxFuture<'static, Response<Reply>> {
+    match request.uri().authority() {
+        Some(_) => on_proxy::<UnixStream>(connection, ingress, request),
+        None if request.uri().path() == "/dns-query" => origin_form::answer(connection, request),
+        None => {
+            let request = OriginRequest::begin(Arc::clone(&connection.session), request);
+            let denial = Denial::malformed("an MCP server's way out takes POST /dns-query alone");
+            Box::pin(async move { request.deny(denial) })
+        }
     }
 }
 

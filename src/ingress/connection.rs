@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use addons::contract::{Client, Code, Container, Denial};
+use addons::contract::{Client, Code, Container, Delegation, Denial, Principal};
 use prometheus::IntGauge;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -43,6 +43,33 @@ impl Connection {
         client: Client,
     ) -> Option<(Self, Handle)> {
         let container = identify(snapshot, &client);
+        let principal = container.clone().map(Principal::from);
+        Self::assign(engine, snapshot, client, principal)
+    }
+
+    /// The same for a part of the appliance that works for a container. The connection counts as
+    /// one of the container's.
+    pub fn admit_delegated(
+        engine: Arc<Engine>,
+        snapshot: &Snapshot,
+        delegation: &Arc<Delegation>,
+    ) -> Option<(Self, Handle)> {
+        let client = Client {
+            source: Some(delegation.lease.source.clone()),
+            peer: None,
+        };
+        let principal = Principal::Delegated(Arc::clone(delegation));
+        Self::assign(engine, snapshot, client, Some(principal))
+    }
+
+    fn assign(
+        engine: Arc<Engine>,
+        snapshot: &Snapshot,
+        client: Client,
+        principal: Option<Principal>,
+    ) -> Option<(Self, Handle)> {
+        let lease = principal.as_ref().and_then(Principal::lease);
+        let container = lease.map(|lease| Arc::<Container>::clone(lease));
         let limits = &snapshot.config.proxy.limits;
         let mut timeouts = Timeouts::from(&snapshot.config.proxy);
         let share = match &container {
@@ -75,7 +102,7 @@ impl Connection {
         }
         let assignment = engine.workers.assign(container.as_deref());
         let runtime = assignment.runtime();
-        let session = Session::new(
+        let mut session = Session::new(
             Arc::clone(&engine.service),
             client,
             container,
@@ -83,6 +110,7 @@ impl Connection {
             timeouts,
             Box::new((counted, assignment)),
         );
+        session.principal = principal;
         let session = Arc::new(session);
         Some((Self { engine, session }, runtime))
     }

@@ -8,6 +8,7 @@ mod event;
 mod gateway;
 mod message;
 mod mounts;
+pub mod policy;
 mod version;
 
 pub use self::core::{
@@ -24,7 +25,7 @@ pub use mounts::{
     HttpTransport, Known, LineTaker, List, ListChanges, Local, MAX_CALLS, MAX_CHILDREN,
     MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine, MakeProcess, MessageLimits, Mount, MountError,
     MountHealth, MountPorts, MountSession, MountState, Mounts, OpenWayOut, Opening, Origin, Pooled,
-    ProcessConfig, ProcessManager, Runtime, Spawner, StdioPorts, StdioTransport, Transport,
-    Transports, Unsolicited, WayOut,
+    ProcessConfig, ProcessManager, Runtime, ServerTransports, Spawner, StdioPorts, StdioTransport,
+    Transport, Transports, Unsolicited, WayOut,
 };
 pub use version::{Era, Version};

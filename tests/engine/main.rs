@@ -9,6 +9,7 @@
 
 mod layers;
 mod loopback;
+mod mcp_http;
 
 mod admin;
 mod config;

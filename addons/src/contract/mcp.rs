@@ -62,7 +62,8 @@ pub struct Frame {
     pub kind: FrameKind,
     /// The method; of a response, that of its request.
     pub method: Arc<str>,
-    /// The tool's definition as the server lists it, for `tools/call` and its response.
+    /// The tool's definition as the server lists it: for `tools/call`, its response, and what the
+    /// server sends to the client while the call is under way.
     pub definition: Option<Arc<Definition>>,
     /// What it carries. What an addon changes here is what is sent.
     pub body: FrameBody,
@@ -195,6 +196,8 @@ pub struct McpRecord {
     pub decision: Option<&'static str>,
     /// Why, in the policy's words.
     pub reason: Option<Box<str>>,
+    /// Something that the server sent looks like an instruction to a model.
+    pub suspicious: bool,
 }
 
 /// Permission to send one message: exactly the bytes that the chain judged, to the server or

@@ -42,8 +42,10 @@ pub use denial::{Answer, Code, Denial, Fault, Stage, Verdict};
 pub use dns::{DnsAnswer, DnsQuery};
 pub use endpoint::{Endpoint, Scheme};
 pub use entry::{Allowlist, Entry, EntryMap, HostMap, HostPattern, HostSet, Origin, PatternError};
-pub use facts::{Anonymous, ApiCall, Lookup};
-pub use flow::{Counters, Flow, FlowId, FlowStart, Kind, Note, OwnedFlow, Record, Subject};
+pub use facts::{Anonymous, ApiCall, Lookup, McpSession};
+pub use flow::{
+    Counters, Flow, FlowId, FlowStart, GATEWAY, Kind, Note, OwnedFlow, Record, Subject,
+};
 pub use host::{Authority, AuthorityError, Host, fold_address};
 pub use identify::{Identified, Identify};
 pub use judge::{BodyJudge, Buffered, InspectionBudget, Judges};

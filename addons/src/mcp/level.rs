@@ -1,8 +1,52 @@
 //! The security level: which tools a container may still call once it has seen confidential
 //! things.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use super::settings::OverrideRule;
-use crate::contract::{Annotations, Container, Definition, Level};
+use crate::contract::{
+    Annotations, Container, Definition, LeaseRecords, Level, Tasks, Unavailable,
+};
+
+/// What a lease owns: the level that is known to be on disk.
+struct StoredLevel(AtomicU8);
+
+impl StoredLevel {
+    fn of(container: &Container) -> &Self {
+        container.state_or_init(|| Self(AtomicU8::new(container.level() as u8)))
+    }
+}
+
+/// Whether a level must be written before what has it passes: the container is below it, or it
+/// could not be written when the container reached it.
+pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
+    let stored = StoredLevel::of(container).0.load(Ordering::Acquire);
+    level > container.level() || level as u8 > stored
+}
+
+/// Raises the container's level, on disk before it returns. It goes on in a task where the future
+/// is dropped, so that a client that goes away does not keep the level down.
+pub(super) async fn raise(
+    container: &Arc<Container>,
+    level: Level,
+    records: &Arc<dyn LeaseRecords>,
+    tasks: &Arc<dyn Tasks>,
+) -> Result<(), Unavailable> {
+    let (records, container) = (Arc::clone(records), Arc::clone(container));
+    let raised = tasks.run(async move {
+        let written = records.raise_level(&container, level).await;
+        // Whether or not it could be written: it holds while this process runs.
+        container.raise_level(level);
+        let stored = &StoredLevel::of(&container).0;
+        match written {
+            Ok(()) => stored.fetch_max(level as u8, Ordering::AcqRel),
+            Err(_) => stored.swap(Level::Public as u8, Ordering::AcqRel),
+        };
+        written
+    });
+    raised.await.unwrap_or(Err(Unavailable))
+}
 
 /// Whether the container has seen too much for this tool.
 pub(super) fn denies(

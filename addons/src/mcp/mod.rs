@@ -1,22 +1,113 @@
 //! MCP: which servers are mounted, what a container sees of their tools, and whether a call may be
 //! made.
 
+mod call;
 mod definition;
+mod denials;
 mod exposed;
+mod gate;
+mod input;
+mod input_requests;
 mod level;
+mod metrics;
 mod overrides;
+mod policies;
+mod ruling;
 mod schema;
 mod settings;
+mod suspicious;
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+
+use crate::contract::{
+    Addon, Answered, Approvals, BoxFuture, Evaluator, Flow, Frame, LeaseRecords, Order, Step,
+    Tasks, Verdict, names,
+};
 
 pub use definition::{DefinitionError, ListedTool};
 pub use exposed::{
     Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Hidden, Listing, MAX_EXPOSED_NAME, Problem,
 };
+pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{
     Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, McpSettings,
     OnChange, OnUnavailable, OverrideRule, PoliciesSettings, PolisSettings, Scope, ServerKind,
     ServerSettings, StdioSettings,
 };
+
+/// The method of a tool call.
+const TOOLS_CALL: &str = "tools/call";
+
+/// What the addon needs from outside.
+#[derive(Clone)]
+pub struct McpPorts {
+    /// Asks the policies.
+    pub evaluator: Arc<dyn Evaluator>,
+    /// Keeps level and latch of a lease.
+    pub records: Arc<dyn LeaseRecords>,
+    /// Asks people.
+    pub approvals: Arc<dyn Approvals>,
+    /// Reads large arguments, and finishes records that a client does not wait for.
+    pub tasks: Arc<dyn Tasks>,
+}
+
+/// Judges tool calls and other MCP messages.
+pub struct Mcp {
+    settings: Arc<McpSettings>,
+    ports: McpPorts,
+}
+
+impl Mcp {
+    /// Holds every message to the settings.
+    #[must_use]
+    pub fn new(settings: Arc<McpSettings>, ports: McpPorts) -> Self {
+        Self { settings, ports }
+    }
+
+    /// The verdict at once where nothing waits, as for most messages.
+    fn step<'a>(&self, judging: impl Future<Output = Verdict> + Send + 'a) -> Step<'a> {
+        let mut judging = Box::pin(judging);
+        if let Some(verdict) = (&mut judging).now_or_never() {
+            return verdict.into();
+        }
+        let policies = self.settings.policies.timeout;
+        let limit = policies.saturating_add(gate::BESIDES_POLICIES);
+        Step::wait_up_to(limit, judging)
+    }
+}
+
+impl Addon for Mcp {
+    fn name(&self) -> &'static str {
+        names::MCP
+    }
+
+    fn order(&self) -> Order {
+        Order {
+            after: &[names::IDENTITY, names::RATE_LIMIT, names::POLICY],
+            before: &[names::CREDENTIALS],
+            ..Order::default()
+        }
+    }
+
+    fn mcp_request<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
+        self.step(self.judge_request(flow, frame))
+    }
+
+    fn mcp_response<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
+        self.step(self.judge_response(flow, frame))
+    }
+}
+
+/// Nobody can be asked.
+pub struct NoApprovals;
+
+impl Approvals for NoApprovals {
+    fn ask<'a>(&'a self, _: &'a Flow, _: &'a Frame) -> BoxFuture<'a, Answered> {
+        Box::pin(std::future::ready(Answered::Open))
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
     use crate::contract::{Code, Container, Denial, Kind};
-    use crate::fixtures::{container, flow, flow_of};
+    use crate::fixtures::{container, flow, flow_of, mcp_flow};
 
     #[derive(Default)]
     struct Lines(Mutex<Vec<String>>);
@@ -244,6 +244,55 @@ mod tests {
         assert_eq!(line["addon"], "policy");
         assert_eq!(line["rule"], "allowlist");
         assert!(!line.to_string().contains("secret"));
+    }
+
+    #[test]
+    fn a_tool_call_is_recorded_with_what_was_decided_and_without_its_arguments() {
+        let (audit, log, _) = audit(10);
+        let web = container("web");
+        let mut call = mcp_flow(&web, Some("kb"), "tools/call");
+        call.mcp_record().args_sha256 = Some("00ff".into());
+        call.mcp_record().decision = Some("deny_continue");
+        call.mcp_record().reason = Some("not today".into());
+        audit.finished(&call, &ok());
+        let mut read = mcp_flow(&web, Some("kb"), "resources/read");
+        read.mcp_record().suspicious = true;
+        audit.finished(&read, &ok());
+        audit.finished(&mcp_flow(&web, None, &"é".repeat(100)), &ok());
+        let lines = log.take();
+        let keys: Vec<_> = lines[0].as_object().unwrap().keys().cloned().collect();
+        let expected = "ts flow kind container_id client method host port status outcome bytes_in \
+             bytes_out duration_ms server tool args_sha256 decision reason";
+        assert_eq!(keys.join(" "), expected);
+        let text = |line: &Value, key: &str| line[key].as_str().map(str::to_owned);
+        let is = |line: usize, key: &str, expected: &str| {
+            assert_eq!(text(&lines[line], key).as_deref(), Some(expected), "{key}");
+        };
+        is(0, "kind", "mcp");
+        is(0, "method", "tools/call");
+        is(0, "host", "unified-proxy");
+        is(0, "server", "kb");
+        is(0, "tool", "fetch");
+        is(1, "path", "fetch");
+        assert_eq!(lines[1]["suspicious"], true);
+        assert_eq!((lines[1].get("tool"), lines[2].get("server")), (None, None));
+        is(2, "method", &("é".repeat(32) + "…"));
+    }
+
+    #[test]
+    fn a_flood_of_different_tool_calls_is_counted_and_held_in_bounds() {
+        let (audit, log, _) = audit(1);
+        let web = container("web");
+        for n in 0..5000 {
+            let mut call = mcp_flow(&web, Some("kb"), "tools/call");
+            call.mcp_record().args_sha256 = Some(format!("{n:064}").into());
+            audit.finished(&call, &ok());
+        }
+        audit.flush();
+        let lines = log.take();
+        assert!(lines.len() < 600, "{}", lines.len());
+        let count = |line: &Value| line["count"].as_u64().unwrap_or(1);
+        assert_eq!(lines.iter().map(count).sum::<u64>(), 5000);
     }
 
     #[test]

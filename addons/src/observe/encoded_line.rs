@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use super::json::{address, beginning, excerpt, host, number, socket_address, text, word};
-use super::line::{AuditLine, Cost};
+use super::line::{AuditLine, Cost, McpLine};
 
-/// Most lines fit. One has at most 3 KiB but for the operator's own names: a path of 1 KiB, of
-/// which each byte may need a backslash, and no other member that a client chooses is long.
+/// Most lines fit. One has at most 5 KiB but for the operator's own names: a path of 1 KiB and a
+/// policy's reason of 512 bytes, of which each byte may need a backslash, and no other member that
+/// a client or a server chooses is long.
 const TYPICAL_LENGTH: usize = 512;
 
 /// A line's text.
@@ -156,6 +157,37 @@ impl AuditLine<'_> {
             out.extend_from_slice(b",\"credential\":");
             text(out, credential);
         }
+        if let Some(mcp) = &self.mcp {
+            mcp.write(out);
+        }
+    }
+}
+
+impl McpLine<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        if let Some(server) = self.server {
+            out.extend_from_slice(b",\"server\":");
+            text(out, server);
+        }
+        if let Some(tool) = self.tool {
+            out.extend_from_slice(b",\"tool\":");
+            excerpt(out, tool);
+        }
+        if let Some(hash) = self.args_sha256 {
+            out.extend_from_slice(b",\"args_sha256\":");
+            word(out, hash);
+        }
+        if let Some(decision) = self.decision {
+            out.extend_from_slice(b",\"decision\":");
+            word(out, decision);
+        }
+        if let Some(reason) = self.reason {
+            out.extend_from_slice(b",\"reason\":");
+            text(out, reason);
+        }
+        if self.suspicious {
+            out.extend_from_slice(b",\"suspicious\":true");
+        }
     }
 }
 
@@ -206,8 +238,18 @@ mod tests {
             cost: Cost::default(),
             upstream_addr: None,
             credential: None,
+            mcp: None,
         }
     }
+
+    const MCP: McpLine<'static> = McpLine {
+        server: None,
+        tool: None,
+        args_sha256: None,
+        decision: None,
+        reason: None,
+        suspicious: false,
+    };
 
     fn json(line: &AuditLine<'_>) -> String {
         String::from_utf8(line.encode().into_json()).unwrap()
@@ -268,6 +310,24 @@ mod tests {
         });
         let folded = line.encode().fold_key().encode(line.cost, 7);
         assert_eq!(String::from_utf8(folded).unwrap(), expected.to_string());
+    }
+
+    #[test]
+    fn a_tool_call_ends_with_what_was_decided_about_it() {
+        let mcp = McpLine {
+            server: Some("kb"),
+            tool: whole("fetch"),
+            args_sha256: Some("00ff"),
+            decision: Some("deny_continue"),
+            reason: Some("not \"today\""),
+            suspicious: true,
+        };
+        let json = json(&AuditLine {
+            mcp: Some(mcp),
+            ..line()
+        });
+        let end = r#","duration_ms":0,"server":"kb","tool":"fetch","args_sha256":"00ff","decision":"deny_continue","reason":"not \"today\"","suspicious":true}"#;
+        assert!(json.ends_with(end), "{json}");
     }
 
     #[test]
@@ -346,6 +406,42 @@ mod tests {
             with(&|line| line.rule = Some("policy")),
             with(&|line| line.upstream_addr = Some(([10, 0, 0, 7], 53).into())),
             with(&|line| line.credential = Some("policy")),
+            with(&|line| {
+                line.mcp = Some(McpLine {
+                    server: Some("kb"),
+                    ..MCP
+                })
+            }),
+            with(&|line| {
+                line.mcp = Some(McpLine {
+                    tool: whole("kb"),
+                    ..MCP
+                })
+            }),
+            with(&|line| {
+                line.mcp = Some(McpLine {
+                    args_sha256: Some("kb"),
+                    ..MCP
+                })
+            }),
+            with(&|line| {
+                line.mcp = Some(McpLine {
+                    decision: Some("kb"),
+                    ..MCP
+                })
+            }),
+            with(&|line| {
+                line.mcp = Some(McpLine {
+                    reason: Some("kb"),
+                    ..MCP
+                })
+            }),
+            with(&|line| {
+                line.mcp = Some(McpLine {
+                    suspicious: true,
+                    ..MCP
+                })
+            }),
         ];
         let lines = all.len();
         all.sort_unstable();
@@ -366,6 +462,7 @@ mod tests {
         #[test]
         fn no_text_leaves_its_string(texts in any::<[String; 5]>(), any_bytes in "[\0-\x7f\u{80}é𝄞]*") {
             let [method, path, rule, credential, host] = texts.map(|text| text + &any_bytes);
+            let mcp = McpLine { tool: whole(&path), reason: Some(&rule), ..MCP };
             let name = Host::Name((*host).into());
             let line = AuditLine {
                 method: whole(&method),
@@ -373,9 +470,12 @@ mod tests {
                 rule: Some(&rule),
                 credential: Some(&credential),
                 host: Some(&name),
+                mcp: Some(mcp),
                 ..line()
             };
             let value = read(&line);
+            prop_assert_eq!(&value["tool"], &path);
+            prop_assert_eq!(&value["reason"], &rule);
             prop_assert_eq!(&value["method"], &method);
             prop_assert_eq!(&value["path"], &path);
             prop_assert_eq!(&value["rule"], &rule);

@@ -4,11 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use crate::contract::{Flow, FlowId, Host, Kind, Outcome};
+use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
 /// A client chooses these, and must not fill the log with one line.
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
+
+/// The longest method of MCP has 41 bytes.
+const MAX_MCP_METHOD: usize = 64;
+
+/// A server chooses the names of its tools.
+const MAX_TOOL: usize = 128;
 
 /// What one line of the audit log says, borrowed from the flow that ended;
 /// [`AuditLine::written`] is its text. It never holds a secret: no query, no header and no
@@ -49,6 +55,25 @@ pub(super) struct AuditLine<'a> {
     pub(super) upstream_addr: Option<SocketAddr>,
     /// The names of the credentials that were added.
     pub(super) credential: Option<&'a str>,
+    /// What an MCP message was about.
+    pub(super) mcp: Option<McpLine<'a>>,
+}
+
+/// What one line says of an MCP message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct McpLine<'a> {
+    /// The server that it went to or came from.
+    pub(super) server: Option<&'a str>,
+    /// The tool that was called, by the server's own name.
+    pub(super) tool: Option<Excerpt<'a>>,
+    /// The SHA-256 of the caller's arguments.
+    pub(super) args_sha256: Option<&'a str>,
+    /// What was decided about it.
+    pub(super) decision: Option<&'static str>,
+    /// Why. At most 512 bytes.
+    pub(super) reason: Option<&'a str>,
+    /// What the server sent looks like an instruction to a model.
+    pub(super) suspicious: bool,
 }
 
 /// What a flow took: of lines that say the same otherwise, each has its own.
@@ -86,7 +111,12 @@ impl<'a> AuditLine<'a> {
         let denied_by = denial.map(|denial| denial.addon());
         let denied_rule = denial.and_then(|denial| denial.rule_name());
         let peer = flow.client.peer.map(|peer| peer.ip().to_canonical());
-        let (method, path) = (&flow.record().method, &flow.record().path);
+        let record = flow.record();
+        let (method, most) = match flow.mcp() {
+            Some(subject) => (Some(&*subject.method), MAX_MCP_METHOD),
+            None => (record.method.as_deref(), MAX_METHOD),
+        };
+        let path = record.path.as_deref().or_else(|| resource_or_prompt(flow));
         Self {
             ts: flow.at,
             flow: flow.id(),
@@ -95,14 +125,10 @@ impl<'a> AuditLine<'a> {
                 .known_container()
                 .map(|container| container.id.as_str()),
             client: peer,
-            method: method
-                .as_deref()
-                .map(|method| Excerpt::of(method, MAX_METHOD)),
+            method: method.map(|method| Excerpt::of(method, most)),
             host: Some(flow.host()),
             port: flow.port(),
-            path: path
-                .as_deref()
-                .map(|path| Excerpt::of(without_query(path), MAX_PATH)),
+            path: path.map(|path| Excerpt::of(without_query(path), MAX_PATH)),
             status: (outcome.status != 0).then_some(outcome.status),
             outcome: outcome.label(),
             code: denial.map(|denial| denial.code().as_str()),
@@ -115,6 +141,7 @@ impl<'a> AuditLine<'a> {
             },
             upstream_addr: flow.record().upstream,
             credential: flow.record().credential.as_deref(),
+            mcp: McpLine::of(flow),
         }
     }
 
@@ -134,9 +161,36 @@ impl<'a> AuditLine<'a> {
             rule: None,
             upstream_addr: None,
             credential: None,
+            mcp: None,
             ..self
         }
     }
+}
+
+impl<'a> McpLine<'a> {
+    fn of(flow: &'a Flow) -> Option<Self> {
+        let subject = flow.mcp()?;
+        let record = flow.record().mcp.as_deref();
+        let tool = subject.name.as_deref().filter(|_| is_tool_call(subject));
+        Some(Self {
+            server: subject.server.as_deref(),
+            tool: tool.map(|tool| Excerpt::of(tool, MAX_TOOL)),
+            args_sha256: record.and_then(|record| record.args_sha256.as_deref()),
+            decision: record.and_then(|record| record.decision),
+            reason: record.and_then(|record| record.reason.as_deref()),
+            suspicious: record.is_some_and(|record| record.suspicious),
+        })
+    }
+}
+
+fn is_tool_call(subject: &McpSubject) -> bool {
+    &*subject.method == "tools/call"
+}
+
+/// The URI of the resource, or the prompt's name, that an MCP message is about.
+fn resource_or_prompt(flow: &Flow) -> Option<&str> {
+    let subject = flow.mcp().filter(|subject| !is_tool_call(subject))?;
+    subject.name.as_deref()
 }
 
 fn without_query(path: &str) -> &str {

@@ -12,6 +12,35 @@ const METHODS: [&str; 8] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
 ];
 
+const MCP_METHODS: [&str; 26] = [
+    "initialize",
+    "ping",
+    "server/discover",
+    "tools/list",
+    "tools/call",
+    "prompts/list",
+    "prompts/get",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "subscriptions/listen",
+    "completion/complete",
+    "logging/setLevel",
+    "roots/list",
+    "sampling/createMessage",
+    "elicitation/create",
+    "notifications/initialized",
+    "notifications/cancelled",
+    "notifications/progress",
+    "notifications/message",
+    "notifications/tools/list_changed",
+    "notifications/prompts/list_changed",
+    "notifications/resources/list_changed",
+    "notifications/resources/updated",
+];
+
 const RECORD_TYPES: [&str; 13] = [
     "A", "AAAA", "CNAME", "HTTPS", "SVCB", "MX", "TXT", "NS", "SOA", "PTR", "SRV", "CAA", "ANY",
 ];
@@ -60,7 +89,7 @@ impl Metrics {
             requests: counters(
                 registry,
                 "proxy_requests_total",
-                "Requests, tunnels and WebSockets that ended, by allowlist entry",
+                "Requests, tunnels, WebSockets and MCP messages that ended, by allowlist entry or MCP server",
                 &["method", "upstream", "status", "outcome"],
             )?,
             durations: registered(registry, DurationsBuilder::vec(durations, &["upstream"])?)?,
@@ -84,6 +113,15 @@ impl Metrics {
             )?,
             no_entry: EntryCounters::default(),
         })
+    }
+
+    /// Counts an MCP message by its method and server.
+    fn count_message(&self, flow: &Flow, method: &str, outcome: &Outcome) {
+        let method = known(&MCP_METHODS, Some(method));
+        let status = StatusCode::from_u16(outcome.status).ok();
+        let status = status_label(status.as_ref());
+        let labels = [method, flow.upstream(), status, outcome.label()];
+        self.requests.with_label_values(&labels).inc();
     }
 
     fn count_request(&self, flow: &Flow, outcome: &Outcome) {
@@ -127,6 +165,8 @@ impl Addon for Metrics {
         if flow.kind == Kind::Dns {
             let record_type = known(&RECORD_TYPES, flow.record().method.as_deref());
             increment(&self.dns_queries, &[record_type, outcome.label()]);
+        } else if let Some(subject) = flow.mcp() {
+            self.count_message(flow, &subject.method, outcome);
         } else {
             self.count_request(flow, outcome);
         }
@@ -206,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::contract::Denial;
-    use crate::fixtures::{entry, flow};
+    use crate::fixtures::{container, entry, flow, mcp_flow};
 
     fn metrics() -> (Metrics, Registry) {
         let registry = Registry::new();
@@ -262,6 +302,32 @@ mod tests {
                 assert!(text.contains(line), "{line} is not in\n{text}");
             },
         );
+    }
+
+    #[test]
+    fn messages_are_counted_by_server_and_known_method() {
+        let (metrics, registry) = metrics();
+        let web = container("web");
+        let denied = outcome(403, Some(Code::PolicyDeniedContinue));
+        metrics.finished(&mcp_flow(&web, Some("kb"), "tools/call"), &denied);
+        metrics.finished(&mcp_flow(&web, None, "tools/list"), &outcome(200, None));
+        for n in 0..50 {
+            let made_up = mcp_flow(&web, Some("kb"), &format!("x/{n}"));
+            metrics.finished(&made_up, &outcome(200, None));
+        }
+        let text = text(&registry);
+        each_row(
+            [
+                r#"proxy_requests_total{method="tools/call",outcome="denied",status="403",upstream="kb"} 1"#,
+                r#"proxy_requests_total{method="tools/list",outcome="ok",status="200",upstream="none"} 1"#,
+                r#"proxy_requests_total{method="other",outcome="ok",status="200",upstream="kb"} 50"#,
+                r#"proxy_denials_total{code="policy_denied_continue"} 1"#,
+            ],
+            |line| {
+                assert!(text.contains(line), "{line} is not in\n{text}");
+            },
+        );
+        assert!(!text.contains("proxy_request_duration_seconds_count{upstream=\"kb\"}"));
     }
 
     #[test]

@@ -11,7 +11,8 @@ mod tunnels;
 use std::time::Duration;
 
 use crate::contract::{
-    Addon, Code, Denial, DnsQuery, Flow, Host, Kind, Order, Outcome, Request, Step, Verdict, names,
+    Addon, Code, Denial, Direction, DnsQuery, Flow, Frame, Host, Kind, Order, Outcome, Request,
+    Step, Verdict, names,
 };
 
 pub use buckets::RateBuckets;
@@ -64,11 +65,14 @@ impl RateLimit {
         })
     }
 
-    fn count_request(&self, flow: &mut Flow) -> Verdict {
+    fn count_request(&self, flow: &Flow) -> Verdict {
         let Some(limits) = &self.settings.requests else {
             return Ok(());
         };
-        let (bucket, rate) = limits.bucket_of(flow.host(), flow.entry.as_deref());
+        let (bucket, rate) = match flow.mcp() {
+            Some(subject) => limits.bucket_of_server(subject.server.as_deref()),
+            None => limits.bucket_of(flow.host(), flow.entry.as_deref()),
+        };
         let (each, burst) = (rate.per_second, rate.burst);
         flow.note(|| format!("at most {each} requests a second to {bucket}, {burst} at once"));
         let (buckets, container) = (&self.buckets, flow.container()?);
@@ -107,6 +111,15 @@ impl Addon for RateLimit {
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, query: &'a DnsQuery) -> Step<'a> {
         self.count_name(flow, &query.name, true).into()
+    }
+
+    /// Counts what the container sends. What a server sends is bounded where it waits for the
+    /// client, and must not use up the container's own budget.
+    fn mcp_request<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
+        match frame.direction {
+            Direction::ToServer => self.count_request(flow).into(),
+            Direction::ToClient => Step::PASS,
+        }
     }
 
     /// Counts every flow that was over a limit, also one that the chain or the DNS server denied.

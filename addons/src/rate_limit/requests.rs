@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::contract::{Entry, EntryMap, Host, HostPattern};
+use crate::contract::{Entry, EntryMap, GATEWAY, Host, HostPattern};
 
 /// The bucket of requests to hosts that no entry has: they are denied, and a flood of them is
 /// to be turned away as cheaply as any other.
@@ -77,6 +77,12 @@ impl RequestLimits {
             None => (&entry.label, self.defaults),
         }
     }
+
+    /// The bucket of messages to an MCP server: `per_upstream` names hosts, so it fills as fast as
+    /// others.
+    pub(super) fn bucket_of_server<'s>(&self, server: Option<&'s str>) -> (&'s str, Rate) {
+        (server.unwrap_or(GATEWAY), self.defaults)
+    }
 }
 
 /// Of two patterns that match the same host.
@@ -97,8 +103,10 @@ mod tests {
     use testkit::each_row;
 
     use super::*;
-    use crate::contract::{Addon, Code, Container, Denial, Kind, Outcome, Request};
-    use crate::fixtures::{code, container, entry, flow_of, request, verdict};
+    use crate::contract::{
+        Addon, Code, Container, Denial, Direction, Frame, Kind, Outcome, Request,
+    };
+    use crate::fixtures::{code, container, entry, flow_of, mcp_flow, request, verdict};
     use crate::rate_limit::{
         DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections, TunnelBudget,
     };
@@ -259,6 +267,39 @@ mod tests {
             code(limits.addon.request(&mut flow, &mut get())).is_none()
         });
         assert_eq!(passed.count(), 5);
+    }
+
+    #[test]
+    fn messages_draw_from_a_bucket_of_their_server_and_those_of_servers_from_none() {
+        let limits = limits(rate(SLOW, 5), &[]);
+        let web = container("web");
+        let passed = |server: Option<&str>, frame: fn(&str) -> Frame| {
+            let sent = (0..20).filter(|_| {
+                let mut flow = mcp_flow(&web, server, "tools/call");
+                code(
+                    limits
+                        .addon
+                        .mcp_request(&mut flow, &mut frame("tools/call")),
+                )
+                .is_none()
+            });
+            sent.count()
+        };
+        let request = |method: &str| Frame::request(Direction::ToServer, method, None);
+        let notification = |method: &str| Frame::notification(Direction::ToServer, method, None);
+        let to_client = |method: &str| Frame::request(Direction::ToClient, method, None);
+        assert_eq!(passed(Some("kb"), to_client), 20);
+        assert_eq!(passed(Some("kb"), request), 5);
+        assert_eq!(passed(Some("weather"), notification), 5);
+        assert_eq!(passed(None, request), 5);
+        assert_eq!(passed(Some("kb"), notification), 0);
+        let mut flow = mcp_flow(&web, Some("kb"), "tools/call");
+        let denial = verdict(
+            limits
+                .addon
+                .mcp_request(&mut flow, &mut request("tools/call")),
+        );
+        assert_eq!(denial.unwrap_err().to_json()["upstream"], "kb");
     }
 
     #[test]

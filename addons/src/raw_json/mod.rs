@@ -135,6 +135,14 @@ impl ObjectText {
         write_string(value, &mut self.0);
     }
 
+    /// Adds a member that is a string, or `null`.
+    pub fn text_or_null(&mut self, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.text(key, value),
+            None => self.member(key, "null"),
+        }
+    }
+
     /// The object.
     #[must_use]
     pub fn end(mut self) -> String {

@@ -23,6 +23,7 @@ fn the_standard_chain_is_in_order() {
         "circuit_breaker",
         "policy",
         "github",
+        "mcp",
         "git",
         "credentials",
     ];

@@ -15,6 +15,7 @@ use addons::contract::*;
 use addons::credentials::TokenSources;
 use addons::git::GitMetrics;
 use addons::github::{Forge, Node, Requester};
+use addons::mcp::{McpPorts, NoApprovals};
 use addons::observe::{Audit, AuditSink, Destination, Metrics, Traces};
 use addons::rate_limit::{RateBuckets, Rejections};
 use addons::{Ports, Settings, standard_chain};
@@ -24,7 +25,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus::Registry;
 
-use super::fixtures::ports::{MemoryFiles, NoOutbound, TestTasks};
+use super::fixtures::ports::{MemoryFiles, NoOutbound, NoPolicies, NoRecords, TestTasks};
 use super::fixtures::{Nowhere, headers, read_files, request, start};
 
 /// Limits that no test reaches.
@@ -103,6 +104,12 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
         own: Arc::new(Nowhere),
         forge: Arc::new(NoForge),
         token_sources: Arc::new(TokenSources::new(outside, &registry).unwrap()),
+        mcp: McpPorts {
+            evaluator: Arc::new(NoPolicies),
+            records: Arc::new(NoRecords),
+            approvals: Arc::new(NoApprovals),
+            tasks: Arc::new(TestTasks),
+        },
         deadline: Duration::from_secs(10),
     };
     Arc::new(standard_chain(&settings, ports).unwrap())

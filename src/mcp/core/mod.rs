@@ -30,6 +30,9 @@ mod unsolicited;
 mod view;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, Weak};
 
 use addons::contract::{Chain, Denial, LiveFlow, McpSubject, RpcError};

@@ -19,6 +19,9 @@ pub struct Entry {
     pub raw: Box<RawValue>,
 }
 
+/// Templates of one server that URIs are compared with.
+const MAX_TEMPLATES: usize = 200;
+
 /// What was last read of a server for one lease, whether or not a session is open. Lists that were
 /// never read are empty.
 #[derive(Clone, Default)]
@@ -54,7 +57,8 @@ impl Owned {
     pub fn of(resources: &[Entry], templates: &[Entry]) -> Self {
         let templates = templates
             .iter()
-            .filter_map(|entry| UriTemplate::parse(&entry.key));
+            .filter_map(|entry| UriTemplate::parse(&entry.key))
+            .take(MAX_TEMPLATES);
         Self {
             uris: resources
                 .iter()

@@ -27,6 +27,7 @@ mod process;
 mod sessions;
 mod stdio;
 mod tools;
+mod transports;
 mod uri_template;
 mod way_out;
 
@@ -57,6 +58,7 @@ pub use process::{
 };
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
+pub use transports::ServerTransports;
 pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of

@@ -7,7 +7,7 @@ const MAX_LENGTH: usize = 2048;
 /// The most expressions of one template.
 const MAX_EXPRESSIONS: usize = 32;
 /// The most memory that a compiled template takes, in bytes.
-const MAX_COMPILED: usize = 64 << 10;
+const MAX_COMPILED: usize = 256 << 10;
 
 /// What the URIs of a template look like.
 pub(super) struct UriTemplate(Regex);
@@ -30,7 +30,7 @@ impl UriTemplate {
         pattern.push_str(&regex::escape(rest));
         pattern.push('$');
         let mut builder = RegexBuilder::new(&pattern);
-        builder.size_limit(MAX_COMPILED).unicode(false);
+        builder.size_limit(MAX_COMPILED);
         builder.build().ok().map(Self)
     }
 

@@ -24,6 +24,7 @@ const NO_BODY: &str = "it has no body";
 const NO_COMMANDS: &str = "push_denials is about denied commands; this is answered as under report";
 const NO_HTTP: &str = "a question is no request";
 const OWN_LISTENER: &str = "the listener of a lease and its connections end with it";
+const ONLY_MCP: &str = "only messages of MCP are judged for it";
 const NO_REQUEST: &str = "the request inside is judged for it";
 
 const ROWS: &[Row] = &[
@@ -383,6 +384,46 @@ const ROWS: &[Row] = &[
             (&[Tls], HANDSHAKE),
             (&[DnsUdp, DnsTcp, DnsHttp], NO_HTTP),
         ],
+    },
+    Row {
+        code: Code::PolicyDenied,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::PolicyDeniedContinue,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::PolicyBackendReservedMisuse,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::PolicyEvaluatorError,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::ToolNotFound,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::ToolUnavailable,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::ToolTimeout,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
+    },
+    Row {
+        code: Code::NotImplemented,
+        recorded: &[],
+        elsewhere: &[(&Ingress::ALL, ONLY_MCP)],
     },
     Row {
         code: Code::InternalError,

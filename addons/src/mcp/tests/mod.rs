@@ -1,4 +1,5 @@
 mod exposed;
+mod gate;
 mod schema;
 
 use std::sync::Arc;

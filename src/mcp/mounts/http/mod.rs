@@ -120,25 +120,30 @@ impl HttpTransport {
     /// Opens a session for a client that has no handshake.
     async fn modern_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let wire = self.wire(opening)?;
-        let probed = probe(&wire, opening).await?;
-        let version = match probed {
+        let mut unknown = None;
+        let version = match probe(&wire, opening).await? {
             Probed::Modern(found) if found.versions.contains(&Version::V2026_07_28) => {
                 return Ok(ModernSession::new(self, opening, wire, found.described));
             }
             Probed::Modern(found) => newest_legacy(&found.versions)?,
             Probed::Refused(error) => match Refusal::of(&error) {
                 Refusal::Speaks(versions) => newest_legacy(&versions)?,
-                Refusal::Modern => {
-                    let sentence = format!("it refused server/discover: {}", error.message);
-                    return Err(MountError::Protocol(sentence));
-                }
+                Refusal::Modern => return Err(refused("server/discover", &error.message)),
                 Refusal::Other => Version::NEWEST_LEGACY,
             },
-            Probed::NotModern(_) => Version::NEWEST_LEGACY,
+            Probed::NotModern(error) => {
+                unknown = Some(error);
+                Version::NEWEST_LEGACY
+            }
         };
-        match LegacySession::open(self, opening, version).await? {
-            Ok(session) => Ok(session),
-            Err(error) => Err(refused("initialize", &error.message)),
+        match LegacySession::open(self, opening, version).await {
+            Ok(Ok(session)) => Ok(session),
+            Ok(Err(error)) => Err(refused("initialize", &error.message)),
+            Err(MountError::Protocol(error)) => Err(MountError::Protocol(match unknown {
+                Some(before) => format!("{error} (to initialize; to server/discover: {before})"),
+                None => error,
+            })),
+            Err(error) => Err(error),
         }
     }
 

@@ -1,0 +1,68 @@
+//! The params of a tool call, as they go to the server.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::overrides::input_schema;
+use super::settings::OverrideRule;
+use crate::contract::{Definition, Denial};
+use crate::raw_json::{Members, Node, RawJsonError, canonical, sha256_hex};
+
+/// A tool call whose arguments were read.
+#[derive(Debug)]
+pub(super) struct PreparedCall {
+    /// What is sent: without hidden fields, with defaults.
+    pub(super) params: Box<RawValue>,
+    /// The SHA-256 of the caller's arguments in their canonical form.
+    pub(super) args_sha256: String,
+}
+
+/// Reads the arguments of a call and applies what the operator says. Takes time linear to the
+/// params.
+pub(super) fn prepare(
+    params: Option<Box<RawValue>>,
+    definition: &Definition,
+    rule: Option<&Arc<OverrideRule>>,
+) -> Result<PreparedCall, Denial> {
+    let params = params.ok_or_else(|| Denial::malformed("a tool call has no params"))?;
+    let members = Members::read(&params).map_err(unreadable)?;
+    if members.text("name").as_deref() != Some(&*definition.name) {
+        return Err(Denial::malformed("the params name another tool"));
+    }
+    let mut arguments = Node::parse(arguments(&members)).map_err(unreadable)?;
+    if !matches!(arguments, Node::Object(_)) {
+        return Err(Denial::malformed("the arguments are no object"));
+    }
+    let args_sha256 = sha256_hex(&canonical(&arguments));
+    let sent = match rule.filter(|rule| !rule.leaves_arguments()) {
+        None => None,
+        Some(rule) => {
+            let tool = Members::read(&definition.raw).map_err(unreadable)?;
+            rule.apply(&mut arguments, input_schema(&tool));
+            Some(with_arguments(&members, &arguments.to_json())?)
+        }
+    };
+    Ok(PreparedCall {
+        params: sent.unwrap_or(params),
+        args_sha256,
+    })
+}
+
+/// The arguments, as JSON text: none at all count as an empty object.
+pub(super) fn arguments<'a>(params: &Members<'a>) -> &'a str {
+    let given = params.get("arguments").filter(|json| *json != "null");
+    given.unwrap_or("{}")
+}
+
+/// The params with other arguments.
+pub(super) fn with_arguments(
+    params: &Members<'_>,
+    arguments: &str,
+) -> Result<Box<RawValue>, Denial> {
+    RawValue::from_string(params.with("arguments", arguments)).map_err(Denial::malformed)
+}
+
+fn unreadable(error: RawJsonError) -> Denial {
+    Denial::malformed(format!("the params of a tool call: {error}"))
+}

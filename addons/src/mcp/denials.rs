@@ -1,0 +1,113 @@
+//! What the client of a denied message is told.
+
+use std::sync::Arc;
+
+use crate::contract::{Code, Denial, Flow};
+
+/// The longest reason, in bytes, that a denial or the audit quotes.
+const MAX_REASON: usize = 512;
+
+/// Decisions as the audit and clients see them.
+pub(super) const ALLOW: &str = "allow";
+pub(super) const REDACT: &str = "redact";
+pub(super) const ASK: &str = "ask";
+pub(super) const DENY_CONTINUE: &str = "deny_continue";
+pub(super) const DENY_ABORT: &str = "deny_abort";
+
+/// What a message is about, by the names that policy, audit and clients see.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// The server.
+    pub(super) server: Arc<str>,
+    /// The server's own name for the tool; `None` for other messages.
+    pub(super) tool: Option<Arc<str>>,
+}
+
+impl Target {
+    /// The target of a flow; `None` where the gateway answers by itself.
+    pub(super) fn of(flow: &Flow) -> Option<Self> {
+        let subject = flow.mcp()?;
+        let is_call = &*subject.method == super::TOOLS_CALL;
+        Some(Self {
+            server: subject.server.clone()?,
+            tool: subject.name.clone().filter(|_| is_call),
+        })
+    }
+
+    /// `{server}_{tool}`, or the server alone.
+    pub(super) fn name(&self) -> String {
+        match &self.tool {
+            Some(tool) => format!("{}_{tool}", self.server),
+            None => self.server.to_string(),
+        }
+    }
+
+    /// Denies one message.
+    pub(super) fn deny(&self, reason: &str) -> Denial {
+        let reason = cut(reason);
+        let sentence = format!("Denied by policy: {reason}");
+        let denial = Denial::new(Code::PolicyDeniedContinue, sentence);
+        self.detailed(denial.with("decision", DENY_CONTINUE), reason)
+    }
+
+    /// Denies a message, as every later tool call of the container.
+    pub(super) fn abort(&self, reason: &str) -> Denial {
+        let reason = cut(reason);
+        let sentence = format!("Denied by policy, and every later tool call: {reason}");
+        let denial = Denial::new(Code::PolicyDenied, sentence);
+        let denial = denial
+            .with("type", Code::PolicyDenied.as_str())
+            .with("decision", DENY_ABORT);
+        self.detailed(denial, reason)
+    }
+
+    fn detailed(&self, denial: Denial, reason: &str) -> Denial {
+        let denial = denial.with("server", &*self.server);
+        let denial = match &self.tool {
+            Some(tool) => denial.with("tool", &**tool),
+            None => denial,
+        };
+        denial.with("reason", reason)
+    }
+
+    /// The policy has no answer.
+    pub(super) fn evaluator_failed(&self, reason: &str) -> Denial {
+        let reason = cut(reason);
+        let sentence = format!("The policy could not be evaluated: {reason}");
+        Denial::new(Code::PolicyEvaluatorError, sentence)
+            .with("name", self.name())
+            .with("reason", reason)
+            .rule("policies")
+            .hint("repair the bundle that policies.bundles in mcp.yaml names")
+    }
+
+    /// The server answered with an error that is ours alone.
+    pub(super) fn misused(&self, code: i64) -> Denial {
+        let sentence = format!(
+            "{} answered with an error that is reserved for the proxy",
+            self.server
+        );
+        Denial::new(Code::PolicyBackendReservedMisuse, sentence)
+            .with("name", self.name())
+            .with("backend_code", code)
+    }
+}
+
+/// No server of the container has it.
+pub(super) fn unknown_tool(name: &str) -> Denial {
+    let name = cut(name);
+    Denial::new(Code::ToolNotFound, format!("Unknown tool: {name}"))
+        .hint("list what there is: unified-proxy mcp list")
+}
+
+/// No server of this name is mounted for the container.
+pub(super) fn unknown_server(name: &str) -> Denial {
+    let sentence = format!("No MCP server {} is mounted for this container", cut(name));
+    Denial::new(Code::ToolNotFound, sentence).hint("mount it under mcpServers in mcp.yaml")
+}
+
+/// The beginning of a text, cut between two characters.
+pub(super) fn cut(text: &str) -> &str {
+    let end = text.floor_char_boundary(MAX_REASON);
+    text.get(..end).unwrap_or_default()
+}

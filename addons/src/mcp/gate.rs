@@ -1,0 +1,348 @@
+//! Judges MCP messages: those of a client before a server gets them, and those of a server before
+//! a client does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use super::call::{self, PreparedCall};
+use super::denials::{DENY_ABORT, DENY_CONTINUE, Target, unknown_server, unknown_tool};
+use super::exposed::is_blocked;
+use super::input::Question;
+use super::level;
+use super::policies::Asked;
+use super::settings::OverrideRule;
+use super::suspicious::is_suspicious;
+use super::{Mcp, TOOLS_CALL};
+use crate::contract::{
+    Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
+    RpcOutcome, Verdict,
+};
+use crate::raw_json::Members;
+use crate::strict_json;
+
+/// Params up to this many bytes are read on the connection's own thread: that takes less than a
+/// millisecond.
+const READ_IN_PLACE: usize = 64 * 1024;
+
+/// What a step may take besides the evaluation of policies.
+pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
+
+/// Codes and messages of errors that are the proxy's own.
+const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
+const RESERVED_MESSAGES: [&str; 3] = [
+    "policy_denied",
+    "policy_backend_reserved_misuse",
+    "policy_evaluator_error",
+];
+
+/// One tool call on its way through the gate.
+struct ToolCall<'c> {
+    container: &'c Arc<Container>,
+    target: Target,
+    definition: Arc<Definition>,
+    rule: Option<Arc<OverrideRule>>,
+}
+
+impl Mcp {
+    pub(super) async fn judge_request(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
+        let container = Arc::clone(flow.container()?);
+        let is_call = &*frame.method == TOOLS_CALL;
+        let Some(target) = Target::of(flow) else {
+            // The gateway answers. It has no tools of its own.
+            return match is_call {
+                true => Err(unknown_tool(subject_name(flow))),
+                false => Ok(()),
+            };
+        };
+        let server = self.settings.servers.get(&target.server);
+        if !server.is_some_and(|server| server.is_for(&container.id)) {
+            return Err(unknown_server(&target.server));
+        }
+        if is_call && frame.direction == Direction::ToServer {
+            return self.judge_call(flow, frame, &container, target).await;
+        }
+        let asked = self.ask(flow, frame, &container, &target).await?;
+        if let Some(modified) = asked.modified {
+            frame.body = FrameBody::Params(Some(modified));
+        }
+        match frame.direction {
+            Direction::ToServer => Ok(()),
+            // What a classified tool asks or tells while it runs is as confidential as its result.
+            Direction::ToClient => self.raise_level(flow, &container, &target, frame).await,
+        }
+    }
+
+    async fn judge_call(
+        &self,
+        flow: &mut Flow,
+        frame: &mut Frame,
+        container: &Arc<Container>,
+        target: Target,
+    ) -> Verdict {
+        let call = self.tool_call(flow, frame, container, target)?;
+        let prepared = self.prepare(frame, &call).await?;
+        flow.mcp_record().args_sha256 = Some(prepared.args_sha256.into());
+        frame.body = FrameBody::Params(Some(prepared.params));
+        self.admit(flow, &call)?;
+        let asked = self.ask(flow, frame, container, &call.target).await?;
+        if let (Some(modified), Some(params)) = (asked.modified, frame.params()) {
+            let params = Members::read(params).map_err(Denial::malformed)?;
+            let params = call::with_arguments(&params, modified.get())?;
+            frame.body = FrameBody::Params(Some(params));
+        }
+        // A policy or a person may have taken long: another call may have raised the level.
+        self.admit(flow, &call)?;
+        flow.put_slot(CalledTool(call.definition));
+        Ok(())
+    }
+
+    /// The tool that is called, with what the operator says about it.
+    fn tool_call<'c>(
+        &self,
+        flow: &Flow,
+        frame: &Frame,
+        container: &'c Arc<Container>,
+        target: Target,
+    ) -> Result<ToolCall<'c>, Denial> {
+        if frame.kind != FrameKind::Request {
+            return Err(Denial::malformed("a tool call has no id"));
+        }
+        let definition = frame.definition.clone();
+        let named = definition.filter(|definition| target.tool.as_ref() == Some(&definition.name));
+        let definition = named.ok_or_else(|| unknown_tool(subject_name(flow)))?;
+        let rule = self
+            .settings
+            .override_of(&target.server, &definition.name, &container.id);
+        Ok(ToolCall {
+            container,
+            rule: rule.cloned(),
+            target,
+            definition,
+        })
+    }
+
+    /// Reads the arguments: large ones where they keep no connection waiting.
+    async fn prepare(
+        &self,
+        frame: &mut Frame,
+        call: &ToolCall<'_>,
+    ) -> Result<PreparedCall, Denial> {
+        let FrameBody::Params(params) = &mut frame.body else {
+            return Err(Denial::malformed("a tool call has no params"));
+        };
+        let params = params.take();
+        let length = params.as_ref().map_or(0, |params| params.get().len());
+        if length <= READ_IN_PLACE {
+            return call::prepare(params, &call.definition, call.rule.as_ref());
+        }
+        let (definition, rule) = (Arc::clone(&call.definition), call.rule.clone());
+        let work = move || call::prepare(params, &definition, rule.as_ref());
+        let prepared = self.ports.tasks.run_blocking(work).await;
+        prepared.unwrap_or_else(|_panicked| Err(Denial::internal().rule("panic")))
+    }
+
+    /// Whether the call may be made at all: the container is not latched, the definition is
+    /// accepted, and the tool does not lead out of what the container has seen.
+    fn admit(&self, flow: &mut Flow, call: &ToolCall<'_>) -> Verdict {
+        let (target, definition) = (&call.target, &*call.definition);
+        if call.container.is_aborted() {
+            let reason = "an earlier tool call was denied for good";
+            record(flow, DENY_ABORT, Some(reason));
+            let reset = format!("unified-proxy container reset {}", call.container.id);
+            return Err(target.abort(reason).rule("abort latch").hint(reset));
+        }
+        if is_blocked(&self.settings, definition) {
+            let (server, tool) = (&target.server, &definition.name);
+            let reason = format!(
+                "the definition of {tool} changed; an operator accepts it with: unified-proxy mcp accept {server} {tool}"
+            );
+            record(flow, DENY_CONTINUE, Some(&reason));
+            return Err(target.deny(&reason).rule("on_definition_change"));
+        }
+        if level::denies(call.container, call.rule.as_deref(), definition) {
+            let level = call.container.level().as_str();
+            let reason = format!(
+                "the tool reaches the open world, and the container's security level is {level}"
+            );
+            record(flow, DENY_CONTINUE, Some(&reason));
+            let hint = "set annotations: { openWorldHint: false } under overrides in mcp.yaml if it does not";
+            return Err(target.deny(&reason).rule("security level").hint(hint));
+        }
+        flow.note(|| {
+            format!(
+                "{} may be called at the container's security level",
+                target.name()
+            )
+        });
+        Ok(())
+    }
+
+    pub(super) async fn judge_response(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
+        let container = Arc::clone(flow.container()?);
+        let Some(target) = Target::of(flow) else {
+            return Ok(());
+        };
+        if frame.direction == Direction::ToServer {
+            self.check_server(flow, frame, &target)?;
+            if &*frame.method == TOOLS_CALL && frame.definition.is_none() {
+                // Without it nobody knows how confidential the result is.
+                let called = flow.take_slot::<CalledTool>();
+                let CalledTool(definition) = called.ok_or_else(Denial::internal)?;
+                frame.definition = Some(definition);
+            }
+        }
+        let asked = self.ask(flow, frame, &container, &target).await?;
+        if let Some(modified) = asked.modified {
+            redact_outcome(frame, modified, &target)?;
+        }
+        if frame.direction == Direction::ToServer {
+            self.judge_input_requests(flow, frame, &container, &target)
+                .await?;
+            self.raise_level(flow, &container, &target, frame).await?;
+        }
+        Ok(())
+    }
+
+    /// What a server may not answer is denied, and what looks strange is flagged.
+    fn check_server(&self, flow: &mut Flow, frame: &Frame, target: &Target) -> Verdict {
+        let suspicious = match &frame.body {
+            FrameBody::Outcome(Err(error)) => {
+                let message = error.message.trim().to_ascii_lowercase();
+                let is_ours = |word: &&str| message.starts_with(word);
+                if RESERVED_CODES.contains(&error.code)
+                    || RESERVED_MESSAGES.iter().any(|one| is_ours(&one))
+                {
+                    return Err(target.misused(error.code));
+                }
+                is_suspicious(&error.message)
+            }
+            FrameBody::Outcome(Ok(result)) => is_suspicious(result.get()),
+            FrameBody::Params(_) => false,
+        };
+        if suspicious {
+            flow.mcp_record().suspicious = true;
+            flow.note(|| format!("{} sent what looks like an instruction", target.server));
+        }
+        Ok(())
+    }
+
+    /// Asks the policies about a frame, if any is for its method.
+    async fn ask(
+        &self,
+        flow: &mut Flow,
+        frame: &Frame,
+        container: &Arc<Container>,
+        target: &Target,
+    ) -> Result<Asked, Denial> {
+        if !self.ports.evaluator.asks(&frame.method) {
+            flow.note(|| format!("no policy is for {}", frame.method));
+            return Ok(Asked::default());
+        }
+        let annotations = frame.definition.as_ref().map(|definition| {
+            let rule = self
+                .settings
+                .override_of(&target.server, &definition.name, &container.id);
+            level::hints(rule.map(|rule| &**rule), definition)
+        });
+        let request = flow.take_slot::<JudgedParams>();
+        let (params, response) = match &frame.body {
+            FrameBody::Params(params) => (params.as_deref(), None),
+            FrameBody::Outcome(outcome) => {
+                let before = flow
+                    .record()
+                    .mcp
+                    .as_ref()
+                    .and_then(|record| record.decision);
+                let params = request.as_ref().and_then(|request| request.0.as_deref());
+                (params, Some((outcome, before)))
+            }
+        };
+        let question = Question {
+            target,
+            container,
+            direction: frame.direction,
+            method: &frame.method,
+            params,
+            annotations,
+            response,
+        };
+        let asked = self.ask_about(flow, question, Some(frame)).await?;
+        if let FrameBody::Params(params) = &frame.body {
+            flow.put_slot(JudgedParams(params.clone()));
+        }
+        Ok(asked)
+    }
+
+    /// Raises the container's level to a tool's classification, on disk before what the tool sent
+    /// passes.
+    async fn raise_level(
+        &self,
+        flow: &mut Flow,
+        container: &Arc<Container>,
+        target: &Target,
+        frame: &Frame,
+    ) -> Verdict {
+        let Some(definition) = &frame.definition else {
+            return Ok(());
+        };
+        let rule = self
+            .settings
+            .override_of(&target.server, &definition.name, &container.id);
+        let level = rule.map_or(Level::Public, |rule| rule.classification);
+        if !level::must_be_stored(container, level) {
+            return Ok(());
+        }
+        let text = level.as_str();
+        flow.note(|| format!("the result raises the security level to {text}"));
+        let ports = &self.ports;
+        let raised = flow.effect(|| level::raise(container, level, &ports.records, &ports.tasks));
+        let Some(raised) = raised else { return Ok(()) };
+        raised.await.map_err(|_unavailable| {
+            Denial::new(Code::RegistryUnavailable, "Registry unavailable").rule("security level")
+        })
+    }
+}
+
+/// The params of a request that a policy was asked about, for the question about its response.
+struct JudgedParams(Option<Box<RawValue>>);
+
+/// The tool that the flow's request called.
+struct CalledTool(Arc<Definition>);
+
+fn subject_name(flow: &Flow) -> &str {
+    let name = flow.mcp().and_then(|subject| subject.name.as_deref());
+    name.unwrap_or_default()
+}
+
+/// Puts the redacted result in the place of a response.
+fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -> Verdict {
+    let FrameBody::Outcome(outcome) = &mut frame.body else {
+        return Ok(());
+    };
+    let redacted: RpcOutcome = match outcome {
+        Ok(_) => Ok(modified),
+        Err(_) => Err(serde_json::from_str(modified.get())
+            .map_err(|_| target.evaluator_failed("`modified` is no JSON-RPC error"))?),
+    };
+    *outcome = redacted;
+    Ok(())
+}
+
+/// What a policy may put in the place of arguments or a result: an object with one reading.
+pub(super) fn is_replacement(modified: &RawValue) -> bool {
+    let text = modified.get();
+    text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
+}
+
+/// Records a decision for the audit: of several about one message, the strictest.
+pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: Option<&str>) {
+    use super::ruling::strictness;
+    let record = flow.mcp_record();
+    let before = record.decision.map(strictness);
+    if before.is_none_or(|before| before < strictness(decision)) {
+        record.decision = Some(decision);
+        record.reason = reason.map(|reason| super::denials::cut(reason).into());
+    }
+}

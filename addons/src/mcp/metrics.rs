@@ -1,0 +1,207 @@
+//! Counts tool calls and changed definitions.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+
+/// Different tools that are counted by name; later ones are counted as `other`, since a server
+/// may list new names for ever.
+const MAX_TOOLS: usize = 1000;
+
+/// Counts tool calls. Made once: a reload keeps it.
+#[derive(Clone)]
+pub struct McpMetrics {
+    executions: IntCounterVec,
+    durations: HistogramVec,
+    changes: IntCounterVec,
+    tools: Arc<Mutex<HashSet<Arc<str>>>>,
+}
+
+/// How a tool call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutionStatus {
+    /// With a result.
+    Ok,
+    /// With an error of the server, or a result that says it is one.
+    Error,
+    /// It was not over in time.
+    TimedOut,
+    /// The server could not be started or reached, or ended.
+    Unavailable,
+    /// The client did not wait for it.
+    Cancelled,
+}
+
+impl ExecutionStatus {
+    /// As the metric names it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::TimedOut => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One call that a server was given.
+#[derive(Clone, Copy, Debug)]
+pub struct Execution<'e> {
+    /// The server.
+    pub server: &'e str,
+    /// The server's own name for the tool, as a definition has it.
+    pub tool: &'e str,
+    /// Where the server runs: `local`, `http`, `e2b`.
+    pub runtime: &'static str,
+    /// How the call ended.
+    pub status: ExecutionStatus,
+    /// The exit code of a server that ended meanwhile.
+    pub exit_code: Option<i32>,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl McpMetrics {
+    /// Registers the metrics.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let metrics = Self {
+            executions: IntCounterVec::new(
+                Opts::new(
+                    "proxy_mcp_tool_executions_total",
+                    "Tool calls that MCP servers were given, by tool and how they ended",
+                ),
+                &["tool", "runtime", "status", "exit_code"],
+            )?,
+            durations: HistogramVec::new(
+                HistogramOpts::new(
+                    "proxy_mcp_tool_execution_duration_seconds",
+                    "How long tool calls took, by tool",
+                ),
+                &["tool", "runtime"],
+            )?,
+            changes: IntCounterVec::new(
+                Opts::new(
+                    "proxy_mcp_definition_changes_total",
+                    "Definitions of tools that differ from the accepted one, by MCP server",
+                ),
+                &["server"],
+            )?,
+            tools: Arc::default(),
+        };
+        registry.register(Box::new(metrics.executions.clone()))?;
+        registry.register(Box::new(metrics.durations.clone()))?;
+        registry.register(Box::new(metrics.changes.clone()))?;
+        Ok(metrics)
+    }
+
+    /// Counts a call that is over. To be called for tools that a server lists, never for a name
+    /// that only a client gave.
+    pub fn executed(&self, execution: &Execution<'_>) {
+        let tool = self.label(execution.server, execution.tool);
+        let exit_code = execution.exit_code.map(|code| code.to_string());
+        let exit_code = exit_code.as_deref().unwrap_or("none");
+        let status = execution.status.as_str();
+        let labels = [&*tool, execution.runtime, status, exit_code];
+        self.executions.with_label_values(&labels).inc();
+        self.durations
+            .with_label_values(&[&*tool, execution.runtime])
+            .observe(execution.duration.as_secs_f64());
+    }
+
+    /// Counts a definition that differs from the accepted one.
+    pub fn definition_changed(&self, server: &str) {
+        self.changes.with_label_values(&[server]).inc();
+    }
+
+    /// The tool's name with its server's, while there are few.
+    fn label(&self, server: &str, tool: &str) -> Arc<str> {
+        let name = format!("{server}_{tool}");
+        let mut tools = self.tools.lock();
+        if let Some(known) = tools.get(&*name) {
+            return Arc::clone(known);
+        }
+        if tools.len() >= MAX_TOOLS {
+            return "other".into();
+        }
+        let name: Arc<str> = name.into();
+        tools.insert(Arc::clone(&name));
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::TextEncoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(registry: &Registry) -> String {
+        TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap()
+    }
+
+    fn any_status() -> impl Strategy<Value = ExecutionStatus> {
+        use ExecutionStatus::{Cancelled, Error, Ok, TimedOut, Unavailable};
+        prop::sample::select(vec![Ok, Error, TimedOut, Unavailable, Cancelled])
+    }
+
+    proptest! {
+        // Feature: unified-sidecar, Property 10: Metrics Emission Consistency
+        #[test]
+        fn each_execution_has_its_tool_runtime_status_exit_code_and_duration(
+            server in "[a-z0-9-]{1,10}",
+            tool in "[!-~]{1,20}",
+            runtime in prop::sample::select(vec!["local", "http", "e2b"]),
+            status in any_status(),
+            exit_code in prop::option::of(-1..256_i32),
+            millis in 0..100_000_u64,
+        ) {
+            let registry = Registry::new();
+            let metrics = McpMetrics::new(&registry).unwrap();
+            let duration = Duration::from_millis(millis);
+            metrics.executed(&Execution { server: &server, tool: &tool, runtime, status, exit_code, duration });
+            let text = text(&registry);
+            let name = format!("{server}_{tool}").replace('\\', "\\\\").replace('"', "\\\"");
+            let exit_code = exit_code.map_or("none".to_owned(), |code| code.to_string());
+            let status = status.as_str();
+            let counted = format!(
+                "proxy_mcp_tool_executions_total{{exit_code=\"{exit_code}\",runtime=\"{runtime}\",status=\"{status}\",tool=\"{name}\"}} 1"
+            );
+            prop_assert!(text.contains(&counted), "{counted} is not in\n{text}");
+            let labels = format!("{{runtime=\"{runtime}\",tool=\"{name}\"}}");
+            let timed = format!("proxy_mcp_tool_execution_duration_seconds_count{labels} 1");
+            prop_assert!(text.contains(&timed), "{timed} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_lists_new_names_for_ever_makes_a_bounded_number_of_series() {
+        let registry = Registry::new();
+        let metrics = McpMetrics::new(&registry).unwrap();
+        for n in 0..2 * MAX_TOOLS {
+            metrics.executed(&Execution {
+                server: "kb",
+                tool: &format!("t{n}"),
+                runtime: "local",
+                status: ExecutionStatus::Ok,
+                exit_code: None,
+                duration: Duration::ZERO,
+            });
+        }
+        metrics.definition_changed("kb");
+        let text = text(&registry);
+        let counters = text
+            .lines()
+            .filter(|line| line.starts_with("proxy_mcp_tool_executions_total{"));
+        assert_eq!(counters.count(), MAX_TOOLS + 1);
+        let other = format!("tool=\"other\"}} {MAX_TOOLS}");
+        assert!(text.contains(&other));
+        assert!(text.contains("proxy_mcp_definition_changes_total{server=\"kb\"} 1"));
+    }
+}

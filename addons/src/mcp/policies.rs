@@ -1,0 +1,117 @@
+//! Asks the operator's policies, and does what they decide.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::Mcp;
+use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT, Target};
+use super::gate::{is_replacement, record};
+use super::input::Question;
+use super::ruling::Ruling;
+use super::settings::OnUnavailable;
+use crate::contract::{Answered, Container, Denial, EvaluatorError, Flow, Frame, Verdict};
+
+/// What passes.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// What takes the place of the arguments, params or result.
+    pub(super) modified: Option<Box<RawValue>>,
+}
+
+impl Mcp {
+    /// Asks every bundle that is for the question's method. `frame` is what a person would be
+    /// shown.
+    pub(super) async fn ask_about(
+        &self,
+        flow: &mut Flow,
+        question: Question<'_>,
+        frame: Option<&Frame>,
+    ) -> Result<Asked, Denial> {
+        let evaluator = &self.ports.evaluator;
+        if !evaluator.asks(question.method) {
+            return Ok(Asked::default());
+        }
+        let input = question.to_json(flow);
+        let target = question.target;
+        let decisions = evaluator.evaluate(question.method, input).await;
+        let on_unavailable = self.settings.policies.on_unavailable;
+        let ruling = match (decisions, on_unavailable) {
+            (Ok(decisions), OnUnavailable::Allow) if decisions.is_empty() => Ruling::unavailable(),
+            (Ok(decisions), _) => Ruling::of(decisions),
+            (Err(EvaluatorError::Unavailable(_)), OnUnavailable::Allow) => Ruling::unavailable(),
+            (Err(error), _) => {
+                let reason = error.to_string();
+                flow.note(|| format!("the policy has no answer: {reason}"));
+                return Err(target.evaluator_failed(&reason));
+            }
+        };
+        let reason = ruling.reason();
+        record(
+            flow,
+            ruling.decision,
+            Some(&reason)
+                .filter(|reason| !reason.is_empty())
+                .map(String::as_str),
+        );
+        flow.note(|| format!("the policy says {} {reason}", ruling.decision));
+        let bundle = ruling.bundle.as_deref().unwrap_or("policies");
+        let verdict = match ruling.decision {
+            ALLOW | REDACT => Ok(()),
+            ASK => self.ask_person(flow, target, frame, &reason).await,
+            DENY_ABORT => {
+                self.latch(flow, question.container).await;
+                Err(target.abort(&reason))
+            }
+            _ => Err(target.deny(&reason)),
+        };
+        verdict.map_err(|denial| denial.rule(bundle))?;
+        match ruling.modified {
+            Some(modified) if !is_replacement(&modified) => {
+                Err(target.evaluator_failed("`modified` is no object"))
+            }
+            modified => Ok(Asked { modified }),
+        }
+    }
+
+    async fn ask_person(
+        &self,
+        flow: &mut Flow,
+        target: &Target,
+        frame: Option<&Frame>,
+        reason: &str,
+    ) -> Verdict {
+        let answered = match (flow.effect(|| ()), frame) {
+            (Some(()), Some(frame)) => self.ports.approvals.ask(flow, frame).await,
+            _ => Answered::Open,
+        };
+        match answered {
+            Answered::Approved => Ok(()),
+            Answered::Rejected => {
+                record(flow, DENY_CONTINUE, Some("a person rejected it"));
+                Err(target.deny(&format!("a person rejected it ({reason})")))
+            }
+            Answered::Open => Err(target.deny(&format!(
+                "a person must approve it, and nobody has ({reason})"
+            ))),
+        }
+    }
+
+    /// Has every later tool call of the container denied, also after a restart.
+    async fn latch(&self, flow: &Flow, container: &Arc<Container>) {
+        let stored = flow.effect(|| {
+            // At once, so that no other call of the container passes meanwhile.
+            container.abort();
+            let (records, container) = (Arc::clone(&self.ports.records), Arc::clone(container));
+            // In a task, so that a client that goes away does not keep it from the disk.
+            self.ports
+                .tasks
+                .run(async move { records.latch(&container).await })
+        });
+        if let Some(stored) = stored
+            && !matches!(stored.await, Ok(Ok(())))
+        {
+            tracing::error!(container = %container.id, "the abort latch is not on disk: it ends with this process");
+        }
+    }
+}

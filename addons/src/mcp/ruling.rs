@@ -1,0 +1,92 @@
+//! One ruling of what several bundles decided.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT};
+use crate::contract::{Decision, Effect};
+
+/// The strictest of several decisions.
+#[derive(Debug)]
+pub(super) struct Ruling {
+    /// What is to happen.
+    pub(super) decision: &'static str,
+    /// The bundle that said so: the first of those that are as strict.
+    pub(super) bundle: Option<Arc<str>>,
+    /// Why, in its words.
+    pub(super) reason: Option<Box<str>>,
+    /// What takes the place of the arguments or the result. All bundles were asked about the same
+    /// message, so the last one in the order of the file counts.
+    pub(super) modified: Option<Box<RawValue>>,
+}
+
+impl Ruling {
+    /// Combines decisions in the order of the file: `deny_abort`, `deny_continue`, `ask`, `redact`,
+    /// `allow`. No decision at all denies.
+    pub(super) fn of(decisions: Vec<Decision>) -> Self {
+        let mut ruling = Self {
+            decision: DENY_CONTINUE,
+            bundle: None,
+            reason: Some("no policy decided".into()),
+            modified: None,
+        };
+        let strictest = decisions
+            .iter()
+            .enumerate()
+            .min_by_key(|(at, one)| (Reverse(strictness(word(&one.effect))), *at));
+        let Some((strictest, _)) = strictest else {
+            return ruling;
+        };
+        for (at, decision) in decisions.into_iter().enumerate() {
+            if at == strictest {
+                ruling.decision = word(&decision.effect);
+                ruling.bundle = Some(decision.bundle);
+                ruling.reason = decision.reason;
+            }
+            if let Effect::Redact(modified) = decision.effect {
+                ruling.modified = Some(modified);
+            }
+        }
+        ruling
+    }
+
+    /// The ruling where the policies cannot be loaded and the operator lets messages pass then.
+    pub(super) fn unavailable() -> Self {
+        Self {
+            decision: ALLOW,
+            bundle: None,
+            reason: Some("policies.on_unavailable: allow".into()),
+            modified: None,
+        }
+    }
+
+    /// Why, or that nobody said why.
+    pub(super) fn reason(&self) -> String {
+        match (&self.reason, &self.bundle) {
+            (Some(reason), _) => reason.to_string(),
+            (None, Some(bundle)) => format!("decided by the bundle {bundle}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+fn word(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Allow => ALLOW,
+        Effect::Redact(_) => REDACT,
+        Effect::Ask => ASK,
+        Effect::DenyContinue => DENY_CONTINUE,
+        Effect::DenyAbort => DENY_ABORT,
+    }
+}
+
+/// How much a decision forbids.
+pub(super) fn strictness(decision: &str) -> usize {
+    let order = [ALLOW, REDACT, ASK, DENY_CONTINUE, DENY_ABORT];
+    order
+        .iter()
+        .position(|word| *word == decision)
+        .unwrap_or(order.len())
+}

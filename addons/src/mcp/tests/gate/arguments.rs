@@ -1,0 +1,175 @@
+//! What becomes of the arguments of a call.
+
+use proptest::prelude::*;
+use testkit::{each_row, each_row_async};
+
+use super::*;
+use crate::fixtures::run;
+
+fn rule(hide: &[&str], defaults: &[(&str, Value)]) -> OverrideRule {
+    OverrideRule {
+        hide_fields: hide.iter().map(|&field| field.into()).collect(),
+        defaults: defaults
+            .iter()
+            .map(|(field, value)| ((*field).into(), Injected::Value(value.clone())))
+            .collect(),
+        ..OverrideRule::default()
+    }
+}
+
+#[tokio::test]
+async fn hidden_fields_of_the_caller_are_dropped_and_defaults_win() {
+    let gate = gate(with_rule(rule(
+        &["debug", "opts.raw"],
+        &[("units", json!("metric")), ("opts.lang", json!("en"))],
+    )));
+    each_row_async(
+        [
+            (json!({}), json!({ "units": "metric", "opts": { "lang": "en" } })),
+            (
+                json!({ "debug": 1, "q": 2, "units": "us" }),
+                json!({ "q": 2, "units": "metric", "opts": { "lang": "en" } }),
+            ),
+            // Servers that compare names without regard to case would take them.
+            (
+                json!({ "Debug": 1, "DEBUG": 2, "Units": 3, "opts": { "RAW": 1, "a": 2, "Lang": 3 } }),
+                json!({ "opts": { "a": 2, "lang": "en" }, "units": "metric" }),
+            ),
+            (
+                json!({ "opts": [{ "raw": 1 }, { "a": 1 }], "opts.raw": 1 }),
+                json!({ "opts": [{ "lang": "en" }, { "a": 1, "lang": "en" }], "units": "metric" }),
+            ),
+        ],
+        async |(sent, expected)| {
+            assert_eq!(gate.fetch(sent.clone()).await.unwrap(), expected, "{sent}");
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_field_of_its_own_is_no_other_spelling_of_a_hidden_one() {
+    let gate = gate(with_rule(rule(&["id"], &[])));
+    let schema = json!({ "properties": { "id": {}, "ID": {} } });
+    let definition = tool(json!({ "name": "fetch", "inputSchema": schema }).to_string());
+    let mut frame = fetch(&json!({ "id": 1, "ID": 2, "Id": 3 })).of_tool(definition);
+    gate.request(&mut gate.flow(), &mut frame).await.unwrap();
+    assert_eq!(params(&frame)["arguments"], json!({ "ID": 2 }));
+}
+
+#[tokio::test]
+async fn uuid_and_now_are_computed_for_each_call() {
+    let computed = OverrideRule {
+        defaults: vec![("id".into(), Injected::Uuid), ("at".into(), Injected::Now)],
+        ..OverrideRule::default()
+    };
+    let gate = gate(with_rule(computed));
+    let one = gate.fetch(json!({ "id": "mine" })).await.unwrap();
+    let other = gate.fetch(json!({})).await.unwrap();
+    let id = uuid::Uuid::parse_str(one["id"].as_str().unwrap()).unwrap();
+    assert_eq!(id.get_version_num(), 4);
+    assert_ne!(one["id"], other["id"]);
+    let at = one["at"].as_str().unwrap();
+    let at = time::OffsetDateTime::parse(at, &time::format_description::well_known::Rfc3339);
+    let age = time::OffsetDateTime::now_utc() - at.unwrap();
+    assert!(age.whole_seconds() < 60, "{age}");
+}
+
+#[tokio::test]
+async fn params_without_an_override_stay_as_they_were_sent() {
+    let gate = gate(settings());
+    let text =
+        r#"{ "name":"fetch", "arguments":{"n":1.0,"m":1e400,"z":[],"a":{}},"_meta":{"x":1} }"#;
+    let mut frame = call(text);
+    gate.request(&mut gate.flow(), &mut frame).await.unwrap();
+    assert_eq!(frame.params().unwrap().get(), text);
+    let changing = super::gate(with_rule(rule(&["a"], &[])));
+    let mut frame = call(text);
+    changing
+        .request(&mut changing.flow(), &mut frame)
+        .await
+        .unwrap();
+    let expected = r#"{"name":"fetch","arguments":{"n":1.0,"m":1e400,"z":[]},"_meta":{"x":1}}"#;
+    assert_eq!(frame.params().unwrap().get(), expected);
+}
+
+#[test]
+fn what_has_two_readings_or_is_no_call_is_refused() {
+    let large = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(100_000));
+    let large = format!("{{\"name\":\"fetch\",\"arguments\":{large}}}");
+    let gate = gate(settings());
+    let cases = [
+        r#"{"name":"fetch","arguments":{"a":1,"a":2}}"#,
+        r#"{"name":"fetch","arguments":{"a":[{"b":1,"\u0062":2}]}}"#,
+        r#"{"name":"fetch","arguments":{},"arguments":{"a":1}}"#,
+        r#"{"name":"fetch","name":"other"}"#,
+        r#"{"name":"fetch","arguments":[1]}"#,
+        r#"{"name":"fetch","arguments":"{}"}"#,
+        r#"{"name":"other","arguments":{}}"#,
+        r#"{"arguments":{}}"#,
+        r#"["fetch",{}]"#,
+        &large,
+    ];
+    each_row(cases, |text| {
+        let judged = run(gate.request(&mut gate.flow(), &mut call(text)));
+        assert_eq!(code(&judged), Some(Code::MalformedRequest), "{text:.80}");
+    });
+    let mut empty = Frame::request(Direction::ToServer, "tools/call", None).of_tool(tool(FETCH));
+    let judged = run(gate.request(&mut gate.flow(), &mut empty));
+    assert_eq!(code(&judged), Some(Code::MalformedRequest));
+    each_row(
+        [
+            r#"{"name":"fetch"}"#,
+            r#"{"name":"fetch","arguments":null}"#,
+        ],
+        |text| run(gate.request(&mut gate.flow(), &mut call(text))).unwrap(),
+    );
+}
+
+/// `printf '{"a":1,"q":"x"}' | sha256sum`
+const SHA256: &str = "d491a4da58bc4a936f8b756006f71101872ee7e0de8235e29e500ff837c46cec";
+
+#[tokio::test]
+async fn the_hash_is_of_the_callers_arguments_whatever_their_form() {
+    let gate = gate(with_rule(rule(&["a"], &[("b", json!(2))])));
+    let mut hashes = Vec::new();
+    let large = format!("{}{}", " ".repeat(100_000), r#"{"a":1,"q":"x"}"#);
+    for arguments in [r#"{"a":1,"q":"x"}"#, r#"{ "q":"\u0078", "a":1.0 }"#, &large] {
+        let mut flow = gate.flow();
+        let text = format!("{{\"name\":\"fetch\",\"arguments\":{arguments}}}");
+        gate.request(&mut flow, &mut call(text)).await.unwrap();
+        hashes.push(flow.mcp_record().args_sha256.clone().unwrap());
+    }
+    assert_eq!(
+        hashes,
+        [SHA256.into(), SHA256.into(), SHA256.into()] as [Box<str>; 3]
+    );
+}
+
+fn any_arguments() -> impl Strategy<Value = Value> {
+    let value = prop_oneof![
+        any::<i32>().prop_map(Value::from),
+        "[a-z]{0,4}".prop_map(Value::from),
+        Just(json!({ "inner": [1, { "x": null }] })),
+    ];
+    let key = prop::sample::select(vec![
+        "a", "b", "A", "hidden", "Hidden", "units", "UNITS", "z",
+    ]);
+    prop::collection::btree_map(key, value, 0..6).prop_map(|members| json!(members))
+}
+
+proptest! {
+    /// Of any arguments, what is neither hidden nor has a default arrives as it was sent.
+    #[test]
+    fn what_is_not_hidden_arrives_unchanged(sent in any_arguments()) {
+        let gate = gate(with_rule(rule(&["hidden"], &[("units", json!("metric"))])));
+        let arrived = run(gate.fetch(sent.clone())).unwrap();
+        let mut expected = sent;
+        let members = expected.as_object_mut().unwrap();
+        for field in ["hidden", "Hidden", "units", "UNITS"] {
+            members.shift_remove(field);
+        }
+        members.insert("units".to_owned(), json!("metric"));
+        prop_assert_eq!(arrived, expected);
+    }
+}

@@ -1,0 +1,234 @@
+//! The gate, with policies and people that answer as a test says.
+
+mod arguments;
+mod policy;
+mod response;
+mod rules;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::contract::{
+    BoxFuture, Code, Container, Decision, Denial, Direction, Effect, EvaluatorError, FlowStart,
+    FrameBody, Kind, Level, McpSubject, OwnedFlow, RpcOutcome, Subject, Unavailable,
+};
+use crate::fixtures::{client, container, ports::TestTasks};
+
+type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + Sync;
+
+/// Answers for some methods, and keeps what it was asked with.
+pub(super) struct Policies {
+    methods: Vec<&'static str>,
+    answer: Box<Answer>,
+    asked: Mutex<Vec<Value>>,
+}
+
+impl Evaluator for Policies {
+    fn asks(&self, method: &str) -> bool {
+        self.methods.contains(&method)
+    }
+
+    fn evaluate<'a>(
+        &'a self,
+        _: &'a str,
+        input: String,
+    ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>> {
+        Box::pin(async move {
+            // As on a thread of its own: not at once.
+            tokio::task::yield_now().await;
+            let input: Value = serde_json::from_str(&input).unwrap();
+            let answer = (self.answer)(&input);
+            self.asked.lock().push(input);
+            answer
+        })
+    }
+}
+
+/// What was written to disk.
+#[derive(Default)]
+pub(super) struct Records {
+    pub(super) written: Mutex<Vec<String>>,
+    pub(super) broken: bool,
+}
+
+impl Records {
+    fn write(&self, what: String) -> BoxFuture<'_, Result<(), Unavailable>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            if self.broken {
+                return Err(Unavailable);
+            }
+            self.written.lock().push(what);
+            Ok(())
+        })
+    }
+}
+
+impl LeaseRecords for Records {
+    fn raise_level<'a>(
+        &'a self,
+        _: &'a Arc<Container>,
+        level: Level,
+    ) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.write(format!("level {}", level.as_str()))
+    }
+
+    fn latch<'a>(&'a self, _: &'a Arc<Container>) -> BoxFuture<'a, Result<(), Unavailable>> {
+        self.write("latch".to_owned())
+    }
+}
+
+pub(super) struct People(Answered);
+
+impl Approvals for People {
+    fn ask<'a>(&'a self, _: &'a Flow, _: &'a Frame) -> BoxFuture<'a, Answered> {
+        Box::pin(std::future::ready(self.0))
+    }
+}
+
+/// The addon over servers `kb` and `weather`.
+pub(super) struct Gate {
+    pub(super) addon: Mcp,
+    pub(super) records: Arc<Records>,
+    policies: Arc<Policies>,
+    pub(super) web: Arc<Container>,
+}
+
+pub(super) fn settings() -> McpSettings {
+    let mut settings = McpSettings::default();
+    for name in ["kb", "weather"] {
+        settings.servers.insert(name.into(), server(name));
+    }
+    settings
+}
+
+pub(super) fn with_rule(rule: OverrideRule) -> McpSettings {
+    McpSettings {
+        overrides: overriding("kb", "fetch", rule).overrides,
+        ..settings()
+    }
+}
+
+/// Without any policy.
+pub(super) fn gate(settings: McpSettings) -> Gate {
+    with_policy(settings, &[], |_| Ok(Vec::new()))
+}
+
+pub(super) fn with_policy(
+    settings: McpSettings,
+    methods: &[&'static str],
+    answer: impl Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + Sync + 'static,
+) -> Gate {
+    let policies = Arc::new(Policies {
+        methods: methods.to_vec(),
+        answer: Box::new(answer),
+        asked: Mutex::default(),
+    });
+    let records = Arc::new(Records::default());
+    let ports = McpPorts {
+        evaluator: Arc::clone(&policies) as _,
+        records: Arc::clone(&records) as _,
+        approvals: Arc::new(NoApprovals),
+        tasks: Arc::new(TestTasks),
+    };
+    Gate {
+        addon: Mcp::new(Arc::new(settings), ports),
+        records,
+        policies,
+        web: container("web"),
+    }
+}
+
+pub(super) fn decision(bundle: &str, effect: Effect) -> Decision {
+    Decision {
+        bundle: bundle.into(),
+        effect,
+        reason: Some(format!("{bundle} says so").into()),
+    }
+}
+
+/// A tool without any hint.
+pub(super) const FETCH: &str = r#"{"name":"fetch","inputSchema":{"type":"object"}}"#;
+
+pub(super) fn start(container: &Arc<Container>, method: &str, name: Option<&str>) -> FlowStart {
+    let subject = McpSubject {
+        server: Some("kb".into()),
+        method: method.into(),
+        name: name.map(Arc::from),
+    };
+    let mut start = FlowStart::new(Kind::Mcp, client(), Subject::Mcp(subject), None);
+    start.principal = Some(Arc::clone(container).into());
+    start
+}
+
+/// A call of `fetch` with these params.
+pub(super) fn call(params: impl Into<String>) -> Frame {
+    Frame::request(Direction::ToServer, "tools/call", Some(raw(params))).of_tool(tool(FETCH))
+}
+
+/// A call of `fetch` with these arguments.
+pub(super) fn fetch(arguments: &Value) -> Frame {
+    call(json!({ "name": "fetch", "arguments": arguments }).to_string())
+}
+
+/// The params as they go to the server.
+pub(super) fn params(frame: &Frame) -> Value {
+    serde_json::from_str(frame.params().unwrap().get()).unwrap()
+}
+
+impl Gate {
+    pub(super) fn flow(&self) -> OwnedFlow {
+        start(&self.web, "tools/call", Some("fetch")).begin()
+    }
+
+    /// Calls `fetch`; answers what goes to the server.
+    pub(super) async fn fetch(&self, arguments: Value) -> Result<Value, Denial> {
+        let (mut flow, mut frame) = (self.flow(), fetch(&arguments));
+        self.request(&mut flow, &mut frame).await?;
+        Ok(params(&frame)["arguments"].clone())
+    }
+
+    pub(super) async fn request(&self, flow: &mut OwnedFlow, frame: &mut Frame) -> Verdict {
+        self.addon.judge_request(flow, frame).await
+    }
+
+    /// Calls `fetch` and judges the server's answer.
+    pub(super) async fn answer(&self, outcome: RpcOutcome) -> (OwnedFlow, Result<Frame, Denial>) {
+        let mut flow = self.flow();
+        let mut asked = fetch(&json!({ "q": 1 }));
+        let mut frame = Frame::response(Direction::ToServer, "tools/call", outcome);
+        let judged = match self.request(&mut flow, &mut asked).await {
+            Ok(()) => self.addon.judge_response(&mut flow, &mut frame).await,
+            Err(denial) => Err(denial),
+        };
+        (flow, judged.map(|()| frame))
+    }
+
+    /// What the policies were asked with so far.
+    pub(super) fn asked(&self) -> Vec<Value> {
+        self.policies.asked.lock().clone()
+    }
+
+    pub(super) fn written(&self) -> Vec<String> {
+        self.records.written.lock().clone()
+    }
+}
+
+pub(super) fn ok(result: Value) -> RpcOutcome {
+    Ok(raw(result.to_string()))
+}
+
+/// The result of a judged response.
+pub(super) fn result(frame: &Frame) -> Value {
+    match &frame.body {
+        FrameBody::Outcome(Ok(result)) => serde_json::from_str(result.get()).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn code<T>(judged: &Result<T, Denial>) -> Option<Code> {
+    judged.as_ref().err().map(Denial::code)
+}

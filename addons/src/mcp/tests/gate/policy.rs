@@ -1,0 +1,293 @@
+//! What policies decide about requests.
+
+use testkit::each_row;
+
+use super::*;
+use crate::contract::McpSession;
+use crate::fixtures::run;
+
+const CALLS: &[&str] = &["tools/call"];
+
+fn deciding(decisions: Vec<Decision>) -> Gate {
+    with_policy(settings(), CALLS, move |_| Ok(decisions.clone()))
+}
+
+fn redact(bundle: &str, modified: &str) -> Decision {
+    decision(bundle, Effect::Redact(raw(modified)))
+}
+
+#[test]
+fn the_strictest_decision_counts_whatever_the_order() {
+    let all = [
+        (Effect::Allow, None),
+        (Effect::Redact(raw("{}")), None),
+        (Effect::Ask, Some(Code::PolicyDeniedContinue)),
+        (Effect::DenyContinue, Some(Code::PolicyDeniedContinue)),
+        (Effect::DenyAbort, Some(Code::PolicyDenied)),
+    ];
+    let words = ["allow", "redact", "ask", "deny_continue", "deny_abort"];
+    let pairs = (0..5).flat_map(|one| (0..5).map(move |other| (one, other)));
+    each_row(pairs.collect::<Vec<_>>(), |(one, other)| {
+        let decisions = [("one", one), ("other", other)];
+        let decisions = decisions.map(|(bundle, at)| decision(bundle, all[at].0.clone()));
+        let gate = deciding(decisions.to_vec());
+        let strictest = one.max(other);
+        let mut flow = gate.flow();
+        let judged = run(gate.request(&mut flow, &mut fetch(&json!({ "q": 1 }))));
+        assert_eq!(code(&judged), all[strictest].1, "{one} {other}");
+        assert_eq!(flow.mcp_record().decision, Some(words[strictest]));
+        let bundle = if one >= other { "one" } else { "other" };
+        let reason = format!("{bundle} says so");
+        assert_eq!(flow.mcp_record().reason.as_deref(), Some(&*reason));
+        if let Err(denial) = judged {
+            assert_eq!(denial.rule_name(), Some(bundle));
+            assert!(denial.detail("reason").unwrap().contains(&reason));
+            assert_eq!(denial.detail("tool"), Some("fetch"));
+        }
+    });
+}
+
+#[tokio::test]
+async fn an_abort_is_on_disk_before_it_is_answered() {
+    let gate = deciding(vec![decision("a", Effect::DenyAbort)]);
+    let denial = gate.fetch(json!({})).await.unwrap_err();
+    assert_eq!(denial.detail("type"), Some("policy_denied"));
+    assert_eq!(denial.detail("decision"), Some("deny_abort"));
+    assert_eq!(gate.written(), ["latch"]);
+    assert!(gate.web.is_aborted());
+    // The container is what is latched, whichever flow or session comes next.
+    gate.fetch(json!({})).await.unwrap_err();
+    assert_eq!(gate.asked().len(), 1, "a latched call is not evaluated");
+}
+
+#[tokio::test]
+async fn an_abort_that_cannot_be_stored_denies_all_the_same() {
+    let mut gate = deciding(vec![decision("a", Effect::DenyAbort)]);
+    gate.addon.ports.records = Arc::new(Records {
+        broken: true,
+        ..Records::default()
+    });
+    for _ in 0..2 {
+        assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_while_the_latch_is_written_leaves_it_written() {
+    let gate = deciding(vec![decision("a", Effect::DenyAbort)]);
+    {
+        let (mut flow, mut frame) = (gate.flow(), fetch(&json!({})));
+        let mut judging = Box::pin(gate.request(&mut flow, &mut frame));
+        while !gate.web.is_aborted() {
+            assert!((&mut judging).now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+    }
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(gate.written(), ["latch"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_evaluated_is_denied() {
+    let cases = [
+        EvaluatorError::Failed("conflict in authz.rego:7".to_owned()),
+        EvaluatorError::TimedOut,
+        EvaluatorError::Busy,
+        EvaluatorError::Unavailable("a: no such file".to_owned()),
+    ];
+    for error in cases {
+        let reason = error.to_string();
+        let gate = with_policy(settings(), CALLS, move |_| Err(error.clone()));
+        let denial = gate.fetch(json!({})).await.unwrap_err();
+        assert_eq!(denial.code(), Code::PolicyEvaluatorError);
+        assert_eq!(denial.detail("name"), Some("kb_fetch"));
+        assert_eq!(denial.detail("reason"), Some(&*reason));
+    }
+    // No decision is no permission.
+    let gate = deciding(Vec::new());
+    assert_eq!(
+        code(&gate.fetch(json!({})).await),
+        Some(Code::PolicyDeniedContinue)
+    );
+}
+
+#[tokio::test]
+async fn on_unavailable_allow_is_for_bundles_that_cannot_be_loaded_alone() {
+    let allowing = || {
+        let mut settings = settings();
+        settings.policies.on_unavailable = OnUnavailable::Allow;
+        settings
+    };
+    let unavailable = EvaluatorError::Unavailable("a: no such file".to_owned());
+    for (answer, expected) in [
+        (Err(unavailable), None),
+        (Ok(Vec::new()), None),
+        (
+            Err(EvaluatorError::TimedOut),
+            Some(Code::PolicyEvaluatorError),
+        ),
+        (
+            Ok(vec![decision("a", Effect::DenyContinue)]),
+            Some(Code::PolicyDeniedContinue),
+        ),
+    ] {
+        let gate = with_policy(allowing(), CALLS, move |_| answer.clone());
+        assert_eq!(code(&gate.fetch(json!({})).await), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_person_decides_what_is_asked() {
+    for (answered, expected) in [
+        (Answered::Approved, None),
+        (Answered::Rejected, Some("a person rejected it")),
+        (Answered::Open, Some("a person must approve it")),
+    ] {
+        let mut gate = deciding(vec![decision("a", Effect::Ask), redact("b", r#"{"q":2}"#)]);
+        gate.addon.ports.approvals = Arc::new(People(answered));
+        match (gate.fetch(json!({ "q": 1 })).await, expected) {
+            (Ok(sent), None) => assert_eq!(sent, json!({ "q": 2 })),
+            (Err(denial), Some(reason)) => {
+                assert_eq!(denial.code(), Code::PolicyDeniedContinue);
+                assert!(
+                    denial.detail("reason").unwrap().starts_with(reason),
+                    "{denial}"
+                );
+            }
+            other => panic!("{answered:?}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn redacted_arguments_are_sent_and_the_last_of_the_file_counts() {
+    let gate = deciding(vec![
+        redact("a", r#"{"q":"first"}"#),
+        decision("b", Effect::Allow),
+        redact("c", r#"{"q":"***","n":1.0}"#),
+    ]);
+    let (mut flow, mut frame) = (gate.flow(), fetch(&json!({ "q": "secret" })));
+    gate.request(&mut flow, &mut frame).await.unwrap();
+    let expected = r#"{"name":"fetch","arguments":{"q":"***","n":1.0}}"#;
+    assert_eq!(frame.params().unwrap().get(), expected);
+    for modified in ["[]", "null", r#"{"a":1,"a":2}"#] {
+        let gate = deciding(vec![redact("a", modified)]);
+        let judged = gate.fetch(json!({})).await;
+        assert_eq!(
+            code(&judged),
+            Some(Code::PolicyEvaluatorError),
+            "{modified}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_input_has_original_names_and_what_would_be_sent() {
+    let rule = OverrideRule {
+        rename: Some("read".into()),
+        hide_fields: vec!["debug".into()],
+        defaults: vec![("units".into(), Injected::Value(json!("metric")))],
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    let gate = with_policy(with_rule(rule), CALLS, |_| {
+        Ok(vec![decision("a", Effect::Allow)])
+    });
+    let mut flow = gate.flow();
+    flow.put_slot(McpSession("s-1".into()));
+    gate.web.raise_level(Level::Confidential);
+    let mut frame = call(r#"{"name":"fetch","arguments":{"debug":1,"q":2},"_meta":{"x":1}}"#);
+    gate.request(&mut flow, &mut frame).await.unwrap();
+    let arguments = json!({ "q": 2, "units": "metric" });
+    let expected = json!({
+        "phase": "request", "direction": "to_server", "method": "tools/call",
+        "params": { "name": "fetch", "arguments": arguments, "_meta": { "x": 1 } },
+        "name": "kb_fetch", "server": "kb", "tool": "fetch", "arguments": arguments,
+        "tool_id": "kb_fetch", "agent_id": "web", "container": "web", "session": "s-1",
+        "security_level": "Confidential",
+        "annotations": {
+            "readOnlyHint": false, "destructiveHint": true, "idempotentHint": false,
+            "openWorldHint": false,
+        },
+    });
+    assert_eq!(gate.asked(), [expected]);
+}
+
+#[tokio::test]
+async fn messages_of_both_sides_are_asked_about_where_a_bundle_names_them() {
+    let gate = with_policy(settings(), &["elicitation/create"], |input| {
+        let effect = match input["params"]["message"] == "password?" {
+            true => Effect::DenyContinue,
+            false => Effect::Redact(raw(r#"{"message":"shorter"}"#)),
+        };
+        Ok(vec![decision("elicitation", effect)])
+    });
+    let ask = async |method: &str, params: Value| {
+        let mut flow = start(&gate.web, method, None).begin();
+        let params = Some(raw(params.to_string()));
+        let mut frame = Frame::request(Direction::ToClient, method, params);
+        let judged = gate.request(&mut flow, &mut frame).await;
+        judged.map(|()| super::params(&frame))
+    };
+    let denial = ask("elicitation/create", json!({ "message": "password?" }))
+        .await
+        .unwrap_err();
+    assert_eq!(denial.code(), Code::PolicyDeniedContinue);
+    assert_eq!(denial.detail("server"), Some("kb"));
+    assert_eq!(denial.detail("tool"), None);
+    let passed = ask("elicitation/create", json!({ "message": "name?" })).await;
+    assert_eq!(passed.unwrap(), json!({ "message": "shorter" }));
+    ask("sampling/createMessage", json!({})).await.unwrap();
+    let asked = gate.asked();
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[0]["direction"], "to_client");
+    assert_eq!(
+        (&asked[0]["name"], &asked[0]["tool"]),
+        (&json!("kb"), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn a_dry_run_asks_policies_and_changes_nothing() {
+    let gate = deciding(vec![decision("a", Effect::DenyAbort)]);
+    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
+    let judged = gate
+        .addon
+        .judge_request(&mut flow, &mut fetch(&json!({})))
+        .await;
+    assert_eq!(code(&judged), Some(Code::PolicyDenied));
+    assert!(gate.written().is_empty() && !gate.web.is_aborted());
+    let said = |note: &crate::contract::Note| note.text.contains("deny_abort a says so");
+    assert!(flow.notes().iter().any(said), "{:?}", flow.notes());
+    let mut asking = deciding(vec![decision("a", Effect::Ask)]);
+    asking.addon.ports.approvals = Arc::new(People(Answered::Approved));
+    let mut flow = start(&asking.web, "tools/call", Some("fetch")).begin_dry();
+    let judged = asking
+        .addon
+        .judge_request(&mut flow, &mut fetch(&json!({})))
+        .await;
+    assert_eq!(
+        code(&judged),
+        Some(Code::PolicyDeniedContinue),
+        "nobody was asked"
+    );
+}
+
+#[tokio::test]
+async fn a_reason_is_cut_between_two_characters() {
+    let long = Decision {
+        reason: Some("é".repeat(5000).into()),
+        ..decision("a", Effect::DenyContinue)
+    };
+    let gate = deciding(vec![long]);
+    let mut flow = gate.flow();
+    let judged = gate.request(&mut flow, &mut fetch(&json!({}))).await;
+    let denial = judged.unwrap_err();
+    assert_eq!(denial.detail("reason").unwrap(), "é".repeat(256));
+    assert_eq!(
+        flow.mcp_record().reason.as_deref().unwrap(),
+        "é".repeat(256)
+    );
+}

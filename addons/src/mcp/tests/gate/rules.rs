@@ -1,0 +1,204 @@
+//! What is denied whatever the policies say: latch, pin, level, servers of others.
+
+use testkit::each_row_async;
+
+use super::*;
+use crate::contract::FrameKind;
+
+fn at(level: Level) -> Gate {
+    let gate = gate(settings());
+    gate.web.raise_level(level);
+    gate
+}
+
+#[tokio::test]
+async fn an_open_world_tool_is_denied_from_confidential_on() {
+    for (level, denied) in [
+        (Level::Public, false),
+        (Level::Confidential, true),
+        (Level::Secret, true),
+    ] {
+        let gate = at(level);
+        let judged = gate.fetch(json!({})).await;
+        let expected = denied.then_some(Code::PolicyDeniedContinue);
+        assert_eq!(code(&judged), expected, "{level:?}");
+        if let Err(denial) = judged {
+            let details = denial.to_json();
+            assert_eq!(details["decision"], "deny_continue");
+            assert_eq!(
+                (&details["server"], &details["tool"]),
+                (&json!("kb"), &json!("fetch"))
+            );
+            assert!(details["reason"].as_str().unwrap().contains(level.as_str()));
+        }
+        let closed = r#"{"name":"fetch","annotations":{"openWorldHint":false}}"#;
+        let mut frame = fetch(&json!({})).of_tool(tool(closed));
+        gate.request(&mut gate.flow(), &mut frame).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_level_is_checked_again_after_the_policies() {
+    let web = container("web");
+    let raised = Arc::clone(&web);
+    let mut gate = with_policy(settings(), &["tools/call"], move |_| {
+        raised.raise_level(Level::Secret);
+        Ok(vec![decision("a", Effect::Allow)])
+    });
+    gate.web = web;
+    let judged = gate.fetch(json!({})).await;
+    assert_eq!(code(&judged), Some(Code::PolicyDeniedContinue));
+}
+
+#[tokio::test]
+async fn a_latch_that_another_call_set_meanwhile_counts() {
+    let web = container("web");
+    let latched = Arc::clone(&web);
+    let mut gate = with_policy(settings(), &["tools/call"], move |_| {
+        latched.abort();
+        Ok(vec![decision("a", Effect::Allow)])
+    });
+    gate.web = web;
+    let judged = gate.fetch(json!({})).await;
+    assert_eq!(code(&judged), Some(Code::PolicyDenied));
+}
+
+#[tokio::test]
+async fn a_latched_container_calls_nothing_until_it_is_released() {
+    let gate = gate(settings());
+    gate.web.abort();
+    let mut flow = gate.flow();
+    let judged = gate.request(&mut flow, &mut fetch(&json!({}))).await;
+    let denial = judged.unwrap_err();
+    assert_eq!(denial.code(), Code::PolicyDenied);
+    let details = denial.to_json();
+    assert_eq!(details["type"], "policy_denied");
+    assert_eq!(details["decision"], "deny_abort");
+    let record = flow.mcp_record();
+    assert_eq!(record.decision, Some("deny_abort"));
+    assert!(record.args_sha256.is_some() && record.reason.is_some());
+    // It belongs to the container, so another flow of it fares the same; other messages pass.
+    assert_eq!(code(&gate.fetch(json!({})).await), Some(Code::PolicyDenied));
+    let mut list = Frame::request(Direction::ToServer, "tools/list", None);
+    let mut listing = start(&gate.web, "tools/list", None).begin();
+    gate.request(&mut listing, &mut list).await.unwrap();
+    gate.web.reset_standing();
+    gate.fetch(json!({})).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_changed_definition_blocks_the_tool_unless_changes_are_only_logged() {
+    for (on_change, expected) in [
+        (OnChange::Deny, Some(Code::PolicyDeniedContinue)),
+        (OnChange::Log, None),
+    ] {
+        let gate = gate(McpSettings {
+            on_definition_change: on_change,
+            ..settings()
+        });
+        let mut frame = fetch(&json!({})).of_tool(changed(FETCH));
+        let judged = gate.request(&mut gate.flow(), &mut frame).await;
+        assert_eq!(code(&judged), expected);
+        if let Err(denial) = judged {
+            assert!(
+                denial.sentence().contains("mcp accept kb fetch"),
+                "{denial}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_nobody_lists_is_unknown() {
+    let gate = gate(settings());
+    let mut other = (*server("db")).clone();
+    other.containers = vec!["db-*".into()];
+    let settings = McpSettings {
+        servers: [("kb".into(), Arc::new(other))].into(),
+        ..settings()
+    };
+    let elsewhere = super::gate(settings);
+    let call = || fetch(&json!({}));
+    let undefined = || Frame {
+        definition: None,
+        ..call()
+    };
+    let another = || call().of_tool(tool(r#"{"name":"other"}"#));
+    let gateway = |method: &str| {
+        let mut start = start(&gate.web, method, Some("nope"));
+        let subject = McpSubject {
+            server: None,
+            method: method.into(),
+            name: Some("nope".into()),
+        };
+        start.subject = Subject::Mcp(subject);
+        start.begin()
+    };
+    let cases = [
+        (&gate, gate.flow(), undefined()),
+        (&gate, gate.flow(), another()),
+        (&gate, gateway("tools/call"), call()),
+        (&elsewhere, elsewhere.flow(), call()),
+        (
+            &elsewhere,
+            start(&elsewhere.web, "prompts/get", Some("a")).begin(),
+            Frame::request(Direction::ToServer, "prompts/get", None),
+        ),
+    ];
+    for (at, (gate, mut flow, mut frame)) in cases.into_iter().enumerate() {
+        let judged = gate.request(&mut flow, &mut frame).await;
+        assert_eq!(code(&judged), Some(Code::ToolNotFound), "{at}");
+    }
+    let mut list = Frame::request(Direction::ToServer, "tools/list", None);
+    gate.request(&mut gateway("tools/list"), &mut list)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_call_without_an_id_is_refused() {
+    let gate = gate(settings());
+    let mut frame = Frame {
+        kind: FrameKind::Notification,
+        ..fetch(&json!({}))
+    };
+    let judged = gate.request(&mut gate.flow(), &mut frame).await;
+    assert_eq!(code(&judged), Some(Code::MalformedRequest));
+}
+
+#[tokio::test]
+async fn without_an_identity_nothing_is_judged() {
+    let gate = gate(settings());
+    let mut start = start(&gate.web, "tools/call", Some("fetch"));
+    start.principal = None;
+    let mut flow = start.begin();
+    let judged = gate.request(&mut flow, &mut fetch(&json!({}))).await;
+    assert_eq!(code(&judged), Some(Code::UnknownSource));
+    let mut frame = Frame::response(Direction::ToServer, "tools/call", ok(json!({})));
+    let judged = gate.addon.judge_response(&mut flow, &mut frame).await;
+    assert_eq!(code(&judged), Some(Code::UnknownSource));
+}
+
+#[tokio::test]
+async fn what_waits_for_nobody_is_answered_at_once_and_dry_runs_say_why() {
+    let gate = gate(settings());
+    let mut flow = start(&gate.web, "tools/call", Some("fetch")).begin_dry();
+    let mut frame = fetch(&json!({}));
+    let verdict = gate.addon.mcp_request(&mut flow, &mut frame).ready();
+    assert!(verdict.unwrap().is_ok());
+    let notes: Vec<_> = flow.notes().into_iter().map(|note| note.text).collect();
+    each_row_async(
+        ["kb_fetch may be called", "no policy is for tools/call"],
+        async |note| assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:?}"),
+    )
+    .await;
+    let policy = with_policy(settings(), &["tools/call"], |_| Ok(Vec::new()));
+    let (mut flow, mut frame) = (policy.flow(), fetch(&json!({})));
+    assert!(
+        policy
+            .addon
+            .mcp_request(&mut flow, &mut frame)
+            .ready()
+            .is_none()
+    );
+}

@@ -1,0 +1,110 @@
+//! What a policy of 50 rules that read the arguments costs, with the way to its thread and back.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+use std::fs;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::Evaluator;
+use addons::contract::settings::Place;
+use addons::mcp::{Bundle, PoliciesSettings};
+use criterion::{Criterion, criterion_group, criterion_main};
+use prometheus::Registry;
+use rustix::time::{ClockId, clock_gettime};
+use unified_proxy::mcp::policy::{PolicyMetrics, PolicyThreads, RegoEvaluator};
+
+/// Ten rules of each kind; none applies to [`input`].
+fn policy(last: &str) -> String {
+    let mut text = String::from(
+        "package mcp.authz\n\
+         import rego.v1\n\
+         decision := \"deny_abort\" if count(found) > 3\n\
+         else := \"deny_continue\" if count(found) > 0\n\
+         else := \"allow\"\n\
+         reason := concat(\", \", found) if count(found) > 0\n",
+    );
+    for n in 0..10 {
+        for condition in [
+            format!("input.tool == \"delete_{n}\"; input.arguments.force == true"),
+            format!("startswith(input.arguments.path, \"/etc/{n}\")"),
+            format!("endswith(input.arguments.to[0], \"@{n}.example.net\")"),
+            format!("input.arguments.size > {}", 2000 + n),
+            format!("regex.match(`^secret-{n}-[a-z]+$`, input.arguments.note)"),
+        ] {
+            text.push_str(&format!("found contains \"{n}\" if {{ {condition} }}\n"));
+        }
+    }
+    text + last
+}
+
+/// 1 KB.
+fn input() -> String {
+    let body = "lorem ipsum dolor sit amet ".repeat(24);
+    format!(
+        r#"{{"phase":"request","method":"tools/call","name":"mail_send","server":"mail",
+        "tool":"send","agent_id":"agent-1","container":"agent-1","security_level":"Public",
+        "annotations":{{"openWorldHint":true}},"arguments":{{"path":"/home/user/file.txt",
+        "to":["a@example.com","b@example.com","c@example.com"],"size":1024,"force":false,
+        "note":"hello","body":"{body}"}}}}"#
+    )
+}
+
+fn evaluator(policy: &str) -> RegoEvaluator {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("authz.rego"), policy).unwrap();
+    let settings = PoliciesSettings {
+        bundles: vec![Bundle {
+            id: "bench".into(),
+            path: directory.path().to_owned(),
+            entrypoint: "mcp/authz".into(),
+            methods: vec!["tools/call".into()],
+            place: Place { line: 1, column: 1 },
+        }],
+        ..PoliciesSettings::default()
+    };
+    let metrics = Arc::new(PolicyMetrics::new(&Registry::new()).unwrap());
+    let threads = Arc::new(PolicyThreads::start().unwrap());
+    let (evaluator, unloaded) = RegoEvaluator::load(&settings, threads, metrics);
+    assert!(unloaded.is_empty(), "{unloaded:?}");
+    evaluator
+}
+
+/// Of the whole process.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap()
+}
+
+fn policies(criterion: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    let input = input();
+    for (name, last) in [
+        ("machine", ""),
+        (
+            "interpreter",
+            "unused := 1 if input.x == 1 with input.x as 1\n",
+        ),
+    ] {
+        let evaluator = evaluator(&policy(last));
+        let evaluate = || {
+            let decided = evaluator.evaluate("tools/call", input.clone());
+            black_box(runtime.block_on(decided).unwrap());
+        };
+        criterion.bench_function(&format!("policy/{name}/latency"), |bencher| {
+            bencher.iter(evaluate);
+        });
+        // Of both threads, with the hand-over.
+        criterion.bench_function(&format!("policy/{name}/cpu"), |bencher| {
+            bencher.iter_custom(|times| {
+                let before = cpu_time();
+                (0..times).for_each(|_| evaluate());
+                cpu_time().saturating_sub(before)
+            });
+        });
+    }
+}
+
+criterion_group!(benches, policies);
+criterion_main!(benches);

@@ -1,0 +1,60 @@
+//! Listeners that lead out of MCP servers' network namespaces.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use addons::contract::{Delegation, LeaseId};
+use tokio::net::UnixListener;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::ingress::{Engine, serve_delegated};
+use crate::mcp::{OpenWayOut, WayOut};
+
+/// Opens them beside the containers' own listeners.
+pub struct WaysOut {
+    engine: Arc<Engine>,
+    directory: PathBuf,
+    runtime: Handle,
+}
+
+impl WaysOut {
+    /// Opens listeners in `directory`, served by the runtime that calls this.
+    pub fn new(engine: Arc<Engine>, directory: PathBuf) -> Self {
+        Self {
+            engine,
+            directory,
+            runtime: Handle::current(),
+        }
+    }
+}
+
+impl WayOut for WaysOut {
+    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
+        let _entered = self.runtime.enter();
+        // Random, and short: the path of a socket has at most 107 bytes.
+        let name = format!("mcp-{}.sock", LeaseId::generate().short());
+        let path = self.directory.join(name);
+        let listener = UnixListener::bind(&path)?;
+        let closed = CancellationToken::new();
+        let engine = Arc::clone(&self.engine);
+        let (socket, until) = (path.clone(), closed.clone());
+        self.runtime.spawn(async move {
+            serve_delegated(engine, listener, delegation, until).await;
+            let _ = std::fs::remove_file(socket);
+        });
+        Ok(OpenWayOut {
+            path,
+            guard: closed.drop_guard(),
+        })
+    }
+}
+
+/// Whether a file is called as a listener of this kind.
+pub fn is_way_out(name: &str) -> bool {
+    let short = name
+        .strip_prefix("mcp-")
+        .and_then(|name| name.strip_suffix(".sock"));
+    short.is_some_and(|short| short.len() == 12 && short.bytes().all(|b| b.is_ascii_hexdigit()))
+}

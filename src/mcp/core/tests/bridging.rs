@@ -1,0 +1,359 @@
+//! Clients of one era before servers of the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use addons::contract::{Direction, RpcError};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::double::{Fixture, Server, error, notification, parsed, raw};
+use crate::mcp::{Event, Events, Interest, Outcome, Version};
+
+const LEGACY: Version = Version::V2025_11_25;
+const MODERN: Version = Version::V2026_07_28;
+
+/// Asks the client something in the legacy way.
+async fn elicit(events: &Events, params: Value) -> Outcome {
+    let (reply, answer) = oneshot::channel();
+    let event = Event::Request {
+        method: "elicitation/create".into(),
+        params: Some(serde_json::value::to_raw_value(&params).unwrap()),
+        reply,
+    };
+    events.send(event).await.unwrap();
+    answer.await.unwrap()
+}
+
+/// Answers the next request of a server.
+async fn answer(events: &mut mpsc::Receiver<Event>, with: Outcome) -> (String, Value) {
+    loop {
+        match events.recv().await.unwrap() {
+            Event::Notification { .. } => {}
+            Event::Request {
+                method,
+                params,
+                reply,
+            } => {
+                reply.send(with).unwrap();
+                let params = params.map_or(Value::Null, |params| {
+                    serde_json::from_str(params.get()).unwrap()
+                });
+                return (method.to_string(), params);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_legacy_server_asks_and_the_answer_is_judged_on_its_way_back() {
+    let server = Server::new(LEGACY);
+    server.answers(|_, events| async move {
+        let answer = parsed(&elicit(&events, json!({"message": "who?"})).await);
+        raw(json!({"content": [], "answer": answer}))
+    });
+    for version in [LEGACY, MODERN] {
+        let fixture = Fixture::sole(&server);
+        let client = fixture.client(version);
+        let (sender, mut events) = mpsc::channel(8);
+        let call = fixture.ask_with(&client, "tools/call", json!({"name": "echo"}), sender);
+        let (outcome, asked) =
+            tokio::join!(call, answer(&mut events, raw(json!({"action": "accept"}))));
+        assert_eq!(
+            asked,
+            ("elicitation/create".to_owned(), json!({"message": "who?"}))
+        );
+        let result = parsed(&outcome);
+        assert_eq!(result["answer"]["action"], "accept");
+        assert_eq!(result.get("resultType").is_some(), version == MODERN);
+        let to_client = |judged: &(Direction, String, Value)| {
+            judged.0 == Direction::ToClient && judged.1 == "elicitation/create"
+        };
+        assert_eq!(
+            fixture
+                .judge
+                .requests
+                .lock()
+                .iter()
+                .filter(|one| to_client(one))
+                .count(),
+            1
+        );
+        assert_eq!(
+            fixture
+                .judge
+                .responses
+                .lock()
+                .iter()
+                .filter(|one| to_client(one))
+                .count(),
+            1
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_client_is_asked_only_for_what_it_declared_and_what_the_chain_permits() {
+    let server = Server::new(LEGACY);
+    server.answers(|_, events| async move {
+        let refused = elicit(&events, json!({})).await;
+        raw(json!({"code": refused.unwrap_err().code}))
+    });
+    let fixture = Fixture::sole(&server);
+    let (sender, _events) = mpsc::channel(8);
+    let plain = fixture.client_with(LEGACY, json!({"sampling": {}}), "plain");
+    let result = parsed(
+        &fixture
+            .ask_with(
+                &plain,
+                "tools/call",
+                json!({"name": "echo"}),
+                sender.clone(),
+            )
+            .await,
+    );
+    assert_eq!(result["code"], -32601);
+    fixture.judge.denied.lock().push("elicitation/create");
+    let able = fixture.client(LEGACY);
+    let result = parsed(
+        &fixture
+            .ask_with(&able, "tools/call", json!({"name": "echo"}), sender)
+            .await,
+    );
+    assert_eq!(result["code"], -32951);
+}
+
+fn input_required(state: usize) -> Value {
+    json!({
+        "resultType": "input_required",
+        "inputRequests": {
+            "who": {"method": "elicitation/create", "params": {"message": "who?"}},
+            "roots": {"method": "roots/list"},
+        },
+        "requestState": format!("round {state}"),
+    })
+}
+
+#[tokio::test]
+async fn a_modern_server_that_asks_a_legacy_client_gets_its_answers() {
+    let server = Server::new(MODERN);
+    server.answers(|seen, _| async move {
+        match seen.params.get("inputResponses") {
+            None => raw(input_required(1)),
+            Some(answers) => raw(json!({
+                "resultType": "complete", "answers": answers, "state": seen.params["requestState"],
+                "name": seen.params["name"],
+            })),
+        }
+    });
+    let fixture = Fixture::of(&[("one", &server)]);
+    let client = fixture.client(LEGACY);
+    let (sender, mut events) = mpsc::channel(8);
+    let call = fixture.ask_with(&client, "tools/call", json!({"name": "one_echo"}), sender);
+    let answering = async {
+        let one = answer(&mut events, raw(json!({"n": 1}))).await;
+        let two = answer(&mut events, raw(json!({"n": 2}))).await;
+        (one.0, two.0)
+    };
+    let (outcome, asked) = tokio::join!(call, answering);
+    let result = parsed(&outcome);
+    assert_eq!(
+        asked,
+        ("elicitation/create".to_owned(), "roots/list".to_owned())
+    );
+    assert_eq!(
+        result["answers"],
+        json!({"who": {"n": 1}, "roots": {"n": 2}})
+    );
+    assert_eq!(result["state"], "round 1");
+    assert_eq!(result["name"], "echo");
+    assert_eq!(server.sent("tools/call").len(), 2);
+    let judged = fixture.judge.requests.lock();
+    let calls = judged
+        .iter()
+        .filter(|(_, method, _)| method == "tools/call");
+    assert_eq!(calls.count(), 2, "each round is judged");
+}
+
+#[tokio::test]
+async fn a_modern_server_may_not_ask_for_ever() {
+    let server = Server::new(MODERN);
+    let rounds = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&rounds);
+    server.answers(move |_, _| {
+        let round = counted.fetch_add(1, Ordering::SeqCst);
+        async move { raw(json!({"resultType": "input_required", "requestState": round.to_string()})) }
+    });
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let outcome = fixture
+        .ask(&client, "tools/call", json!({"name": "echo"}))
+        .await;
+    assert_eq!(error(outcome).code, -32000);
+    assert_eq!(rounds.load(Ordering::SeqCst), 17);
+}
+
+#[tokio::test]
+async fn a_modern_client_gets_what_a_modern_server_asks_for_and_answers_by_itself() {
+    let server = Server::new(MODERN);
+    server.answers(|seen, _| async move {
+        match seen.params.get("inputResponses") {
+            None => raw(input_required(1)),
+            Some(_) => raw(json!({"resultType": "complete", "state": seen.params["requestState"]})),
+        }
+    });
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(MODERN);
+    let first = fixture
+        .ask(&client, "tools/call", json!({"name": "echo"}))
+        .await;
+    assert_eq!(parsed(&first), input_required(1));
+    let again = json!({"name": "echo", "inputResponses": {"who": {}}, "requestState": "round 1"});
+    let second = parsed(&fixture.ask(&client, "tools/call", again).await);
+    assert_eq!(second["state"], "round 1");
+}
+
+#[tokio::test]
+async fn meta_is_that_of_the_servers_era() {
+    let meta = "io.modelcontextprotocol/";
+    let keys = |params: &Value| -> Vec<String> {
+        let meta = params.get("_meta").and_then(Value::as_object);
+        meta.map(|meta| meta.keys().cloned().collect())
+            .unwrap_or_default()
+    };
+    let own = json!({
+        "progressToken": "p", "x.example/mine": 1.50,
+        format!("{meta}protocolVersion"): "2026-07-28", format!("{meta}clientInfo"): {"name": "c"},
+        format!("{meta}clientCapabilities"): {"tasks": {}}, format!("{meta}logLevel"): "debug",
+    });
+    let call = json!({"name": "echo", "_meta": own});
+    let legacy = Server::new(LEGACY);
+    let fixture = Fixture::sole(&legacy);
+    assert!(
+        fixture
+            .ask(&fixture.client(MODERN), "tools/call", call.clone())
+            .await
+            .is_ok()
+    );
+    let sent = &legacy.sent("tools/call")[0];
+    assert_eq!(keys(&sent.params), ["progressToken", "x.example/mine"]);
+    let modern = Server::new(MODERN);
+    let fixture = Fixture::sole(&modern);
+    let client = fixture.client(MODERN);
+    assert!(fixture.ask(&client, "tools/call", call).await.is_ok());
+    let sent = &modern.sent("tools/call")[0].params["_meta"];
+    assert_eq!(sent[format!("{meta}protocolVersion")], "2026-07-28");
+    let capabilities: Value = serde_json::from_str(client.capabilities.get()).unwrap();
+    assert_eq!(
+        sent[format!("{meta}clientCapabilities")],
+        capabilities,
+        "those without tasks"
+    );
+    assert_eq!(
+        sent.get(format!("{meta}logLevel")),
+        None,
+        "the caller asked for none"
+    );
+    // A legacy client says nothing of it, and a modern server needs it.
+    let legacy_client = fixture.client(LEGACY);
+    assert!(
+        fixture
+            .ask(&legacy_client, "tools/call", json!({"name": "echo"}))
+            .await
+            .is_ok()
+    );
+    let sent = &modern.sent("tools/call")[1].params["_meta"];
+    assert_eq!(sent[format!("{meta}protocolVersion")], "2026-07-28");
+    assert_eq!(sent[format!("{meta}clientCapabilities")], capabilities);
+}
+
+#[tokio::test]
+async fn an_unknown_resource_has_the_code_of_the_clients_era() {
+    for (server, client, sent, expected) in [
+        (LEGACY, LEGACY, -32002, -32002),
+        (LEGACY, MODERN, -32002, -32602),
+        (MODERN, LEGACY, -32602, -32002),
+        (MODERN, MODERN, -32602, -32602),
+    ] {
+        let mount = Server::new(server);
+        mount.answers(move |_, _| async move {
+            Err(RpcError {
+                code: sent,
+                message: "Resource not found".into(),
+                data: Some(serde_json::value::to_raw_value(&json!({"uri": "a://1"})).unwrap()),
+            })
+        });
+        let fixture = Fixture::sole(&mount);
+        let caller = fixture.client(client);
+        let read = fixture
+            .ask(&caller, "resources/read", json!({"uri": "a://1"}))
+            .await;
+        assert_eq!(error(read).code, expected, "{client:?} before {server:?}");
+    }
+}
+
+#[tokio::test]
+async fn results_say_what_the_clients_era_wants() {
+    let server = Server::new(LEGACY);
+    server.answers(|_, _| async { raw(json!({"contents": [], "x": 1})) });
+    let fixture = Fixture::sole(&server);
+    let modern = fixture.client(MODERN);
+    let read = fixture
+        .ask(&modern, "resources/read", json!({"uri": "a://1"}))
+        .await;
+    let expected =
+        r#"{"contents":[],"x":1,"resultType":"complete","ttlMs":0,"cacheScope":"private"}"#;
+    assert_eq!(read.unwrap().get(), expected);
+    let list = parsed(&fixture.ask(&modern, "tools/list", json!({})).await);
+    assert_eq!(
+        (&list["resultType"], &list["ttlMs"]),
+        (&json!("complete"), &json!(0))
+    );
+    let legacy = fixture.client(LEGACY);
+    let read = fixture
+        .ask(&legacy, "resources/read", json!({"uri": "a://1"}))
+        .await;
+    assert_eq!(read.unwrap().get(), r#"{"contents":[],"x":1}"#);
+    let list = parsed(&fixture.ask(&legacy, "tools/list", json!({})).await);
+    assert_eq!(list.as_object().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn legacy_clients_hear_of_changes_through_a_stream_to_the_modern_server() {
+    let server = Server::new(MODERN);
+    *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
+    server.answers(|seen, events| async move {
+        if seen.method != "subscriptions/listen" {
+            return raw(json!({"resultType": "complete"}));
+        }
+        let id = json!({"io.modelcontextprotocol/subscriptionId": 7});
+        let followed = &seen.params["notifications"]["resourceSubscriptions"];
+        for uri in followed.as_array().unwrap() {
+            let params = json!({"uri": uri, "_meta": id});
+            let updated = notification("notifications/resources/updated", params);
+            events.send(updated).await.unwrap();
+        }
+        std::future::pending().await
+    });
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let (attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    let subscribed = fixture
+        .ask(&client, "resources/subscribe", json!({"uri": "a://1"}))
+        .await;
+    assert_eq!(subscribed.unwrap().get(), "{}");
+    assert!(
+        server.sent("resources/subscribe").is_empty(),
+        "a modern server has no such method"
+    );
+    let told = tokio::time::timeout(Duration::from_secs(5), events.recv())
+        .await
+        .unwrap();
+    let Some(Event::Notification { method, params }) = told else {
+        panic!("no notification");
+    };
+    assert_eq!(&*method, "notifications/resources/updated");
+    assert_eq!(params.unwrap().get(), r#"{"uri":"a://1"}"#);
+    drop(attachment);
+}

@@ -1,0 +1,388 @@
+//! What clients are told without asking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::mcp::{McpSettings, OverrideRule};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::double::{Fixture, Server, error, notification, parsed, raw, tool};
+use crate::mcp::{Event, Filter, Interest, LogLevel, Version};
+
+const LEGACY: Version = Version::V2025_11_25;
+
+/// The methods of all notifications that came by now.
+async fn told(events: &mut mpsc::Receiver<Event>) -> Vec<String> {
+    sleep(Duration::from_millis(300)).await;
+    let mut methods = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        match event {
+            Event::Notification { method, .. } | Event::Request { method, .. } => {
+                methods.push(method.to_string());
+            }
+        }
+    }
+    methods
+}
+
+#[tokio::test]
+async fn a_changed_list_is_told_once_and_only_if_it_looks_different() {
+    let server = Server::new(LEGACY);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    fixture.names(&client, "tools/list").await;
+    assert!(
+        told(&mut events).await.is_empty(),
+        "nothing changed since it was attached"
+    );
+    let changed = || notification("notifications/tools/list_changed", json!({}));
+    server.say(changed()).await;
+    assert!(told(&mut events).await.is_empty(), "the list is the same");
+    *server.tools.lock() = json!([tool("echo"), tool("new")]);
+    server.say(changed()).await;
+    server.say(changed()).await;
+    assert_eq!(
+        told(&mut events).await,
+        ["notifications/tools/list_changed"]
+    );
+    assert_eq!(fixture.names(&client, "tools/list").await, ["echo", "new"]);
+}
+
+#[tokio::test]
+async fn a_raised_level_hides_tools_and_is_told_once_to_every_client() {
+    let server = Server::new(LEGACY);
+    *server.tools.lock() = json!([
+        tool("read"),
+        {"name": "inner", "inputSchema": {}, "annotations": {"openWorldHint": false}},
+    ]);
+    let fixture = Fixture::sole(&server);
+    // The operator says what a server may only tighten.
+    let mut settings = McpSettings::clone(&fixture.settings.load());
+    let rule = OverrideRule {
+        open_world: Some(false),
+        ..OverrideRule::default()
+    };
+    let key = ("only".into(), "inner".into());
+    settings.overrides.insert(key, vec![Arc::new(rule)]);
+    fixture.settings.store(Arc::new(settings));
+    *fixture.judge.raises.lock() = Some("read");
+    let legacy = fixture.client(LEGACY);
+    let modern = fixture.client(Version::V2026_07_28);
+    let (_one, mut of_legacy) = fixture.attach(&legacy, Interest::Everything);
+    let filter = Filter {
+        tools: true,
+        ..Filter::default()
+    };
+    let (_two, mut of_modern) = fixture.attach(&modern, Interest::Filter(filter));
+    let (_three, mut of_deaf) = fixture.attach(&modern, Interest::Filter(Filter::default()));
+    assert_eq!(
+        fixture.names(&legacy, "tools/list").await,
+        ["read", "inner"]
+    );
+    assert!(told(&mut of_legacy).await.is_empty());
+    for _ in 0..3 {
+        assert!(
+            fixture
+                .ask(&legacy, "tools/call", json!({"name": "read"}))
+                .await
+                .is_ok()
+        );
+    }
+    assert_eq!(
+        told(&mut of_legacy).await,
+        ["notifications/tools/list_changed"]
+    );
+    assert_eq!(
+        told(&mut of_modern).await,
+        ["notifications/tools/list_changed"]
+    );
+    assert!(told(&mut of_deaf).await.is_empty(), "it did not ask for it");
+    assert_eq!(fixture.names(&legacy, "tools/list").await, ["inner"]);
+}
+
+#[tokio::test]
+async fn a_reload_is_told_where_a_list_differs() {
+    let (one, two) = (Server::new(LEGACY), Server::new(LEGACY));
+    let fixture = Fixture::of(&[("one", &one), ("two", &two)]);
+    let client = fixture.client(LEGACY);
+    let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    fixture.names(&client, "tools/list").await;
+    assert!(told(&mut events).await.is_empty());
+    let mut settings = McpSettings::clone(&fixture.settings.load());
+    settings.servers.remove("two");
+    fixture.settings.store(Arc::new(settings.clone()));
+    fixture.core.mounts().apply(&settings.servers);
+    assert_eq!(
+        told(&mut events).await,
+        ["notifications/tools/list_changed"]
+    );
+    assert_eq!(fixture.names(&client, "tools/list").await, ["one_echo"]);
+    fixture.core.mounts().apply(&settings.servers);
+    assert!(
+        told(&mut events).await.is_empty(),
+        "the same settings once more"
+    );
+}
+
+#[tokio::test]
+async fn updates_go_to_those_who_follow_the_resource() {
+    let server = Server::new(LEGACY);
+    *server.resources.lock() =
+        json!([{"uri": "a://1", "name": "a"}, {"uri": "b://1", "name": "b"}]);
+    let fixture = Fixture::sole(&server);
+    let capabilities = || json!({"roots": {}});
+    let one = fixture.client_with(LEGACY, capabilities(), "one");
+    let two = fixture.client_with(LEGACY, capabilities(), "two");
+    // It subscribes before it opens a stream.
+    let outcome = fixture
+        .ask(&one, "resources/subscribe", json!({"uri": "a://1"}))
+        .await;
+    assert!(outcome.is_ok());
+    let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
+    let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
+    let updated = |uri: &str| notification("notifications/resources/updated", json!({"uri": uri}));
+    server.say(updated("a://1")).await;
+    server.say(updated("b://1")).await;
+    assert_eq!(told(&mut of_one).await, ["notifications/resources/updated"]);
+    assert!(told(&mut of_two).await.is_empty());
+    assert!(
+        fixture
+            .ask(&two, "resources/subscribe", json!({"uri": "a://1"}))
+            .await
+            .is_ok()
+    );
+    assert!(
+        fixture
+            .ask(&one, "resources/unsubscribe", json!({"uri": "a://1"}))
+            .await
+            .is_ok()
+    );
+    server.say(updated("a://1")).await;
+    assert!(told(&mut of_one).await.is_empty());
+    assert_eq!(told(&mut of_two).await, ["notifications/resources/updated"]);
+    assert!(
+        server.sent("resources/unsubscribe").is_empty(),
+        "another client follows it"
+    );
+    assert!(
+        fixture
+            .ask(&two, "resources/unsubscribe", json!({"uri": "a://1"}))
+            .await
+            .is_ok()
+    );
+    told(&mut of_two).await;
+    assert_eq!(server.sent("resources/unsubscribe").len(), 1);
+}
+
+#[tokio::test]
+async fn a_modern_clients_stream_follows_resources_of_a_legacy_server() {
+    let server = Server::new(LEGACY);
+    *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(Version::V2026_07_28);
+    let filter = Filter {
+        uris: vec!["a://1".into(), "z://none".into()],
+        ..Filter::default()
+    };
+    let (attachment, mut events) = fixture.attach(&client, Interest::Filter(filter));
+    told(&mut events).await;
+    assert_eq!(server.sent("resources/subscribe")[0].params["uri"], "a://1");
+    assert_eq!(server.sent("resources/subscribe").len(), 1);
+    server
+        .say(notification(
+            "notifications/resources/updated",
+            json!({"uri": "a://1"}),
+        ))
+        .await;
+    assert_eq!(told(&mut events).await, ["notifications/resources/updated"]);
+    drop(attachment);
+    sleep(Duration::from_millis(2500)).await;
+    assert_eq!(server.sent("resources/unsubscribe").len(), 1);
+}
+
+#[tokio::test]
+async fn log_messages_are_filtered_for_each_client_and_the_server_hears_the_most_verbose() {
+    let server = Server::new(LEGACY);
+    let fixture = Fixture::sole(&server);
+    let capabilities = || json!({"roots": {}});
+    let one = fixture.client_with(LEGACY, capabilities(), "one");
+    let two = fixture.client_with(LEGACY, capabilities(), "two");
+    let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
+    let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
+    told(&mut of_one).await;
+    for (client, level) in [(&one, "error"), (&two, "debug")] {
+        let set = fixture
+            .ask(client, "logging/setLevel", json!({"level": level}))
+            .await;
+        assert_eq!(set.unwrap().get(), "{}");
+    }
+    let levels: Vec<_> = server.sent("logging/setLevel");
+    let levels: Vec<_> = levels
+        .iter()
+        .map(|seen| seen.params["level"].clone())
+        .collect();
+    assert_eq!(levels, ["error", "debug"]);
+    server
+        .say(notification(
+            "notifications/message",
+            json!({"level": "info", "data": 1}),
+        ))
+        .await;
+    assert!(told(&mut of_one).await.is_empty());
+    assert_eq!(told(&mut of_two).await, ["notifications/message"]);
+    let refused = fixture
+        .ask(&one, "logging/setLevel", json!({"level": "loud"}))
+        .await;
+    assert_eq!(error(refused).code, -32602);
+}
+
+#[tokio::test]
+async fn a_modern_client_gets_log_messages_only_of_calls_that_ask_for_them() {
+    let server = Server::new(LEGACY);
+    server.answers(|_, events| async move {
+        for level in ["debug", "error"] {
+            let log = json!({"level": level, "data": 1});
+            events
+                .send(notification("notifications/message", log))
+                .await
+                .unwrap();
+        }
+        raw(json!({}))
+    });
+    let fixture = Fixture::sole(&server);
+    let silent = fixture.client(Version::V2026_07_28);
+    let asking = Arc::new(crate::mcp::Caller {
+        log_level: Some(LogLevel::Warning),
+        ..silent.like()
+    });
+    for (client, expected) in [(&silent, 0), (&asking, 1)] {
+        let (sender, mut events) = mpsc::channel(8);
+        let call = fixture
+            .ask_with(client, "tools/call", json!({"name": "echo"}), sender)
+            .await;
+        assert!(call.is_ok());
+        assert_eq!(told(&mut events).await.len(), expected);
+    }
+    assert_eq!(
+        server.sent("logging/setLevel")[0].params["level"],
+        "warning"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_belongs_to_no_call_goes_to_the_newest_client_that_can_answer() {
+    let server = Server::new(LEGACY);
+    let fixture = Fixture::sole(&server);
+    let ask = || {
+        let (reply, answer) = oneshot::channel();
+        let method = "roots/list".into();
+        (
+            Event::Request {
+                method,
+                params: None,
+                reply,
+            },
+            answer,
+        )
+    };
+    let capabilities = || json!({"roots": {}});
+    let one = fixture.client_with(LEGACY, capabilities(), "one");
+    assert!(
+        fixture
+            .ask(&one, "tools/call", json!({"name": "echo"}))
+            .await
+            .is_ok()
+    );
+    let (event, answer) = ask();
+    server.say(event).await;
+    assert_eq!(
+        error(answer.await.unwrap()).code,
+        -32601,
+        "nobody is attached"
+    );
+    let two = fixture.client_with(LEGACY, capabilities(), "two");
+    let (_one, mut of_one) = fixture.attach(&one, Interest::Everything);
+    let (_two, mut of_two) = fixture.attach(&two, Interest::Everything);
+    let (event, answer) = ask();
+    server.say(event).await;
+    let Some(Event::Request { reply, .. }) = of_two.recv().await else {
+        panic!("no request");
+    };
+    reply.send(raw(json!({"roots": []}))).unwrap();
+    assert_eq!(parsed(&answer.await.unwrap()), json!({"roots": []}));
+    assert!(told(&mut of_one).await.is_empty());
+}
+
+#[tokio::test]
+async fn changed_roots_are_told_to_the_sessions_that_are_open() {
+    let server = Server::new(LEGACY);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let tell =
+        |method: &str| Arc::clone(&fixture.core).notify(Arc::clone(&client), method.into(), None);
+    tell("notifications/roots/list_changed").await;
+    assert!(server.seen.lock().is_empty(), "no session is opened for it");
+    fixture.names(&client, "tools/list").await;
+    tell("notifications/roots/list_changed").await;
+    tell("notifications/cancelled").await;
+    assert_eq!(server.sent("notifications/roots/list_changed").len(), 1);
+    assert!(server.sent("notifications/cancelled").is_empty());
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_keeps_no_client() {
+    let server = Server::new(LEGACY);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let (attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    fixture.names(&client, "tools/list").await;
+    fixture.container.end();
+    // Kept by the one who attached alone.
+    sleep(Duration::from_millis(100)).await;
+    drop(attachment);
+    let closed = timeout(Duration::from_secs(1), async {
+        while events.recv().await.is_some() {}
+    });
+    assert!(closed.await.is_ok());
+}
+
+#[tokio::test]
+async fn a_session_that_is_opened_again_is_told_everything_again() {
+    let server = Server::new(LEGACY);
+    *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
+    let fixture = Fixture::sole(&server);
+    let client = fixture.client(LEGACY);
+    let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    assert!(
+        fixture
+            .ask(&client, "resources/subscribe", json!({"uri": "a://1"}))
+            .await
+            .is_ok()
+    );
+    assert!(
+        fixture
+            .ask(&client, "logging/setLevel", json!({"level": "info"}))
+            .await
+            .is_ok()
+    );
+    server.die();
+    *server.is_down.lock() = false;
+    server.seen.lock().clear();
+    let again = async {
+        while fixture
+            .ask(&client, "tools/call", json!({"name": "echo"}))
+            .await
+            .is_err()
+        {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), again).await.unwrap();
+    told(&mut events).await;
+    assert_eq!(server.sent("resources/subscribe").len(), 1);
+    assert_eq!(server.sent("logging/setLevel").len(), 1);
+    let _: Vec<Value> = Vec::new();
+}

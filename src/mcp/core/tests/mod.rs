@@ -1,0 +1,5 @@
+mod bridging;
+mod changes;
+mod double;
+mod properties;
+mod routing;

@@ -1,0 +1,164 @@
+//! The files of a bundle, from a directory or a gzipped tar archive, within bounds.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Component, Path};
+
+use flate2::read::MultiGzDecoder;
+use tar::{Archive, EntryType};
+
+use super::error::LoadError;
+
+/// Bytes of a bundle, unpacked. Large policies have some hundred KiB; data documents have more.
+const MAX_BUNDLE_BYTES: u64 = 16 << 20;
+/// Files and directories of a bundle, those included that are not read.
+const MAX_ENTRIES: usize = 4096;
+/// Directories above a file. Their names are the path of its data.
+const MAX_DEPTH: usize = 16;
+
+/// What a bundle consists of, by path from its root. Directories are separated by `/`.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// The content of each file that a bundle gives a meaning.
+    pub content: BTreeMap<String, Vec<u8>>,
+    bytes: u64,
+    entries: usize,
+}
+
+impl Files {
+    /// Reads a directory or an archive. Blocks.
+    pub fn read(path: &Path) -> Result<Self, LoadError> {
+        let unreadable = |error| LoadError::Unreadable {
+            path: path.display().to_string(),
+            error,
+        };
+        let metadata = fs::metadata(path).map_err(unreadable)?;
+        let mut files = Self::default();
+        if metadata.is_dir() {
+            files.add_directory(path, "", 0)?;
+        } else if metadata.is_file() {
+            files.add_archive(File::open(path).map_err(unreadable)?)?;
+        } else {
+            return Err(LoadError::NoBundle(path.display().to_string()));
+        }
+        Ok(files)
+    }
+
+    fn add_directory(&mut self, path: &Path, below: &str, depth: usize) -> Result<(), LoadError> {
+        let unreadable = |error| LoadError::Unreadable {
+            path: path.display().to_string(),
+            error,
+        };
+        for entry in fs::read_dir(path).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            let Ok(name) = entry.file_name().into_string() else {
+                return Err(LoadError::Path(entry.path().display().to_string()));
+            };
+            let relative = match below {
+                "" => name,
+                below => format!("{below}/{name}"),
+            };
+            self.count_entry()?;
+            // The entry itself: a link is not followed.
+            let kind = entry.file_type().map_err(unreadable)?;
+            if kind.is_dir() {
+                if depth >= MAX_DEPTH {
+                    return Err(LoadError::TooDeep(relative, MAX_DEPTH));
+                }
+                self.add_directory(&entry.path(), &relative, depth.saturating_add(1))?;
+            } else if kind.is_file() {
+                if has_meaning(&relative) {
+                    let file = File::open(entry.path()).map_err(unreadable)?;
+                    self.add_file(relative, file)?;
+                }
+            } else {
+                return Err(LoadError::NotRegular(relative));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_archive(&mut self, compressed: impl Read) -> Result<(), LoadError> {
+        // Names and padding of the archive are bounded with its files. One byte more tells an
+        // archive that is too large from one that ends here.
+        let text = MultiGzDecoder::new(compressed).take(MAX_BUNDLE_BYTES.saturating_mul(2));
+        let mut archive = Archive::new(text);
+        for entry in archive.entries().map_err(LoadError::Archive)? {
+            let mut entry = entry.map_err(LoadError::Archive)?;
+            self.count_entry()?;
+            let path = entry.path().map_err(LoadError::Archive)?;
+            let relative = normal_form(&path)?;
+            match entry.header().entry_type() {
+                EntryType::Directory | EntryType::XGlobalHeader => {}
+                EntryType::Regular | EntryType::Continuous => {
+                    if self.content.contains_key(&relative) {
+                        return Err(LoadError::Twice(relative));
+                    }
+                    if has_meaning(&relative) {
+                        self.add_file(relative, &mut entry)?;
+                    }
+                }
+                _ => return Err(LoadError::NotRegular(relative)),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, path: String, file: impl Read) -> Result<(), LoadError> {
+        let left = MAX_BUNDLE_BYTES.saturating_sub(self.bytes);
+        let mut content = Vec::new();
+        let read = file.take(left.saturating_add(1)).read_to_end(&mut content);
+        let length = read.map_err(|error| LoadError::Unreadable {
+            path: path.clone(),
+            error,
+        })?;
+        let length = u64::try_from(length).unwrap_or(u64::MAX);
+        if length > left {
+            return Err(LoadError::TooLarge(MAX_BUNDLE_BYTES));
+        }
+        self.bytes = self.bytes.saturating_add(length);
+        self.content.insert(path, content);
+        Ok(())
+    }
+
+    fn count_entry(&mut self) -> Result<(), LoadError> {
+        self.entries = self.entries.saturating_add(1);
+        if self.entries > MAX_ENTRIES {
+            return Err(LoadError::TooMany(MAX_ENTRIES));
+        }
+        Ok(())
+    }
+}
+
+/// The file's name without its directories.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// Whether a bundle's file is read: policies without their tests, data, and the manifest.
+fn has_meaning(path: &str) -> bool {
+    match file_name(path) {
+        ".manifest" => path == ".manifest",
+        "data.json" | "data.yaml" | "data.yml" => true,
+        name => name.ends_with(".rego") && !name.ends_with("_test.rego"),
+    }
+}
+
+/// The path of an archive's entry from the bundle's root; `/a`, `./a` and `a` are one file.
+fn normal_form(path: &Path) -> Result<String, LoadError> {
+    let refused = || LoadError::Path(path.display().to_string());
+    let mut parts = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => parts.push(part.to_str().ok_or_else(refused)?),
+            // `opa build` begins the paths of its entries with a slash. Nothing is written to disk.
+            Component::CurDir | Component::RootDir => {}
+            _ => return Err(refused()),
+        }
+    }
+    if parts.len() > MAX_DEPTH.saturating_add(1) {
+        return Err(LoadError::TooDeep(parts.join("/"), MAX_DEPTH));
+    }
+    Ok(parts.join("/"))
+}

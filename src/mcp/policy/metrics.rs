@@ -1,0 +1,86 @@
+//! Counts decisions and how long they took.
+
+use std::time::Duration;
+
+use addons::contract::Effect;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+
+/// From a small policy to the default time-out, in seconds.
+const BOUNDS: [f64; 10] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.005, 0.025, 0.1, 0.5,
+];
+
+/// A policy failed.
+pub const FAILED: &str = "failed";
+/// A policy did not answer in time.
+pub const TIMED_OUT: &str = "timed_out";
+/// A bundle is not loaded.
+pub const UNAVAILABLE: &str = "unavailable";
+
+const LABELS: [&str; 8] = [
+    "allow",
+    "deny_continue",
+    "deny_abort",
+    "ask",
+    "redact",
+    FAILED,
+    TIMED_OUT,
+    UNAVAILABLE,
+];
+
+/// The metrics of policies. Made once: a reload keeps them.
+pub struct PolicyMetrics {
+    decisions: IntCounterVec,
+    durations: HistogramVec,
+}
+
+impl PolicyMetrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let decisions = Opts::new(
+            "proxy_mcp_policy_decisions_total",
+            "Decisions of MCP policies, by bundle",
+        );
+        let durations = HistogramOpts::new(
+            "proxy_mcp_policy_duration_seconds",
+            "How long evaluations of MCP policies took, by bundle",
+        );
+        let metrics = Self {
+            decisions: IntCounterVec::new(decisions, &["decision", "bundle"])?,
+            durations: HistogramVec::new(durations.buckets(BOUNDS.to_vec()), &["bundle"])?,
+        };
+        registry.register(Box::new(metrics.decisions.clone()))?;
+        registry.register(Box::new(metrics.durations.clone()))?;
+        Ok(metrics)
+    }
+
+    /// Creates the series of a bundle, with 0 where they are new.
+    pub fn create_configured(&self, bundle: &str) {
+        for label in LABELS {
+            self.decisions.with_label_values(&[label, bundle]);
+        }
+        self.durations.with_label_values(&[bundle]);
+    }
+
+    /// Counts what a bundle decided, or that it did not.
+    pub fn count(&self, bundle: &str, label: &str) {
+        self.decisions.with_label_values(&[label, bundle]).inc();
+    }
+
+    /// Notes how long a bundle took.
+    pub fn observe(&self, bundle: &str, duration: Duration) {
+        let durations = self.durations.with_label_values(&[bundle]);
+        durations.observe(duration.as_secs_f64());
+    }
+}
+
+/// The label of an effect.
+pub fn label(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Allow => "allow",
+        Effect::DenyContinue => "deny_continue",
+        Effect::DenyAbort => "deny_abort",
+        Effect::Ask => "ask",
+        Effect::Redact(_) => "redact",
+    }
+}

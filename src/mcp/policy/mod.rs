@@ -1,0 +1,239 @@
+//! Policies in Rego: bundles, loaded with the configuration and evaluated on threads of their own.
+//!
+//! A policy's text is the operator's, its input is a stranger's. The input is bounded in bytes, an
+//! evaluation in time, and functions whose result may be of any size need literals. regorus can
+//! bound memory only with an allocator of its own, so memory is bounded by those three.
+
+mod answer;
+mod bundle;
+mod error;
+mod files;
+mod metrics;
+mod program;
+mod recursion;
+mod syntax;
+mod threads;
+mod yaml;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use addons::contract::{BoxFuture, Decision, Evaluator, EvaluatorError};
+use addons::mcp::{Bundle as BundleSettings, OnUnavailable, PoliciesSettings};
+use regorus::Value;
+
+pub use error::LoadError;
+pub use metrics::PolicyMetrics;
+pub use threads::PolicyThreads;
+
+use bundle::Bundle;
+use error::EvaluationError;
+use metrics::{FAILED, TIMED_OUT, UNAVAILABLE, label};
+use program::Program;
+
+/// The largest input. Parsed it takes about ten times as much.
+pub const MAX_INPUT_BYTES: usize = 4 << 20;
+
+/// Evaluates the bundles of one configuration.
+pub struct RegoEvaluator {
+    bundles: Arc<[LoadedBundle]>,
+    timeout: Duration,
+    on_unavailable: OnUnavailable,
+    threads: Arc<PolicyThreads>,
+    metrics: Arc<PolicyMetrics>,
+}
+
+struct LoadedBundle {
+    settings: BundleSettings,
+    /// `None`: it could not be loaded.
+    program: Option<Program>,
+}
+
+/// A bundle that could not be loaded.
+#[derive(Debug)]
+pub struct Unloaded {
+    /// What the configuration says of it, and where.
+    pub settings: BundleSettings,
+    /// Why not, and what to do.
+    pub error: LoadError,
+}
+
+impl RegoEvaluator {
+    /// Loads the bundles and compiles their policies. Blocks. The caller reports those that could
+    /// not be loaded; what they mean for messages is `on_unavailable`.
+    pub fn load(
+        settings: &PoliciesSettings,
+        threads: Arc<PolicyThreads>,
+        metrics: Arc<PolicyMetrics>,
+    ) -> (Self, Vec<Unloaded>) {
+        let mut unloaded = Vec::new();
+        let mut bundles = Vec::new();
+        for bundle in &settings.bundles {
+            metrics.create_configured(&bundle.id);
+            let program = match load(bundle) {
+                Ok(program) => Some(program),
+                Err(error) => {
+                    let settings = bundle.clone();
+                    unloaded.push(Unloaded { settings, error });
+                    None
+                }
+            };
+            let settings = bundle.clone();
+            bundles.push(LoadedBundle { settings, program });
+        }
+        let evaluator = Self {
+            bundles: bundles.into(),
+            timeout: settings.timeout,
+            on_unavailable: settings.on_unavailable,
+            threads,
+            metrics,
+        };
+        (evaluator, unloaded)
+    }
+
+    /// The bundles that are for a method and not loaded.
+    fn unavailable(&self, method: &str) -> impl Iterator<Item = &Arc<str>> {
+        let asked = self
+            .bundles
+            .iter()
+            .filter(move |bundle| bundle.is_for(method));
+        let unavailable = asked.filter(|bundle| bundle.program.is_none());
+        unavailable.map(|bundle| &bundle.settings.id)
+    }
+
+    async fn decide(&self, method: &str, input: String) -> Result<Vec<Decision>, EvaluatorError> {
+        let mut missing = None;
+        for id in self.unavailable(method) {
+            self.metrics.count(id, UNAVAILABLE);
+            missing = Some(id);
+        }
+        if let Some(id) = missing.filter(|_| self.on_unavailable == OnUnavailable::Deny) {
+            let message = format!("the policy bundle {id:?} is not loaded");
+            return Err(EvaluatorError::Unavailable(message));
+        }
+        let bytes = input.len();
+        if bytes > MAX_INPUT_BYTES {
+            return Err(EvaluatorError::Failed(format!(
+                "the input is {bytes} bytes long, the limit is {MAX_INPUT_BYTES}"
+            )));
+        }
+        let asked = Asked {
+            bundles: Arc::clone(&self.bundles),
+            metrics: Arc::clone(&self.metrics),
+            method: method.into(),
+            ends: Instant::now().checked_add(self.timeout),
+        };
+        let work = move || asked.decide(&input);
+        self.threads.run(self.timeout, bytes, work).await?
+    }
+}
+
+impl Evaluator for RegoEvaluator {
+    fn asks(&self, method: &str) -> bool {
+        self.bundles.iter().any(|bundle| bundle.is_for(method))
+    }
+
+    fn evaluate<'a>(
+        &'a self,
+        method: &'a str,
+        input: String,
+    ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>> {
+        Box::pin(self.decide(method, input))
+    }
+}
+
+impl LoadedBundle {
+    fn is_for(&self, method: &str) -> bool {
+        self.settings.methods.iter().any(|name| &**name == method)
+    }
+}
+
+/// One evaluation of all bundles that are for a method.
+struct Asked {
+    bundles: Arc<[LoadedBundle]>,
+    metrics: Arc<PolicyMetrics>,
+    method: Box<str>,
+    /// `None`: later than clocks can say.
+    ends: Option<Instant>,
+}
+
+impl Asked {
+    fn decide(&self, input: &str) -> Result<Vec<Decision>, EvaluatorError> {
+        // Half the time that `Value::from_json_str` takes, which collects equal keys.
+        let input: Value = serde_json::from_str(input)
+            .map_err(|error| EvaluatorError::Failed(format!("the input is no JSON: {error}")))?;
+        let bundles = self
+            .bundles
+            .iter()
+            .filter(|bundle| bundle.is_for(&self.method));
+        let mut decisions = Vec::new();
+        for LoadedBundle { settings, program } in bundles {
+            if let Some(program) = program {
+                decisions.push(self.ask(&settings.id, program, &input)?);
+            }
+        }
+        Ok(decisions)
+    }
+
+    fn ask(
+        &self,
+        bundle: &Arc<str>,
+        program: &Program,
+        input: &Value,
+    ) -> Result<Decision, EvaluatorError> {
+        let begun = Instant::now();
+        let left = self
+            .ends
+            .map_or(Duration::MAX, |ends| ends.saturating_duration_since(begun));
+        let answer = match left {
+            Duration::ZERO => Err(EvaluationError::TimedOut),
+            left => program.evaluate(input, left),
+        };
+        self.metrics.observe(bundle, begun.elapsed());
+        let (label, result) = match answer {
+            Ok(answer) => (
+                label(&answer.effect),
+                Ok(Decision {
+                    bundle: Arc::clone(bundle),
+                    effect: answer.effect,
+                    reason: answer.reason.map(String::into_boxed_str),
+                }),
+            ),
+            Err(EvaluationError::TimedOut) => {
+                tracing::warn!(%bundle, "a policy did not answer in time");
+                (TIMED_OUT, Err(EvaluatorError::TimedOut))
+            }
+            // It has lines of the policy, which the agent need not know.
+            Err(EvaluationError::Failed(error)) => {
+                tracing::warn!(%bundle, %error, "a policy failed");
+                let message = format!("the policy {bundle:?} failed");
+                (FAILED, Err(EvaluatorError::Failed(message)))
+            }
+            Err(EvaluationError::Answer(error)) => {
+                tracing::warn!(%bundle, %error, "a policy has a wrong answer");
+                let message = format!("the policy {bundle:?}: {error}");
+                (FAILED, Err(EvaluatorError::Failed(message)))
+            }
+        };
+        self.metrics.count(bundle, label);
+        result
+    }
+}
+
+/// Reads and compiles one bundle.
+fn load(settings: &BundleSettings) -> Result<Program, LoadError> {
+    let bundle = Bundle::read(&settings.path)?;
+    let program = Program::compile(&bundle, &settings.entrypoint)?;
+    tracing::info!(
+        bundle = %settings.id,
+        revision = bundle.manifest.revision,
+        policies = bundle.policies.len(),
+        compiled = program.runs_on_machine(),
+        "policy bundle loaded"
+    );
+    Ok(program)
+}
+
+#[cfg(test)]
+#[path = "tests/evaluator.rs"]
+mod tests;

@@ -1,0 +1,241 @@
+//! Finds rules that depend on themselves. OPA refuses them; regorus finds some when they run, and
+//! others take all of a thread's stack, which ends the process.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::syntax::{Syntax, file, path};
+
+type Path = Vec<String>;
+type Names = BTreeSet<String>;
+
+/// File and name of a rule that depends on itself.
+pub fn find(syntax: &Syntax) -> Option<(String, String)> {
+    let graph = Graph::of(syntax.modules());
+    let cyclic = graph.rules.keys().find(|rule| graph.reaches(rule))?;
+    let file = graph.rules.get(cyclic).map(|rule| rule.file.clone());
+    Some((file.unwrap_or_default(), cyclic.join(".")))
+}
+
+/// Rules by path, without `data` in front.
+struct Graph {
+    rules: BTreeMap<Path, Rule>,
+}
+
+#[derive(Default)]
+struct Rule {
+    file: String,
+    /// Paths of rules, of packages, or into the value of a rule.
+    uses: BTreeSet<Path>,
+}
+
+impl Graph {
+    fn of(modules: &[Value]) -> Self {
+        let mut rules: BTreeMap<Path, Rule> = BTreeMap::new();
+        for module in modules {
+            let package = path(&module["ast"]["package"]["refr"]).unwrap_or_default();
+            let imports = imports(module);
+            for rule in module["ast"]["rules"].as_array().into_iter().flatten() {
+                let Some(name) = rule_path(rule) else {
+                    continue;
+                };
+                let mut reader = Reader {
+                    package: &package,
+                    imports: &imports,
+                    uses: BTreeSet::new(),
+                };
+                reader.rule(rule);
+                let node = rules.entry([&package[..], &name[..]].concat()).or_default();
+                file(module).clone_into(&mut node.file);
+                node.uses.append(&mut reader.uses);
+            }
+        }
+        Self { rules }
+    }
+
+    /// Whether a rule depends on itself, over however many others.
+    fn reaches(&self, rule: &Path) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut pending = vec![rule];
+        while let Some(at) = pending.pop() {
+            for used in self.used_by(at) {
+                if used == rule {
+                    return true;
+                }
+                if seen.insert(used) {
+                    pending.push(used);
+                }
+            }
+        }
+        false
+    }
+
+    fn used_by(&self, rule: &Path) -> impl Iterator<Item = &Path> {
+        let uses = self.rules.get(rule).into_iter().flat_map(|rule| &rule.uses);
+        uses.flat_map(|used| {
+            let touches = |rule: &&Path| rule.starts_with(used) || used.starts_with(rule);
+            self.rules.keys().filter(touches)
+        })
+    }
+}
+
+/// The path of a rule below its package, as far as the policy does not compute it.
+fn rule_path(rule: &Value) -> Option<Path> {
+    let heads = rule["Spec"]["head"].as_object();
+    let head = heads.and_then(|heads| heads.values().next());
+    reference(head.map_or(&rule["Default"]["refr"], |head| &head["refr"]))
+}
+
+/// Names that stand for other paths in a file.
+fn imports(module: &Value) -> BTreeMap<String, Path> {
+    let imports = module["ast"]["imports"].as_array().into_iter().flatten();
+    let paths = imports.filter_map(|import| {
+        let whole = path(&import["refr"])?;
+        let (root, below) = whole.split_first()?;
+        let text = module["source"]["contents"].as_str()?;
+        let alias = &import["as"];
+        let span = |end| usize::try_from(alias[end].as_u64()?).ok();
+        let alias = match (span("start"), span("end")) {
+            (Some(start), Some(end)) => text.get(start..end)?,
+            _ => whole.last()?,
+        };
+        (root == "data").then(|| (alias.to_owned(), below.to_vec()))
+    });
+    paths.collect()
+}
+
+/// Collects what a rule refers to.
+struct Reader<'m> {
+    package: &'m Path,
+    imports: &'m BTreeMap<String, Path>,
+    uses: BTreeSet<Path>,
+}
+
+impl Reader<'_> {
+    fn rule(&mut self, rule: &Value) {
+        let spec = &rule["Spec"];
+        let heads = spec["head"].as_object();
+        let head = heads.and_then(|heads| heads.values().next());
+        let Some(head) = head else { return };
+        let mut arguments = Names::new();
+        variables(&head["args"], &mut arguments);
+        let bodies = spec["bodies"].as_array().map_or(&[][..], Vec::as_slice);
+        let first = bodies.first().map_or(&Value::Null, |body| &body["query"]);
+        let mut names = arguments.clone();
+        bound(first, &mut names);
+        self.expression(&head["assign"], &names);
+        self.expression(&head["key"], &names);
+        // What stands in the brackets of `rule[key]`, but not the rule's own name.
+        self.expression(&head["refr"]["RefBrack"]["index"], &names);
+        for body in bodies {
+            let mut names = arguments.clone();
+            bound(&body["query"], &mut names);
+            self.expression(&body["assign"], &names);
+            self.expression(&body["query"], &names);
+        }
+    }
+
+    /// `names` are variables, whatever rules have their names.
+    fn expression(&mut self, tree: &Value, names: &Names) {
+        match tree {
+            Value::Array(items) => items.iter().for_each(|item| self.expression(item, names)),
+            Value::Object(members) if members.contains_key("query") => {
+                let mut names = names.clone();
+                bound(&tree["query"], &mut names);
+                // The variables of `every` are texts in the tree; a rule of such a name counts as
+                // used.
+                members
+                    .values()
+                    .for_each(|member| self.expression(member, &names));
+            }
+            Value::Object(members) => {
+                if let Some(path) = reference(tree) {
+                    self.refer(&path, names);
+                }
+                for (kind, member) in members {
+                    // A reference that is a prefix of this one adds nothing.
+                    match (kind.as_str(), member.get("refr")) {
+                        ("RefDot" | "RefBrack", Some(inner)) if reference(tree).is_some() => {
+                            self.expression(&member["index"], names);
+                            self.indexes(inner, names);
+                        }
+                        _ => self.expression(member, names),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What stands in the brackets of a reference.
+    fn indexes(&mut self, tree: &Value, names: &Names) {
+        for kind in ["RefDot", "RefBrack"] {
+            if let Some(node) = tree.get(kind) {
+                self.expression(&node["index"], names);
+                self.indexes(&node["refr"], names);
+            }
+        }
+    }
+
+    fn refer(&mut self, path: &[String], names: &Names) {
+        let Some((first, below)) = path.split_first() else {
+            return;
+        };
+        if names.contains(first) || first == "input" {
+            return;
+        }
+        let whole = match self.imports.get(first) {
+            _ if first == "data" => below.to_vec(),
+            Some(imported) => [imported, below].concat(),
+            None => [&self.package[..], path].concat(),
+        };
+        self.uses.insert(whole);
+    }
+}
+
+/// The names of a reference, up to the first that the policy computes.
+fn reference(tree: &Value) -> Option<Path> {
+    if let Some(name) = tree["Var"]["value"].as_str() {
+        return Some(vec![name.to_owned()]);
+    }
+    if let Some(whole) = path(tree) {
+        return Some(whole);
+    }
+    let node = tree.get("RefDot").or_else(|| tree.get("RefBrack"))?;
+    reference(&node["refr"])
+}
+
+/// Adds the variables that the statements of a query declare.
+fn bound(query: &Value, names: &mut Names) {
+    for statement in query["stmts"].as_array().into_iter().flatten() {
+        let literal = &statement["literal"];
+        let source = &literal["SomeIn"];
+        variables(&source["key"], names);
+        variables(&source["value"], names);
+        let declared = literal["SomeVars"]["vars"].as_array();
+        for variable in declared.into_iter().flatten() {
+            // A span, or a span and its text.
+            let text = variable.get(1).unwrap_or(variable);
+            names.extend(text.as_str().map(str::to_owned));
+        }
+        let assignment = &literal["Expr"]["expr"]["AssignExpr"];
+        if assignment["op"] == "ColEq" {
+            variables(&assignment["lhs"], names);
+        }
+    }
+}
+
+/// Adds the variables of a pattern.
+fn variables(pattern: &Value, names: &mut Names) {
+    match pattern {
+        Value::Array(items) => items.iter().for_each(|item| variables(item, names)),
+        Value::Object(members) => {
+            if let Some(name) = pattern["Var"]["value"].as_str() {
+                names.insert(name.to_owned());
+            }
+            members.values().for_each(|member| variables(member, names));
+        }
+        _ => {}
+    }
+}

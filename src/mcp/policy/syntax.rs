@@ -1,0 +1,299 @@
+//! What the syntax trees of a policy tell before it runs.
+//!
+//! regorus has two evaluators: an interpreter that passes OPA's own tests, and a virtual machine
+//! that takes a quarter of the time and differs. The machine goes on where `x := input.missing` is
+//! undefined, answers `undefined` where values conflict, and has no `with`. So it runs only
+//! policies of the plainest kind, which [`Syntax::suits_machine`] accepts: constants that depend on
+//! comparisons and calls of pure functions. A property test compares both evaluators on them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// Functions whose result may be of any size, whatever the size of what they are given.
+const AMPLIFIERS: [&str; 4] = [
+    "numbers.range",
+    "numbers.range_step",
+    "net.cidr_expand",
+    "bits.lsh",
+];
+
+/// The trees of all files.
+pub struct Syntax(Vec<Value>);
+
+impl Syntax {
+    /// Reads what `regorus::Engine::get_ast_as_json` wrote.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let modules = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        Ok(Self(modules))
+    }
+
+    /// File and package path of each file; the path has no `data` in front.
+    pub fn packages(&self) -> impl Iterator<Item = (&str, Vec<String>)> {
+        self.0.iter().map(|module| {
+            let package = &module["ast"]["package"]["refr"];
+            (file(module), path(package).unwrap_or_default())
+        })
+    }
+
+    /// File and function of the first call that may take all memory.
+    pub fn amplifier(&self) -> Option<(&str, String)> {
+        self.0.iter().find_map(|module| {
+            let found = find(&module["ast"]["rules"], &|kind, node| {
+                let name = path(&node["fcn"])?.join(".");
+                let bounded = || {
+                    node["params"]
+                        .as_array()?
+                        .iter()
+                        .all(is_scalar)
+                        .then_some(())
+                };
+                let unbounded =
+                    kind == "Call" && AMPLIFIERS.contains(&name.as_str()) && bounded().is_none();
+                unbounded.then_some(name)
+            });
+            found.map(|name| (file(module), name))
+        })
+    }
+
+    /// The trees as regorus wrote them.
+    pub fn modules(&self) -> &[Value] {
+        &self.0
+    }
+
+    /// Whether some file has a rule of that name in that package.
+    pub fn has_rule(&self, package: &[&str], name: &str) -> bool {
+        let modules = self.0.iter().filter(|module| {
+            let path = path(&module["ast"]["package"]["refr"]);
+            path.is_some_and(|path| path == package)
+        });
+        let rules = modules.flat_map(|module| module["ast"]["rules"].as_array());
+        rules
+            .flatten()
+            .any(|rule| rule_name(rule).as_deref() == Some(name))
+    }
+
+    /// Whether the virtual machine makes of the policies what the interpreter makes of them.
+    pub fn suits_machine(&self) -> bool {
+        let mut complete: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+        for module in &self.0 {
+            let package = path(&module["ast"]["package"]["refr"]).unwrap_or_default();
+            for rule in module["ast"]["rules"].as_array().into_iter().flatten() {
+                if !plain_expressions(rule) {
+                    return false;
+                }
+                if let Some(default) = rule.get("Default") {
+                    if !is_scalar(&default["value"]) || has_items(&default["args"]) {
+                        return false;
+                    }
+                    continue;
+                }
+                let (spec, head) = (&rule["Spec"], &rule["Spec"]["head"]);
+                if let Some(set) = head.get("Set") {
+                    if set["refr"].get("Var").is_none() || !is_scalar(&set["key"]) {
+                        return false;
+                    }
+                } else if let Some(name) = head["Compr"]["refr"]["Var"]["value"].as_str() {
+                    let path = format!("{}.{name}", package.join("."));
+                    complete.entry(path).or_default().push(spec);
+                } else {
+                    return false;
+                }
+            }
+        }
+        complete.values().all(|specs| has_one_value(specs))
+    }
+}
+
+/// Whether a rule with these definitions cannot have two values at once: all are one constant, or
+/// there is one definition. Nothing iterates, so one body has one value. The machine ends with the
+/// first body that holds, the interpreter with the first that has a value: with `else`, values must be
+/// constants.
+fn has_one_value(specs: &[&Value]) -> bool {
+    let constants: Option<Vec<String>> = specs.iter().map(|spec| constant(spec)).collect();
+    if let Some(constants) = constants {
+        return constants.windows(2).all(|pair| pair.first() == pair.last());
+    }
+    let [spec] = specs else { return false };
+    let bodies = spec["bodies"].as_array().map_or(&[][..], Vec::as_slice);
+    let alternatives = bodies.get(1..).unwrap_or_default();
+    let exclusive = alternatives.iter().all(|body| body["is_else"] == true);
+    exclusive && (alternatives.is_empty() || each_constant(spec))
+}
+
+/// The value of a definition that has no other one.
+fn constant(spec: &Value) -> Option<String> {
+    let bodies = spec["bodies"].as_array()?;
+    if bodies.len() > 1 {
+        return None;
+    }
+    literal_text(&spec["head"]["Compr"]["assign"])
+}
+
+/// Whether no value of a definition or of its `else` depends on anything.
+fn each_constant(spec: &Value) -> bool {
+    let bodies = spec["bodies"].as_array().into_iter().flatten();
+    let assigns = bodies.map(|body| &body["assign"]);
+    let mut all = [&spec["head"]["Compr"]["assign"]]
+        .into_iter()
+        .chain(assigns);
+    all.all(|assign| literal_text(assign).is_some())
+}
+
+/// Without an assignment a rule is `true`.
+fn literal_text(assign: &Value) -> Option<String> {
+    if assign.is_null() {
+        return Some("true".to_owned());
+    }
+    let value = &assign["value"];
+    let kind = value.as_object()?.values().next()?;
+    is_scalar(value).then(|| kind["value"].to_string())
+}
+
+/// Whether both evaluators make the same of every expression of a rule.
+fn plain_expressions(rule: &Value) -> bool {
+    const KINDS: [&str; 14] = [
+        "Spec",
+        "Default",
+        "Compr",
+        "Set",
+        "Expr",
+        "NotExpr",
+        "String",
+        "RawString",
+        "Number",
+        "Bool",
+        "Null",
+        "Var",
+        "RefDot",
+        "BoolExpr",
+    ];
+    let foreign = find(rule, &|kind, node| {
+        let known = match kind {
+            "with_mods" => false,
+            "Call" => {
+                let name = path(&node["fcn"]).unwrap_or_default().join(".");
+                BUILTINS.contains(&name.as_str())
+            }
+            "RefBrack" => is_scalar(&node["index"]),
+            "Membership" => node["key"].is_null(),
+            "Array" => node["items"]
+                .as_array()
+                .is_some_and(|items| items.iter().all(is_scalar)),
+            // Members of the syntax tree have small letters. `Set` is a rule's head, too.
+            kind if kind.starts_with(char::is_uppercase) => KINDS.contains(&kind),
+            _ => true,
+        };
+        let set_of_scalars = || {
+            let items = node["items"].as_array();
+            items.is_none_or(|items| items.iter().all(is_scalar))
+        };
+        (!known || kind == "Set" && !set_of_scalars()).then_some(())
+    });
+    foreign.is_none()
+}
+
+/// Functions without side effects that look at nothing but their arguments; both evaluators call
+/// the same code.
+const BUILTINS: [&str; 43] = [
+    "abs",
+    "array.concat",
+    "array.reverse",
+    "array.slice",
+    "base64.decode",
+    "base64.encode",
+    "ceil",
+    "concat",
+    "contains",
+    "count",
+    "endswith",
+    "floor",
+    "format_int",
+    "glob.match",
+    "indexof",
+    "intersection",
+    "is_array",
+    "is_boolean",
+    "is_null",
+    "is_number",
+    "is_object",
+    "is_set",
+    "is_string",
+    "json.marshal",
+    "lower",
+    "max",
+    "min",
+    "net.cidr_contains",
+    "object.get",
+    "object.keys",
+    "regex.match",
+    "replace",
+    "round",
+    "semver.compare",
+    "sort",
+    "split",
+    "sprintf",
+    "startswith",
+    "sum",
+    "to_number",
+    "trim_prefix",
+    "union",
+    "upper",
+];
+
+/// The first answer for a node of the tree, asked with its kind.
+fn find<T>(tree: &Value, look: &impl Fn(&str, &Value) -> Option<T>) -> Option<T> {
+    match tree {
+        Value::Object(members) => members
+            .iter()
+            .filter(|(kind, _)| *kind != "value" || !tree["eidx"].is_number())
+            .find_map(|(kind, node)| look(kind, node).or_else(|| find(node, look))),
+        Value::Array(items) => items.iter().find_map(|item| find(item, look)),
+        _ => None,
+    }
+}
+
+/// The names of `a.b["c"]`.
+pub fn path(expression: &Value) -> Option<Vec<String>> {
+    if let Some(name) = expression["Var"]["value"].as_str() {
+        return Some(vec![name.to_owned()]);
+    }
+    let (inner, name) = match (expression.get("RefDot"), expression.get("RefBrack")) {
+        (Some(dot), _) => (&dot["refr"], dot["field"].get(1)?.as_str()?),
+        (_, Some(bracket)) => (
+            &bracket["refr"],
+            bracket["index"]["String"]["value"].as_str()?,
+        ),
+        _ => return None,
+    };
+    let mut names = path(inner)?;
+    names.push(name.to_owned());
+    Some(names)
+}
+
+/// The name of a rule below its package: `a` of `a.b["c"] := 1`.
+fn rule_name(rule: &Value) -> Option<String> {
+    let heads = rule["Spec"]["head"].as_object();
+    let head = heads.and_then(|heads| heads.values().next());
+    let mut name = head.map_or(&rule["Default"]["refr"], |head| &head["refr"]);
+    loop {
+        if let Some(text) = name["Var"]["value"].as_str() {
+            return Some(text.to_owned());
+        }
+        name = name.as_object()?.values().next()?.get("refr")?;
+    }
+}
+
+/// The file of a module.
+pub fn file(module: &Value) -> &str {
+    module["source"]["file"].as_str().unwrap_or_default()
+}
+
+fn is_scalar(expression: &Value) -> bool {
+    let kinds = ["String", "RawString", "Number", "Bool", "Null"];
+    kinds.iter().any(|kind| expression.get(kind).is_some())
+}
+
+fn has_items(list: &Value) -> bool {
+    list.as_array().is_some_and(|items| !items.is_empty())
+}

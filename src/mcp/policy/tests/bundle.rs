@@ -1,0 +1,270 @@
+//! Bundles that are read, and every form that is refused.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use serde_json::json;
+use tar::{Builder, EntryType, Header};
+
+use super::*;
+
+const POLICY: &str = "package mcp.authz\n\ndecision := \"allow\"\n";
+
+/// A directory with files.
+fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = directory.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    directory
+}
+
+/// A gzipped archive with entries, whatever their names.
+fn archive(entries: &[(&str, EntryType, &[u8])]) -> tempfile::NamedTempFile {
+    let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for (path, kind, content) in entries {
+        let mut header = Header::new_gnu();
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_entry_type(*kind);
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        if *kind == EntryType::Symlink {
+            header.set_link_name("/etc/passwd").unwrap();
+        }
+        header.set_cksum();
+        builder.append(&header, *content).unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), builder.into_inner().unwrap().finish().unwrap()).unwrap();
+    file
+}
+
+fn refusal(path: &Path) -> String {
+    Bundle::read(path).unwrap_err().to_string()
+}
+
+#[test]
+fn data_lies_where_its_directories_say() {
+    let directory = directory(&[
+        ("authz.rego", POLICY),
+        ("authz_test.rego", "no policy"),
+        ("README.md", "no data"),
+        ("data.json", r#"{"a": {"b": 1}}"#),
+        ("a/c/data.yaml", "list: [x, 2, true, null, 'no', 1.5]\n"),
+        ("a/d/data.json", "[1, 2]"),
+    ]);
+    let bundle = Bundle::read(directory.path()).unwrap();
+    assert_eq!(
+        bundle.policies,
+        [("authz.rego".to_owned(), POLICY.to_owned())]
+    );
+    let list = json!(["x", 2, true, null, "no", 1.5]);
+    let data = json!({"a": {"b": 1, "c": {"list": list}, "d": [1, 2]}});
+    assert_eq!(bundle.data, data);
+}
+
+#[test]
+fn an_archive_is_read_as_a_directory_is() {
+    let manifest = br#"{"revision": "7", "roots": ["mcp", "limits"], "metadata": {"by": "us"}}"#;
+    let archive = archive(&[
+        ("/.manifest", EntryType::Regular, manifest),
+        ("./mcp/", EntryType::Directory, b""),
+        ("./mcp/authz.rego", EntryType::Regular, POLICY.as_bytes()),
+        ("limits/data.json", EntryType::Regular, b"{\"most\": 3}"),
+    ]);
+    let bundle = Bundle::read(archive.path()).unwrap();
+    assert_eq!(bundle.manifest.revision, "7");
+    assert_eq!(bundle.manifest.metadata["by"], "us");
+    assert_eq!(bundle.data, json!({"limits": {"most": 3}}));
+    assert_eq!(bundle.policies[0].0, "mcp/authz.rego");
+}
+
+#[test]
+fn directories_that_are_no_bundle_are_refused() {
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[("data.json", "{}")], "no .rego file"),
+        (
+            &[("p.rego", POLICY), ("data.json", "[1]")],
+            "must be an object",
+        ),
+        (
+            &[("p.rego", POLICY), ("data.json", "{")],
+            "data.json: the JSON is malformed",
+        ),
+        (
+            &[("p.rego", POLICY), ("data.json", r#"{"a":1,"a":2}"#)],
+            "data.json",
+        ),
+        (
+            &[("p.rego", POLICY), ("data.yaml", "a: &x 1\nb: *x\n")],
+            "anchors",
+        ),
+        (&[("p.rego", POLICY), ("data.yaml", "a: !t 1\n")], "line 1"),
+        (
+            &[("p.rego", POLICY), ("data.yaml", "a: 1\na: 2\n")],
+            "line 2: the key \"a\"",
+        ),
+        (
+            &[("p.rego", POLICY), ("data.yaml", "a: 1\n---\nb: 1\n")],
+            "one document",
+        ),
+        (
+            &[
+                ("p.rego", POLICY),
+                ("data.json", r#"{"a":{"b":1}}"#),
+                ("a/data.json", r#"{"b":1}"#),
+            ],
+            "data.json: a/b is defined twice",
+        ),
+        (
+            &[
+                ("p.rego", POLICY),
+                (".manifest", r#"{"roots": ["a", "a/b"]}"#),
+            ],
+            "overlaps",
+        ),
+        (
+            &[("p.rego", POLICY), (".manifest", r#"{"rego_version": 2}"#)],
+            "rego_version 2",
+        ),
+        (&[("p.rego", POLICY), (".manifest", "[]")], ".manifest: "),
+        (
+            &[
+                ("p.rego", POLICY),
+                (".manifest", r#"{"roots": ["mcp"]}"#),
+                ("other/data.json", r#"{"x": 1}"#),
+            ],
+            "data: other is outside the roots of .manifest: mcp",
+        ),
+        (
+            &[
+                ("p.rego", POLICY),
+                (".manifest", r#"{"roots": ["mcp/limits"]}"#),
+                ("data.json", r#"{"mcp": {"other": 1}}"#),
+            ],
+            "mcp/other is outside",
+        ),
+    ];
+    testkit::each_row(cases, |(files, expected)| {
+        let error = refusal(directory(files).path());
+        assert!(error.contains(expected), "{error:?}");
+    });
+}
+
+#[test]
+fn archives_with_anything_but_plain_files_below_the_root_are_refused() {
+    let policy = POLICY.as_bytes();
+    let cases: &[(&[(&str, EntryType, &[u8])], &str)] = &[
+        (
+            &[("../p.rego", EntryType::Regular, policy)],
+            "leads out of the bundle",
+        ),
+        (
+            &[("a/../../p.rego", EntryType::Regular, policy)],
+            "leads out of the bundle",
+        ),
+        (&[("p.rego", EntryType::Symlink, b"")], "not a regular file"),
+        (&[("p.rego", EntryType::Link, b"")], "not a regular file"),
+        (&[("p.rego", EntryType::Fifo, b"")], "not a regular file"),
+        (
+            &[
+                ("p.rego", EntryType::Regular, policy),
+                ("./p.rego", EntryType::Regular, policy),
+            ],
+            "in the archive twice",
+        ),
+        (
+            &[(
+                "a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/p.rego",
+                EntryType::Regular,
+                policy,
+            )],
+            "more than 16 directories",
+        ),
+        (
+            &[("p.rego", EntryType::Regular, b"\xff")],
+            "p.rego: is not UTF-8",
+        ),
+    ];
+    testkit::each_row(cases, |(entries, expected)| {
+        let error = refusal(archive(entries).path());
+        assert!(error.contains(expected), "{error:?}");
+    });
+}
+
+#[test]
+fn links_in_a_directory_are_refused() {
+    let directory = directory(&[("p.rego", POLICY)]);
+    symlink("/etc/passwd", directory.path().join("data.json")).unwrap();
+    let error = refusal(directory.path());
+    assert!(error.contains("data.json is not a regular file"), "{error}");
+}
+
+#[test]
+fn a_bundle_that_unpacks_to_too_much_is_refused() {
+    let large = vec![b' '; 17 << 20];
+    let archive = archive(&[("data.json", EntryType::Regular, &large)]);
+    assert!(fs::metadata(archive.path()).unwrap().len() < 1 << 20);
+    assert!(refusal(archive.path()).contains("more than 16777216 bytes"));
+}
+
+#[test]
+fn a_bundle_of_too_many_files_is_refused() {
+    let names: Vec<_> = (0..4097).map(|number| format!("{number}.txt")).collect();
+    let file = |name| (name, EntryType::Regular, &b""[..]);
+    let entries: Vec<_> = names.iter().map(|name| file(name.as_str())).collect();
+    assert!(refusal(archive(&entries).path()).contains("more than 4096"));
+}
+
+#[test]
+fn what_is_no_bundle_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "plain text").unwrap();
+    assert!(refusal(file.path()).contains("the archive cannot be read"));
+    assert!(refusal(Path::new("/nonexistent")).contains("/nonexistent cannot be read"));
+    assert!(refusal(Path::new("/dev/null")).contains("neither a directory nor"));
+}
+
+proptest! {
+    #[test]
+    fn yaml_reads_what_json_means(value in value()) {
+        // JSON is YAML.
+        prop_assert_eq!(yaml::parse(&value.to_string()), Ok(value));
+    }
+
+    #[test]
+    fn a_damaged_archive_never_panics(cut in 0_usize..400, flip in 0_usize..400) {
+        let whole = archive(&[("p.rego", EntryType::Regular, POLICY.as_bytes())]);
+        let mut bytes = fs::read(whole.path()).unwrap();
+        if let Some(byte) = bytes.get_mut(flip) {
+            *byte ^= 0x55;
+        }
+        bytes.truncate(bytes.len().saturating_sub(cut));
+        fs::write(whole.path(), bytes).unwrap();
+        if let Ok(bundle) = Bundle::read(whole.path()) {
+            prop_assert!(!bundle.policies.is_empty());
+        }
+    }
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[ -~]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-z]{1,4}", inner, 0..4)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}

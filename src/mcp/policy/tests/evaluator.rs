@@ -1,0 +1,198 @@
+//! The port, from bundles on disk to decisions and metrics.
+
+use std::fs;
+
+use addons::contract::Effect;
+use addons::contract::settings::Place;
+use prometheus::{Encoder, Registry, TextEncoder};
+
+use super::*;
+
+const INPUT: &str = r#"{"tool": "send", "arguments": {"to": "a@example.com"}}"#;
+
+struct Setting {
+    _directory: tempfile::TempDir,
+    evaluator: RegoEvaluator,
+    unloaded: Vec<Unloaded>,
+    registry: Registry,
+}
+
+impl Setting {
+    /// Bundles by id, with their rules and the method that they are for.
+    fn new(bundles: &[(&str, &str, &str)], on_unavailable: OnUnavailable) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = bundles.iter().map(|(id, rules, method)| {
+            let path = directory.path().join(id);
+            fs::create_dir(&path).unwrap();
+            let policy = format!("package mcp.authz\n{rules}\n");
+            fs::write(path.join("authz.rego"), policy).unwrap();
+            BundleSettings {
+                id: (*id).into(),
+                path,
+                entrypoint: "mcp/authz".into(),
+                methods: vec![(*method).into()],
+                place: Place { line: 1, column: 1 },
+            }
+        });
+        let settings = PoliciesSettings {
+            bundles: settings.collect(),
+            timeout: Duration::from_millis(200),
+            on_unavailable,
+        };
+        let registry = Registry::new();
+        let metrics = Arc::new(PolicyMetrics::new(&registry).unwrap());
+        let threads = Arc::new(PolicyThreads::start().unwrap());
+        let (evaluator, unloaded) = RegoEvaluator::load(&settings, threads, metrics);
+        Self {
+            _directory: directory,
+            evaluator,
+            unloaded,
+            registry,
+        }
+    }
+
+    async fn call(&self) -> Result<Vec<Decision>, EvaluatorError> {
+        self.evaluator
+            .evaluate("tools/call", INPUT.to_owned())
+            .await
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = Vec::new();
+        let families = self.registry.gather();
+        TextEncoder::new().encode(&families, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn every_bundle_that_is_for_the_method_is_asked_in_order() {
+    let bundles = [
+        (
+            "one",
+            "decision := \"allow\" if input.tool == \"send\"",
+            "tools/call",
+        ),
+        (
+            "two",
+            "decision := \"ask\"\nreason := input.arguments.to",
+            "tools/call",
+        ),
+        ("three", "decision := \"deny_abort\"", "elicitation/create"),
+    ];
+    let setting = Setting::new(&bundles, OnUnavailable::Deny);
+    assert!(setting.unloaded.is_empty(), "{:?}", setting.unloaded);
+    assert!(setting.evaluator.asks("tools/call"));
+    assert!(setting.evaluator.asks("elicitation/create"));
+    assert!(!setting.evaluator.asks("tools/list"));
+    let decisions = setting.call().await.unwrap();
+    let [one, two] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert_eq!((&*one.bundle, &*two.bundle), ("one", "two"));
+    assert!(matches!(one.effect, Effect::Allow));
+    assert!(matches!(two.effect, Effect::Ask));
+    assert_eq!(two.reason.as_deref(), Some("a@example.com"));
+    let metrics = setting.metrics();
+    for line in [
+        "proxy_mcp_policy_decisions_total{bundle=\"one\",decision=\"allow\"} 1",
+        "proxy_mcp_policy_decisions_total{bundle=\"two\",decision=\"ask\"} 1",
+        "proxy_mcp_policy_decisions_total{bundle=\"three\",decision=\"deny_abort\"} 0",
+        "proxy_mcp_policy_duration_seconds_count{bundle=\"two\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_bundle_that_is_not_loaded_denies_unless_the_operator_chose_otherwise() {
+    let bundles = [
+        ("good", "decision := \"deny_continue\"", "tools/call"),
+        ("bad", "decision := ", "tools/call"),
+    ];
+    let setting = Setting::new(&bundles, OnUnavailable::Deny);
+    let [unloaded] = &setting.unloaded[..] else {
+        panic!("{:?}", setting.unloaded)
+    };
+    assert_eq!(&*unloaded.settings.id, "bad");
+    assert!(
+        unloaded.error.to_string().contains("authz.rego:"),
+        "{}",
+        unloaded.error
+    );
+    let denied = setting.call().await.unwrap_err();
+    let expected = "the policy bundle \"bad\" is not loaded";
+    assert!(
+        matches!(&denied, EvaluatorError::Unavailable(text) if text == expected),
+        "{denied}"
+    );
+
+    let setting = Setting::new(&bundles, OnUnavailable::Allow);
+    let decisions = setting.call().await.unwrap();
+    assert_eq!(decisions.len(), 1);
+    assert!(matches!(decisions[0].effect, Effect::DenyContinue));
+    let line = "proxy_mcp_policy_decisions_total{bundle=\"bad\",decision=\"unavailable\"} 1";
+    assert!(setting.metrics().contains(line));
+}
+
+#[tokio::test]
+async fn failures_are_errors_without_the_text_of_the_policy() {
+    let conflict =
+        "decision := \"allow\" if input.arguments.to\ndecision := \"ask\" if input.arguments";
+    let setting = Setting::new(&[("p", conflict, "tools/call")], OnUnavailable::Deny);
+    let error = setting.call().await.unwrap_err();
+    assert_eq!(error.to_string(), "the policy \"p\" failed");
+    let word = Setting::new(
+        &[("p", "decision := \"yes\"", "tools/call")],
+        OnUnavailable::Deny,
+    );
+    let error = word.call().await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("the policy \"p\": \"yes\" is not a decision"),
+        "{error}"
+    );
+    assert!(setting.metrics().contains("decision=\"failed\"} 1"));
+}
+
+#[tokio::test]
+async fn an_endless_policy_times_out_and_others_go_on() {
+    let endless = "xs := [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]\n\
+        n := count([1 | input.arguments.to; some a in xs; some b in xs; some c in xs; some d in xs;\
+        some e in xs; some f in xs; some g in xs; a + b + c + d + e + f + g < 0])\n\
+        decision := \"allow\" if n == 0";
+    let bundles = [
+        ("endless", endless, "tools/call"),
+        ("other", "decision := \"allow\"", "elicitation/create"),
+    ];
+    let setting = Setting::new(&bundles, OnUnavailable::Deny);
+    let calls = (0..16).map(|_| setting.call());
+    for result in futures_util::future::join_all(calls).await {
+        assert!(
+            matches!(result, Err(EvaluatorError::TimedOut)),
+            "{result:?}"
+        );
+    }
+    let other = setting
+        .evaluator
+        .evaluate("elicitation/create", INPUT.to_owned());
+    assert_eq!(other.await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn inputs_that_are_too_large_or_no_json_are_errors() {
+    let setting = Setting::new(
+        &[("p", "decision := \"allow\"", "tools/call")],
+        OnUnavailable::Deny,
+    );
+    let deep = format!("{}1{}", "[".repeat(1000), "]".repeat(1000));
+    let large = format!("\"{}\"", "x".repeat(MAX_INPUT_BYTES));
+    for (input, expected) in [
+        ("{".to_owned(), "the input is no JSON"),
+        (deep, "the input is no JSON"),
+        (large, "bytes long, the limit is 4194304"),
+    ] {
+        let result = setting.evaluator.evaluate("tools/call", input).await;
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

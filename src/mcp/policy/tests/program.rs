@@ -1,0 +1,373 @@
+//! What policies decide, and that both evaluators decide alike.
+
+use addons::contract::Effect;
+use proptest::prelude::*;
+use serde_json::{Map, json};
+
+use super::*;
+use crate::mcp::policy::bundle::Manifest;
+
+/// A bundle of one policy in `mcp.authz`.
+fn bundle(rules: &str) -> Bundle {
+    Bundle {
+        policies: vec![(
+            "authz.rego".to_owned(),
+            format!("package mcp.authz\n{rules}\n"),
+        )],
+        data: json!({"limits": {"most": 3}}),
+        manifest: Manifest::default(),
+    }
+}
+
+fn program(rules: &str) -> Program {
+    Program::compile(&bundle(rules), "mcp/authz").unwrap()
+}
+
+fn refusal(rules: &str) -> String {
+    match Program::compile(&bundle(rules), "mcp/authz") {
+        Ok(_) => panic!("it was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn parsed(input: &serde_json::Value) -> Value {
+    serde_json::from_value(input.clone()).unwrap()
+}
+
+/// Shown as `effect: reason`.
+fn decided(program: &Program, input: &serde_json::Value) -> String {
+    match program.evaluate(&parsed(input), Duration::from_secs(5)) {
+        Ok(Answer { effect, reason }) => {
+            let effect = match effect {
+                Effect::Redact(modified) => format!("redact {modified}"),
+                other => format!("{other:?}"),
+            };
+            format!("{effect}: {}", reason.unwrap_or_default())
+        }
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+#[test]
+fn each_answer_means_its_decision() {
+    let cases = [
+        ("decision := \"allow\"", "Allow: "),
+        (
+            "decision := \"deny_continue\"\nreason := \"no\"",
+            "DenyContinue: no",
+        ),
+        ("decision := \"deny_abort\"", "DenyAbort: "),
+        ("decision := \"ask\"", "Ask: "),
+        (
+            "decision := \"redact\"\nmodified := {\"a\": input.n, \"s\": {1}}",
+            "redact {\"a\":7,\"s\":[1]}: ",
+        ),
+        (
+            "decision := \"allow\" if input.n > data.limits.most",
+            "Allow: ",
+        ),
+        (
+            "decision := \"allow\" if input.n < 0",
+            "DenyContinue: the policy is undefined for this input",
+        ),
+        ("decision := 1", "Answer(\"`decision` is not a string\")"),
+        (
+            "decision := \"allow\"\nreason := 1",
+            "Answer(\"`reason` is not a string\")",
+        ),
+        (
+            "decision := \"permit\"",
+            "Answer(\"\\\"permit\\\" is not a decision",
+        ),
+        (
+            "decision := \"redact\"",
+            "Answer(\"the decision is redact, and",
+        ),
+        (
+            "decision := \"redact\"\nmodified := 1",
+            "Answer(\"`modified` is not an object\")",
+        ),
+        (
+            "decision := \"allow\" if input.n\ndecision := \"ask\" if input.n",
+            "Failed(",
+        ),
+        ("decision := d if some d in [input.a, input.b]", "Failed("),
+        (
+            "half := \"a\" if input.n\nhalf := \"b\" if input.n\ndecision := \"allow\" if not half",
+            "Failed(",
+        ),
+        (
+            "decision := \"allow\" if input.n == 7 with input.n as 7",
+            "Allow: ",
+        ),
+    ];
+    testkit::each_row(&cases, |(rules, expected)| {
+        let found = decided(&program(rules), &json!({"n": 7, "a": "allow", "b": "ask"}));
+        assert!(found.starts_with(expected), "{found}");
+    });
+}
+
+#[test]
+fn an_entrypoint_may_be_a_rule_with_an_object() {
+    let mut bundle = bundle("authz := {\"decision\": \"ask\", \"reason\": input.why}");
+    bundle.policies[0].1 = bundle.policies[0].1.replace("mcp.authz", "mcp");
+    let program = Program::compile(&bundle, "/mcp/authz").unwrap();
+    assert_eq!(decided(&program, &json!({"why": "so"})), "Ask: so");
+    let undefined = "DenyContinue: the policy is undefined for this input";
+    assert_eq!(decided(&program, &json!({})), undefined);
+}
+
+#[test]
+fn policies_that_cannot_run_are_refused_with_their_place() {
+    let cases = [
+        ("decision := ", "authz.rego:3"),
+        ("decision := no_such_function(1)", "no_such_function"),
+        ("decision := x", "authz.rego:2"),
+        ("other := 1", "neither a rule data.mcp.authz nor"),
+        ("decision := http.send({})", "http.send"),
+        ("decision := opa.runtime()", "opa.runtime"),
+        (
+            "decision := numbers.range(1, input.n)",
+            "numbers.range with a number",
+        ),
+        (
+            "x := [y | y := net.cidr_expand(input.c)]\ndecision := x",
+            "net.cidr_expand with",
+        ),
+        ("decision := bits.lsh(1, input.n)", "bits.lsh with"),
+        (
+            "decision := data.mcp.authz.decision",
+            "mcp.authz.decision depends on itself",
+        ),
+        (
+            "decision := a.b\na := b[input.x]\nb := {\"x\": decision}",
+            "depends on itself",
+        ),
+        (
+            "f(x) := g(x)\ng(x) := f(x)\ndecision := f(1)",
+            "mcp.authz.f depends on itself",
+        ),
+        (
+            "a contains x if some x in b\nb contains x if some x in a\ndecision := a",
+            "authz.a depends",
+        ),
+        (
+            "decision := count([x | some x in data.mcp])",
+            "depends on itself",
+        ),
+        ("decision := data[input.x].authz", "depends on itself"),
+    ];
+    testkit::each_row(&cases, |(rules, expected)| {
+        let error = refusal(rules);
+        assert!(error.contains(expected), "{error}");
+    });
+}
+
+#[test]
+fn variables_with_the_names_of_rules_are_no_recursion() {
+    let rules = r#"
+        tool := f(input.tool)
+        f(tool) := upper(tool)
+        name := n if { n := tool }
+        n := count([entry | some entry in input.tools])
+        decision := "allow" if { name == "A"; n == 2 }
+    "#;
+    let program = program(rules);
+    assert_eq!(
+        decided(&program, &json!({"tool": "a", "tools": [3, 4]})),
+        "Allow: "
+    );
+}
+
+#[test]
+fn packages_outside_the_roots_and_the_reserved_one_are_refused() {
+    let mut bundle = bundle("decision := \"allow\"");
+    bundle.manifest.roots = vec!["mcp/other".to_owned(), "limits".to_owned()];
+    let error = Program::compile(&bundle, "mcp/authz")
+        .map(|_| ())
+        .unwrap_err();
+    let expected = "authz.rego: mcp/authz is outside the roots of .manifest: mcp/other, limits";
+    assert_eq!(error.to_string(), expected);
+    bundle.manifest = Manifest::default();
+    let reserved = "package unified_proxy.entrypoint\nanswer := [[\"allow\"], [], []]\n".to_owned();
+    bundle.policies.push(("x.rego".to_owned(), reserved));
+    let error = Program::compile(&bundle, "mcp/authz")
+        .map(|_| ())
+        .unwrap_err();
+    assert!(error.to_string().contains("is reserved"), "{error}");
+}
+
+#[test]
+fn an_endless_policy_is_ended() {
+    let program = program(
+        "xs := [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]\n\
+        n := count([1 | input.go; some a in xs; some b in xs; some c in xs; some d in xs;\
+        some e in xs; some f in xs; some g in xs; a + b + c + d + e + f + g < 0])\n\
+        decision := \"allow\" if n == 0",
+    );
+    assert!(!program.runs_on_machine());
+    let begun = std::time::Instant::now();
+    let found = program.evaluate(&parsed(&json!({"go": true})), Duration::from_millis(50));
+    assert_eq!(found.map(|_| ()), Err(EvaluationError::TimedOut));
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    // It goes on as if nothing had been.
+    assert_eq!(decided(&program, &json!({})), "Allow: ");
+}
+
+#[test]
+fn the_virtual_machine_runs_the_plainest_policies_only() {
+    let cases = [
+        ("decision := \"allow\" if startswith(input.a, \"x\")", true),
+        (
+            "a contains \"x\" if input.a\ndecision := \"allow\" if count(a) == 0",
+            true,
+        ),
+        ("decision := \"ask\" if input.a\nelse := \"allow\"", true),
+        (
+            "decision := \"ask\" if input.a\ndecision := \"ask\" if input.b",
+            true,
+        ),
+        ("decision := \"ask\" if input.a in {\"x\", 1}", true),
+        ("decision := \"ask\" if { x := input.a; x == 1 }", false),
+        ("decision := \"ask\" if some x in input.a", false),
+        ("decision := \"ask\" if input.a[_]", false),
+        (
+            "decision := \"ask\" if every x in input.a { x == 1 }",
+            false,
+        ),
+        (
+            "decision := \"ask\" if input.a\ndecision := \"allow\" if input.b",
+            false,
+        ),
+        ("decision := input.a if input.b\nelse := \"ask\"", false),
+        (
+            "a contains input.x if input.a\ndecision := \"allow\"",
+            false,
+        ),
+        ("f(x) := x\ndecision := f(\"allow\")", false),
+        ("decision := \"allow\" if time.now_ns() > 0", false),
+        (
+            "decision := \"allow\" if input.a == 1 with input.a as 1",
+            false,
+        ),
+        ("decision := {\"a\": \"allow\"}.a", false),
+        (
+            "decision := \"allow\" if count([x | x := input.a]) == 1",
+            false,
+        ),
+        (
+            "o[k] := 1 if k := input.a\ndecision := \"allow\" if o",
+            false,
+        ),
+        (
+            "default decision := \"deny_abort\"\ndecision := \"allow\" if input.a",
+            true,
+        ),
+        ("decision := \"allow\" if 1, 2 in {1: 2}", false),
+    ];
+    testkit::each_row(&cases, |(rules, machine)| {
+        assert_eq!(program(rules).runs_on_machine(), *machine);
+    });
+}
+
+#[test]
+fn an_evaluation_leaves_nothing_for_the_next_one() {
+    for rules in [
+        "decision := input.d",
+        "decision := input.d if 1 == 1 with input.x as 1",
+    ] {
+        let program = program(rules);
+        assert_eq!(decided(&program, &json!({"d": "allow"})), "Allow: ");
+        assert!(decided(&program, &json!({})).contains("undefined"));
+    }
+}
+
+/// Conditions on an input, of every kind that the virtual machine is trusted with.
+const CONDITIONS: [&str; 19] = [
+    "input.a == \"x\"",
+    "input.a.b != 1",
+    "input.b > 2",
+    "input.a <= input.b",
+    "startswith(input.a, \"x\")",
+    "not startswith(input.a, \"x\")",
+    "input.a in input.list",
+    "input.a in {\"x\", 1}",
+    "not input.a in input.list",
+    "not input.a.b",
+    "\"x\" in input.list",
+    "not \"x\" in input.list",
+    "count(input.list) > 1",
+    "regex.match(\"^x\", input.a)",
+    "input.list[0] == 2",
+    "contains(concat(\",\", input.list), input.a)",
+    "helper",
+    "not helper",
+    "helper != input.b",
+];
+
+fn rules() -> impl Strategy<Value = (String, bool)> {
+    let body = || prop::collection::vec(prop::sample::select(&CONDITIONS[..]), 1..3);
+    let bodies = prop::collection::vec(body(), 1..5);
+    (bodies, body(), body(), any::<bool>()).prop_map(|(found, helper, first, default)| {
+        let mut text = String::from("import rego.v1\n");
+        if default {
+            text.push_str("default decision := \"deny_abort\"\n");
+        }
+        let helper = helper
+            .join("\n")
+            .replace("not helper", "input.b")
+            .replace("helper", "input.a");
+        text.push_str(&format!("helper if {{ {helper} }}\n"));
+        for (number, body) in found.iter().enumerate() {
+            let body = body.join("\n");
+            text.push_str(&format!("found contains \"{number}\" if {{ {body} }}\n"));
+        }
+        let first = first.join("\n");
+        text.push_str(&format!("decision := \"ask\" if {{ {first} }}\n"));
+        text.push_str("else := \"deny_continue\" if count(found) > 1\n");
+        text.push_str("else := \"allow\" if count(found) == 1\n");
+        text.push_str("reason := concat(\",\", found)\n");
+        (text, default)
+    })
+}
+
+fn input() -> impl Strategy<Value = serde_json::Value> {
+    let scalar = prop_oneof![
+        Just(json!(null)),
+        Just(json!(true)),
+        Just(json!("x")),
+        Just(json!("xy")),
+        (-1_i64..4).prop_map(serde_json::Value::from),
+        Just(json!(1.5)),
+    ];
+    let list = prop::collection::vec(scalar.clone(), 0..4).prop_map(serde_json::Value::from);
+    let object = prop::collection::btree_map("[bx]", scalar.clone(), 0..3)
+        .prop_map(|members| serde_json::Value::Object(members.into_iter().collect::<Map<_, _>>()));
+    let value = || prop_oneof![3 => scalar.clone(), 1 => list.clone(), 1 => object.clone()].boxed();
+    prop::collection::btree_map(prop::sample::select(vec!["a", "b", "list"]), value(), 0..4)
+        .prop_map(|members| json!(members))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn both_evaluators_decide_alike(
+        (rules, _) in rules(),
+        inputs in prop::collection::vec(input(), 1..6),
+    ) {
+        let machine = program(&rules);
+        prop_assert!(machine.runs_on_machine(), "{rules}");
+        // A `with` anywhere leaves the policy to the interpreter.
+        let unused = "unused := 1 if input.x == 1 with input.x as 1";
+        let interpreter = program(&format!("{rules}\n{unused}"));
+        prop_assert!(!interpreter.runs_on_machine());
+        for input in inputs {
+            prop_assert_eq!(decided(&machine, &input), decided(&interpreter, &input), "{}", input);
+        }
+    }
+}

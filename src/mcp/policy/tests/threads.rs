@@ -1,0 +1,125 @@
+//! The queue, and threads that do not come back.
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// Work that ends when the sender is dropped.
+fn stuck() -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
+    let (sender, receiver) = mpsc::channel();
+    (sender, move || {
+        let _ = receiver.recv();
+    })
+}
+
+#[tokio::test]
+async fn work_runs_on_a_thread_of_its_own() {
+    let threads = PolicyThreads::with(1).unwrap();
+    let name = || std::thread::current().name().map(str::to_owned);
+    let name = threads.run(LIMIT, 0, name).await.unwrap();
+    assert_eq!(name.as_deref(), Some("policy-0"));
+}
+
+#[tokio::test]
+async fn a_panic_costs_one_evaluation_and_no_thread() {
+    let threads = PolicyThreads::with(1).unwrap();
+    let failed = threads
+        .run(LIMIT, 0, || -> u8 { panic!("in a test") })
+        .await;
+    assert!(
+        matches!(failed, Err(EvaluatorError::Failed(_))),
+        "{failed:?}"
+    );
+    assert_eq!(threads.run(LIMIT, 0, || 7).await.unwrap(), 7);
+}
+
+#[tokio::test]
+async fn another_thread_stands_in_for_one_that_does_not_come_back() {
+    let threads = PolicyThreads::with(1).unwrap();
+    let (release, work) = stuck();
+    let begun = Instant::now();
+    let result = threads.run(LIMIT, 0, work).await;
+    assert!(
+        matches!(result, Err(EvaluatorError::TimedOut)),
+        "{result:?}"
+    );
+    assert!(begun.elapsed() >= LIMIT);
+    let name = || std::thread::current().name().map(str::to_owned);
+    let by = threads.run(Duration::from_secs(5), 0, name).await.unwrap();
+    assert_eq!(by.as_deref(), Some("policy-standin"));
+    // The stuck thread ends when it can, and the count of stand-ins falls.
+    drop(release);
+    let ended = || threads.0.standins.load(Ordering::Acquire) == 0;
+    let begun = Instant::now();
+    while !ended() && begun.elapsed() < Duration::from_secs(5) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(ended());
+}
+
+#[tokio::test]
+async fn no_more_threads_stand_in_than_the_bound_allows() {
+    let threads = PolicyThreads::with(1).unwrap();
+    let mut stuck_ones = Vec::new();
+    for _ in 0..MAX_STANDINS + 3 {
+        let (release, work) = stuck();
+        stuck_ones.push(release);
+        let result = threads.run(LIMIT, 0, work).await;
+        assert!(
+            matches!(result, Err(EvaluatorError::TimedOut)),
+            "{result:?}"
+        );
+    }
+    assert_eq!(threads.0.standins.load(Ordering::Acquire), MAX_STANDINS);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_and_cancelled_work_never_begins() {
+    let threads = Arc::new(PolicyThreads::with(1).unwrap());
+    let (release, work) = stuck();
+    let (began, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let limit = Duration::from_secs(60);
+    let run = |bytes, work: Box<dyn FnOnce() + Send>| {
+        let threads = Arc::clone(&threads);
+        tokio::spawn(async move { threads.run(limit, bytes, work).await })
+    };
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+    let first = move || {
+        started.send(()).unwrap();
+        work();
+    };
+    let first = run(0, Box::new(first));
+    starts.recv().await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..MAX_QUEUED {
+        let began = began.clone();
+        waiting.push(run(0, Box::new(move || began.send(()).unwrap())));
+    }
+    let full = || threads.0.queue.lock().jobs.len() == MAX_QUEUED;
+    while !full() {
+        tokio::task::yield_now().await;
+    }
+    let refused = threads.run(limit, 0, || ()).await;
+    assert!(matches!(refused, Err(EvaluatorError::Busy)), "{refused:?}");
+    for task in waiting {
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+    drop((release, began));
+    first.await.unwrap().unwrap();
+    threads.run(limit, 0, || ()).await.unwrap();
+    assert_eq!(begins.recv().await, None);
+}
+
+#[tokio::test]
+async fn inputs_that_wait_are_bounded_in_bytes() {
+    let threads = PolicyThreads::with(1).unwrap();
+    let refused = threads.run(LIMIT, MAX_QUEUED_BYTES + 1, || ()).await;
+    assert!(matches!(refused, Err(EvaluatorError::Busy)), "{refused:?}");
+    assert_eq!(threads.0.queue.lock().bytes, 0);
+    threads.run(LIMIT, MAX_QUEUED_BYTES, || ()).await.unwrap();
+    assert_eq!(threads.0.queue.lock().bytes, 0);
+}

@@ -1,0 +1,200 @@
+//! The threads that policies are evaluated on, and the queue before them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use addons::contract::EvaluatorError;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// More threads would take the cores from connections.
+const MAX_THREADS: usize = 4;
+/// Evaluations that wait for a thread. At 50 µs each the last one waits 13 ms.
+const MAX_QUEUED: usize = 256;
+/// Bytes of the inputs that wait, together.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Threads that may stand in for those whose evaluation does not end. The engine looks at the
+/// clock between steps; a single call of a function cannot be ended.
+const MAX_STANDINS: usize = 4;
+/// What an evaluation may take beyond its time until the caller gives it up.
+const GRACE: Duration = Duration::from_millis(100);
+/// Stack of a thread: 32 expressions deep in a policy, 128 objects deep in an input.
+const STACK_BYTES: usize = 8 << 20;
+
+const WAITING: u8 = 0;
+const RUNNING: u8 = 1;
+const ENDED: u8 = 2;
+const GIVEN_UP: u8 = 3;
+
+/// Threads that live as long as this does.
+pub struct PolicyThreads(Arc<Shared>);
+
+struct Shared {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    /// Threads that stand in for others.
+    standins: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    closed: bool,
+}
+
+struct Job {
+    run: Box<dyn FnOnce() + Send>,
+    bytes: usize,
+    state: Arc<AtomicU8>,
+}
+
+impl PolicyThreads {
+    /// Starts a thread for each core, at most four.
+    pub fn start() -> io::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::with(cores.min(MAX_THREADS))
+    }
+
+    fn with(threads: usize) -> io::Result<Self> {
+        let this = Self(Arc::new(Shared {
+            queue: Mutex::default(),
+            arrived: Condvar::new(),
+            standins: AtomicUsize::new(0),
+        }));
+        for number in 0..threads {
+            Shared::start(&this.0, format!("policy-{number}"))?;
+        }
+        Ok(this)
+    }
+
+    /// Runs `work` on one of the threads. `bytes` is what it holds while it waits. Dropping the
+    /// future before `work` began cancels it.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, EvaluatorError> {
+        let (sender, receiver) = oneshot::channel();
+        let state = Arc::new(AtomicU8::new(WAITING));
+        let run = Box::new(move || {
+            if !sender.is_closed() {
+                // Fails when the caller is gone.
+                let _ = sender.send(work());
+            }
+        });
+        self.0.push(Job {
+            run,
+            bytes,
+            state: Arc::clone(&state),
+        })?;
+        match timeout(limit.saturating_add(GRACE), receiver).await {
+            Ok(Ok(value)) => Ok(value),
+            // The closure was dropped: it panicked.
+            Ok(Err(_)) => Err(EvaluatorError::Failed(
+                "the policy engine panicked".to_owned(),
+            )),
+            Err(_) => {
+                self.0.give_up(&state);
+                Err(EvaluatorError::TimedOut)
+            }
+        }
+    }
+}
+
+impl Drop for PolicyThreads {
+    fn drop(&mut self) {
+        self.0.queue.lock().closed = true;
+        self.0.arrived.notify_all();
+    }
+}
+
+impl Shared {
+    fn start(shared: &Arc<Self>, name: String) -> io::Result<()> {
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new().name(name);
+        let thread = thread.stack_size(STACK_BYTES);
+        thread.spawn(move || shared.serve()).map(|_| ())
+    }
+
+    fn push(&self, job: Job) -> Result<(), EvaluatorError> {
+        let mut queue = self.queue.lock();
+        let bytes = queue.bytes.saturating_add(job.bytes);
+        if queue.jobs.len() >= MAX_QUEUED || bytes > MAX_QUEUED_BYTES {
+            return Err(EvaluatorError::Busy);
+        }
+        queue.bytes = bytes;
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<Job> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                queue.bytes = queue.bytes.saturating_sub(job.bytes);
+                return Some(job);
+            }
+            self.arrived.wait(&mut queue);
+        }
+    }
+
+    /// Runs jobs until the end, or until another thread has taken its place.
+    fn serve(&self) {
+        while let Some(job) = self.pop() {
+            let begins = job.state.swap(RUNNING, Ordering::AcqRel) == WAITING;
+            // A job that was given up has no caller; it is dropped.
+            if begins && catch_unwind(AssertUnwindSafe(job.run)).is_err() {
+                tracing::error!("the policy engine panicked");
+            }
+            if job.state.swap(ENDED, Ordering::AcqRel) == GIVEN_UP {
+                self.standins.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
+        }
+    }
+
+    /// Starts another thread if the job's thread is still busy with it, and as long as not too many
+    /// were started.
+    fn give_up(self: &Arc<Self>, state: &AtomicU8) {
+        let standins = self
+            .standins
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+                (count < MAX_STANDINS).then(|| count.saturating_add(1))
+            });
+        if standins.is_err() {
+            tracing::error!("{MAX_STANDINS} evaluations of policies do not end");
+            return;
+        }
+        let stuck = state.compare_exchange(RUNNING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
+        let started = match stuck {
+            Ok(_) => Self::start(self, "policy-standin".to_owned()),
+            Err(_) => {
+                self.standins.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
+        };
+        tracing::warn!("an evaluation of a policy does not end; another thread takes over");
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread for policies could be started");
+            // The stuck thread goes on when it can, if it has not ended meanwhile.
+            let _ = state.compare_exchange(GIVEN_UP, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+            self.standins.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/threads.rs"]
+mod tests;

@@ -1,0 +1,104 @@
+//! `data.yaml` as JSON: one document of plain YAML, as the configuration is.
+
+use saphyr_parser::{Event, Parser, ScalarStyle};
+use serde_json::{Map, Number, Value};
+
+/// As deep as JSON may be.
+const MAX_DEPTH: usize = 127;
+
+enum Frame {
+    Sequence(Vec<Value>),
+    Mapping(Map<String, Value>, Option<String>),
+}
+
+/// Reads a document. Anchors, aliases, tags and equal keys are refused: with them a text means
+/// something else than it shows.
+pub fn parse(text: &str) -> Result<Value, String> {
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut root = None;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| error.to_string())?;
+        let line = span.start.line();
+        let value = match event {
+            Event::Scalar(text, style, 0, None) => Some(scalar(&text, style)),
+            Event::SequenceStart(0, None) | Event::MappingStart(0, None)
+                if frames.len() >= MAX_DEPTH =>
+            {
+                return Err(format!("line {line}: nested more than {MAX_DEPTH} deep"));
+            }
+            Event::SequenceStart(0, None) => {
+                frames.push(Frame::Sequence(Vec::new()));
+                None
+            }
+            Event::MappingStart(0, None) => {
+                frames.push(Frame::Mapping(Map::new(), None));
+                None
+            }
+            Event::SequenceEnd | Event::MappingEnd => frames.pop().map(|frame| match frame {
+                Frame::Sequence(items) => Value::Array(items),
+                Frame::Mapping(members, _) => Value::Object(members),
+            }),
+            Event::DocumentStart(_) if root.is_some() => {
+                return Err(format!("line {line}: only one document is read"));
+            }
+            Event::Scalar(..)
+            | Event::SequenceStart(..)
+            | Event::MappingStart(..)
+            | Event::Alias(_) => {
+                return Err(format!(
+                    "line {line}: anchors, aliases and tags are not read"
+                ));
+            }
+            _ => None,
+        };
+        let Some(value) = value else { continue };
+        match frames.last_mut() {
+            None => root = Some(value),
+            Some(Frame::Sequence(items)) => items.push(value),
+            Some(Frame::Mapping(members, key)) => {
+                add_member(members, key, value).map_err(|error| format!("line {line}: {error}"))?;
+            }
+        }
+    }
+    Ok(root.unwrap_or(Value::Null))
+}
+
+/// Takes a key, or the value of the key before.
+fn add_member(
+    members: &mut Map<String, Value>,
+    key: &mut Option<String>,
+    value: Value,
+) -> Result<(), String> {
+    let Some(name) = key.take() else {
+        let name = match value {
+            Value::String(name) => name,
+            Value::Array(_) | Value::Object(_) => return Err("a key must be a scalar".to_owned()),
+            scalar => scalar.to_string(),
+        };
+        if members.contains_key(&name) {
+            return Err(format!("the key {name:?} stands twice"));
+        }
+        *key = Some(name);
+        return Ok(());
+    };
+    members.insert(name, value);
+    Ok(())
+}
+
+/// The core schema of YAML 1.2: what is not quoted may be null, a boolean or a number.
+fn scalar(text: &str, style: ScalarStyle) -> Value {
+    if style != ScalarStyle::Plain {
+        return Value::String(text.to_owned());
+    }
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool(true),
+        "false" | "False" | "FALSE" => return Value::Bool(false),
+        _ => {}
+    }
+    let number = text.strip_prefix('+').unwrap_or(text);
+    match serde_json::from_str::<Number>(number) {
+        Ok(number) => Value::Number(number),
+        Err(_) => Value::String(text.to_owned()),
+    }
+}

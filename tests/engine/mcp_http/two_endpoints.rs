@@ -1,0 +1,207 @@
+//! HTTP+SSE of 2024-11-05.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::each_row_async;
+use tokio::sync::broadcast;
+use unified_proxy::mcp::{MountError, Version};
+
+use super::server::*;
+use super::*;
+
+fn settings(url: &str) -> String {
+    format!("type: sse, url: \"{url}\", timeout: 2s")
+}
+
+/// Serves the two endpoints on a raw socket, since what is posted to one is answered on the other.
+struct Sse {
+    url: String,
+    posted: Arc<Mutex<Vec<Value>>>,
+    events: broadcast::Sender<String>,
+}
+
+impl Sse {
+    async fn start(endpoint: &'static str, script: fn(&Value) -> Vec<Value>) -> Self {
+        use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (events, _) = broadcast::channel::<String>(64);
+        let posted: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (sender, seen) = (events.clone(), Arc::clone(&posted));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (sender, seen) = (sender.clone(), Arc::clone(&seen));
+                tokio::spawn(async move {
+                    let mut stream = BufReader::new(stream);
+                    loop {
+                        let (mut line, mut length) = (String::new(), 0);
+                        if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                            return;
+                        }
+                        let request = line.clone();
+                        while line != "\r\n" {
+                            line.clear();
+                            stream.read_line(&mut line).await.unwrap();
+                            if let Some(value) = line.strip_prefix("content-length: ") {
+                                length = value.trim().parse().unwrap();
+                            }
+                        }
+                        if request.starts_with("GET") {
+                            let head = format!(
+                                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\nevent: endpoint\ndata: {endpoint}\n\n"
+                            );
+                            let mut news = sender.subscribe();
+                            stream.write_all(head.as_bytes()).await.unwrap();
+                            while let Ok(event) = news.recv().await {
+                                if event == "end" || stream.write_all(event.as_bytes()).await.is_err() {
+                                    return;
+                                }
+                            }
+                            return;
+                        }
+                        assert!(request.starts_with("POST /messages?session=1 "), "{request}");
+                        let mut body = vec![0; length];
+                        stream.read_exact(&mut body).await.unwrap();
+                        let message: Value = serde_json::from_slice(&body).unwrap();
+                        seen.lock().push(message.clone());
+                        let accepted = "HTTP/1.1 202 Accepted\r\ncontent-length: 8\r\n\r\nAccepted";
+                        stream.write_all(accepted.as_bytes()).await.unwrap();
+                        for answer in script(&message) {
+                            let _ = sender.send(format!("event: message\r\ndata: {answer}\r\n\r\n"));
+                        }
+                    }
+                });
+            }
+        });
+        Self {
+            url: format!("http://{address}/sse"),
+            posted,
+            events,
+        }
+    }
+
+    fn posted(&self, method: &str) -> Vec<Value> {
+        let posted = self.posted.lock();
+        posted.iter().filter(|one| one["method"] == method).cloned().collect()
+    }
+}
+
+fn answers(message: &Value) -> Vec<Value> {
+    let answer = |result: Value| json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+    match message["method"].as_str() {
+        Some("initialize") => {
+            let version = &message["params"]["protocolVersion"];
+            vec![answer(json!({"protocolVersion": version, "capabilities": {"tools": {}}}))]
+        }
+        Some("tools/call") => {
+            let token = &message["params"]["_meta"]["progressToken"];
+            vec![
+                json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}),
+                json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "foreign", "progress": 2}}),
+                json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}),
+                json!({"jsonrpc": "2.0", "id": "q", "method": "ping"}),
+                answer(json!({"ok": true})),
+                answer(json!({"again": true})),
+            ]
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn what_is_posted_is_answered_on_the_stream() {
+    let server = Sse::start("/messages?session=1", answers).await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, mut unsolicited) = fixture.open(Version::V2024_11_05).await;
+    assert_eq!(session.version(), Version::V2024_11_05);
+    assert_eq!(server.posted("notifications/initialized").len(), 1);
+    let params = json!({"name": "a", "_meta": {"progressToken": 5}});
+    let (outcome, events) = fixture.call(&session, "tools/call", params).await;
+    assert_eq!(outcome.unwrap().unwrap().get(), r#"{"ok":true}"#);
+    let told: Vec<_> = events.iter().map(notification).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].1["progress"], 1);
+    assert_eq!(notification(&unsolicited.recv().await.unwrap()).1["progress"], 2);
+    let (method, _) = notification(&unsolicited.recv().await.unwrap());
+    assert_eq!(method, "notifications/tools/list_changed");
+    eventually("the ping is answered", || {
+        let posted = server.posted.lock();
+        posted.iter().any(|one| one["id"] == "q" && one["result"] == json!({}))
+    })
+    .await;
+    eventually("the second answer is dropped", || fixture.dropped("unknown_id") == 1).await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
+    let server = Sse::start("/messages?session=1", |message| match message["method"].as_str() {
+        Some("tools/call") => Vec::new(),
+        _ => answers(message),
+    })
+    .await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, _events) = fixture.open(Version::V2025_11_25).await;
+    let calling = fixture.call(&session, "tools/call", json!({"name": "a"}));
+    let ending = async {
+        eventually("the call is posted", || server.posted("tools/call").len() == 1).await;
+        server.events.send("end".to_owned()).unwrap();
+    };
+    let ((outcome, _), ()) = tokio::join!(calling, ending);
+    assert!(matches!(outcome, Err(MountError::Died { .. })), "{outcome:?}");
+    assert!(session.ended().is_cancelled());
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
+    let server = Sse::start("/messages?session=1", |message| match message["method"].as_str() {
+        Some("tools/call") => Vec::new(),
+        _ => answers(message),
+    })
+    .await;
+    let fixture = Fixture::new(&settings(&server.url));
+    let (session, _events) = fixture.open(Version::V2025_11_25).await;
+    let permit = fixture.permit("tools/call", json!({"name": "dropped"})).await;
+    let calling = session.request(permit, mpsc::channel(1).0);
+    assert!(tokio::time::timeout(Duration::from_millis(300), calling).await.is_err());
+    eventually("the call is cancelled", || {
+        server.posted("notifications/cancelled").len() == 1
+    })
+    .await;
+    let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": "silent"})).await;
+    assert!(matches!(outcome, Err(MountError::TimedOut)), "{outcome:?}");
+    assert!(session.ended().is_cancelled());
+}
+
+#[tokio::test]
+async fn the_endpoint_must_be_at_the_same_place() {
+    each_row_async(
+        [
+            "http://192.0.2.1/messages",
+            "//192.0.2.1/messages",
+            "https://127.0.0.1/messages",
+            "\\\\192.0.2.1\\messages",
+            "ftp://127.0.0.1/",
+        ],
+        async |endpoint| {
+            let server = Sse::start(endpoint, answers).await;
+            let error = Fixture::new(&settings(&server.url))
+                .cannot_open(Version::V2025_11_25)
+                .await;
+            assert!(error.to_string().contains("another place"), "{endpoint}: {error}");
+        },
+    )
+    .await;
+    let server = Sse::start("messages?session=1", answers).await;
+    Fixture::new(&settings(&server.url)).open(Version::V2025_11_25).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_begins_otherwise_is_refused() {
+    let server = Server::start(|_| Scripted::events(vec![event(&json!({})), Part::Hold])).await;
+    let error = Fixture::new(&settings(&server.url()))
+        .cannot_open(Version::V2025_11_25)
+        .await;
+    assert!(error.to_string().contains("endpoint"), "{error}");
+    eventually("the stream is closed", || server.open() == 0).await;
+}

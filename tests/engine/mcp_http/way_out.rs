@@ -1,0 +1,158 @@
+//! How a mount's requests leave: through the chain, for the container, to one place.
+
+use std::time::Duration;
+
+use addons::contract::{Code, Kind};
+use serde_json::json;
+use testkit::each_row_async;
+use tokio::net::TcpListener;
+use unified_proxy::mcp::{MountError, Version};
+
+use super::server::*;
+use super::*;
+
+const LEGACY: Version = Version::V2025_11_25;
+
+async fn echo() -> Server {
+    Server::legacy(|seen| {
+        let said = seen.header("x-injected").unwrap_or("nothing").to_owned();
+        Scripted::result(&seen.message, json!({"said": said}))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
+    let server = echo().await;
+    let fixture = Fixture::at(&server.url());
+    let (session, _events) = fixture.open(LEGACY).await;
+    let result = fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    // What an addon added went out, and what another takes out did not come in.
+    assert_eq!(server.of("tools/call")[0].header("x-injected"), Some("hunter2"));
+    assert_eq!(result["said"], "*******");
+    drop(session);
+    server.until("DELETE").await;
+    eventually("all flows have ended", || fixture.lines().len() == 5).await;
+    for line in fixture.lines() {
+        assert_eq!(line.kind, Kind::Http);
+        assert_eq!(line.principal, "mcp:kb", "{line:?}");
+        assert_eq!(line.container.as_deref(), Some(CONTAINER));
+        assert_eq!((line.path.as_str(), line.label), ("/mcp", "ok"), "{line:?}");
+        assert!(line.status >= 200);
+    }
+    let methods: Vec<_> = fixture.lines().into_iter().map(|line| line.method).collect();
+    assert_eq!(methods.iter().filter(|method| *method == "POST").count(), 3);
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let server = Server::legacy(|seen| {
+        Scripted::events(vec![event(
+            &json!({"jsonrpc": "2.0", "id": seen.message["id"], "result": {}}),
+        )])
+    })
+    .await;
+    let fixture = Fixture::at(&server.url());
+    let (session, _events) = fixture.open(LEGACY).await;
+    for _ in 0..20 {
+        fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let connections = server.connections();
+    assert!(connections <= 4, "{connections} connections");
+}
+
+#[tokio::test]
+async fn a_shared_mount_is_the_appliances_own() {
+    let server = echo().await;
+    let fixture = Fixture::at(&server.url());
+    let (mut opening, _events) = fixture.opening(LEGACY);
+    opening.container = None;
+    let session = fixture.transport().open(opening).await.unwrap_or_else(|error| panic!("{error}"));
+    fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    fixture.container().end();
+    assert!(!session.ended().is_cancelled());
+    drop(session);
+    server.until("DELETE").await;
+    eventually("all flows have ended", || fixture.lines().len() == 5).await;
+    for line in fixture.lines() {
+        assert_eq!((line.principal.as_str(), line.container), ("system mcp:kb", None));
+    }
+}
+
+#[tokio::test]
+async fn the_leases_end_ends_the_session_and_its_calls_and_tells_the_server() {
+    let server = Server::legacy(|_| Scripted::events(vec![text(":\n\n"), Part::Hold])).await;
+    let fixture = Fixture::at(&server.url());
+    let (session, _events) = fixture.open(LEGACY).await;
+    let calling = fixture.call(&session, "tools/call", json!({"name": "a"}));
+    let ending = async {
+        server.until("tools/call").await;
+        fixture.container().end();
+    };
+    let ((outcome, _), ()) = tokio::join!(calling, ending);
+    assert!(outcome.is_err());
+    assert!(session.ended().is_cancelled());
+    let farewell = server.until("DELETE").await;
+    assert_eq!(farewell.header("mcp-session-id"), Some("s1"));
+    eventually("the streams are closed", || server.open() == 0).await;
+    assert!(matches!(fixture.cannot_open(LEGACY).await, MountError::Denied(_)));
+}
+
+#[tokio::test]
+async fn our_own_listeners_and_metadata_services_are_never_reached() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let own = format!("url: \"http://127.0.0.1:{port}/mcp\", timeout: 2s");
+    let metadata = "url: \"http://169.254.169.254/mcp\", timeout: 2s".to_owned();
+    each_row_async([own, metadata], async |settings| {
+        let fixture = Fixture::with(&settings, port, |_| {});
+        let MountError::Denied(denial) = fixture.cannot_open(LEGACY).await else {
+            panic!("not denied");
+        };
+        assert_eq!(denial.code(), Code::AddressNotAllowed);
+    })
+    .await;
+    let reached = tokio::time::timeout(Duration::from_millis(100), listener.accept());
+    assert!(reached.await.is_err());
+}
+
+#[tokio::test]
+async fn a_denial_is_the_chains_and_an_unreachable_server_cannot_start() {
+    let server = echo().await;
+    let settings = format!("url: \"{}\", headers: {{ X-Denied: \"1\" }}", server.url());
+    let MountError::Denied(denial) = Fixture::new(&settings).cannot_open(LEGACY).await else {
+        panic!("not denied");
+    };
+    assert_eq!(denial.code(), Code::RuleDenied);
+    assert!(server.seen().is_empty());
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for version in [LEGACY, Version::V2026_07_28] {
+        let fixture = Fixture::at(&format!("http://{closed}/mcp"));
+        let error = fixture.cannot_open(version).await;
+        assert!(matches!(error, MountError::CannotStart(_)), "{error:?}");
+        assert_eq!(error.into_denial("kb").code(), Code::ToolUnavailable);
+    }
+}
+
+#[tokio::test]
+async fn secrets_of_the_settings_go_in_clear_text_to_private_addresses_alone() {
+    let server = echo().await;
+    let url = server.url();
+    let fixture = Fixture::new(&format!("url: \"{url}\", headers: {{ Authorization: Bearer s3cret }}"));
+    let (session, _events) = fixture.open(LEGACY).await;
+    fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    let seen = server.of("tools/call");
+    assert_eq!(seen[0].header("authorization"), Some("Bearer s3cret"));
+}
+
+#[tokio::test]
+async fn fields_that_are_the_transports_own_cannot_be_set() {
+    each_row_async(["Host", "Mcp-Session-Id", "Content-Length", "Accept"], async |name| {
+        let settings = format!("url: \"http://127.0.0.1:9/mcp\", headers: {{ {name}: s3cret }}");
+        let fixture = Fixture::new(&settings);
+        let error = fixture.cannot_open(LEGACY).await.to_string();
+        assert!(error.contains("transport's own") && !error.contains("s3cret"), "{error}");
+    })
+    .await;
+}

@@ -1,0 +1,198 @@
+//! The suite finds nothing through the gateway that it does not find without it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::each_row;
+
+use crate::differences::{Expected, Leg, differences, succeeds};
+use crate::gateway::Gateway;
+use crate::programs::{Server, everything_on_stdio};
+use crate::suite::{Check, Checks, REVISIONS, Run, client_scenarios};
+use crate::support::{Origin, SOON, closed_address, eventually};
+use crate::tools::Tools;
+
+/// The one server of a gateway keeps its names, which the suite knows.
+fn alone(mut mount: Value) -> Value {
+    mount["prefix"] = "".into();
+    json!({ "mcpServers": { "everything": mount } })
+}
+
+fn over_http(url: &str) -> Value {
+    alone(json!({ "type": "http", "url": url }))
+}
+
+#[track_caller]
+fn assert_as_expected(expected: &Expected, unexpected: &[String]) {
+    assert!(
+        unexpected.is_empty(),
+        "not in expected-differences.txt:\n{}",
+        unexpected.join("\n")
+    );
+    let stale = expected.stale();
+    assert!(stale.is_empty(), "no longer different: {stale:#?}");
+}
+
+/// What the suite finds of the server without a gateway: every scenario that counts passes.
+fn bare(tools: &Tools, revision: &str) -> Checks {
+    let server = Server::everything(tools);
+    let bare = Run::server(tools, revision, &server.url("/mcp")).end("bare");
+    assert!(bare.passed, "{revision}: {bare:#?}");
+    bare.checks
+}
+
+/// The server leg: the suite is the client.
+fn compare_server(leg: Leg, tools: &Tools, revisions: &[&str], mount: &Value) {
+    each_row(revisions, |revision| {
+        let bare = bare(tools, revision);
+        let origin = Origin::start();
+        let gateway = Gateway::start(&origin, mount);
+        gateway.wait_for(&["test_simple_text".to_owned()]);
+        let through = Run::server(tools, revision, &gateway.url("/mcp")).end("through");
+        let mut expected = Expected::of(leg, revision);
+        let unexpected = expected.unexpected(&bare, &through.checks);
+        if !unexpected.is_empty() {
+            println!("--- log of the proxy ---\n{}", gateway.proxy.log());
+        }
+        assert_as_expected(&expected, &unexpected);
+    });
+}
+
+#[test]
+fn a_server_mounted_over_http_passes_what_it_passes_alone() {
+    if let Some(tools) = Tools::install("conformance of a server mounted over HTTP") {
+        let server = Server::everything(&tools);
+        let mount = over_http(&server.url("/mcp"));
+        compare_server(Leg::Http, &tools, &REVISIONS, &mount);
+    }
+}
+
+#[test]
+fn a_server_mounted_over_stdio_passes_what_it_passes_alone() {
+    if let Some(tools) = Tools::install("conformance of a server mounted over stdio") {
+        let mount = alone(everything_on_stdio(&tools));
+        compare_server(Leg::Stdio, &tools, &REVISIONS, &mount);
+    }
+}
+
+#[test]
+fn a_modern_client_finds_at_a_legacy_server_what_a_modern_server_has() {
+    if let Some(tools) = Tools::install("conformance of a legacy server for modern clients") {
+        let server = Server::everything_in("legacy", &tools);
+        let mount = over_http(&server.url("/mcp"));
+        compare_server(Leg::Legacy, &tools, &["2026-07-28"], &mount);
+    }
+}
+
+#[test]
+fn a_legacy_client_finds_at_a_modern_server_what_a_legacy_server_has() {
+    if let Some(tools) = Tools::install("conformance of a modern server for legacy clients") {
+        let server = Server::everything_in("modern", &tools);
+        let mount = over_http(&server.url("/mcp"));
+        compare_server(Leg::Modern, &tools, &["2025-11-25"], &mount);
+    }
+}
+
+/// Without it, a suite that stopped at the first refused connection would find no difference.
+#[test]
+fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
+    let Some(tools) = Tools::install("conformance of an address without a gateway") else {
+        return;
+    };
+    each_row(REVISIONS, |revision| {
+        let bare = bare(&tools, revision);
+        let url = format!("http://{}/mcp", closed_address());
+        let nothing = Run::server(&tools, revision, &url).end("without a gateway");
+        let found = differences(&bare, &nothing.checks);
+        let succeeding = bare.iter().filter(|(_, all)| succeeds(all));
+        assert_eq!(
+            scenarios(found.iter().map(|(check, _)| check)),
+            scenarios(succeeding.map(|(check, _)| check)),
+        );
+    });
+}
+
+/// The scenarios of checks, without those of tasks: they do not count, and some of their checks
+/// succeed where nothing answers.
+fn scenarios<'a>(checks: impl Iterator<Item = &'a Check>) -> BTreeSet<&'a str> {
+    let names = checks.map(|(scenario, _)| scenario.as_str());
+    names.filter(|name| !name.starts_with("tasks-")).collect()
+}
+
+/// The client that the Python SDK is tested with. It knows each scenario by its name.
+fn client(tools: &Tools) -> String {
+    tools.text("source/.github/actions/conformance/client.py")
+}
+
+fn without_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
+    let command = format!("'{}' '{}'", tools.python(2), client(tools));
+    let run = Run::client(tools, revision, scenario, |suite| {
+        suite.args(["--command", &command]);
+    });
+    let bare = run.end("bare").checks;
+    assert!(
+        bare.values().any(|all| succeeds(all)),
+        "{scenario}: {bare:#?}"
+    );
+    bare
+}
+
+/// The suite's server has an address once the client is started with it, so the client waits for
+/// the gateway.
+fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
+    let (meeting, origin) = (TempDir::new().unwrap(), Origin::start());
+    let at = |name: &str| meeting.path().join(name);
+    let command = format!("sh '{}'", tools.text("through.sh"));
+    let run = Run::client(tools, revision, scenario, |suite| {
+        suite.args(["--command", &command]);
+        suite.env("PYTHON", tools.python(2));
+        suite.env("CLIENT", client(tools));
+        suite.env("MEETING", meeting.path());
+    });
+    eventually("the suite starts the client", SOON, || {
+        at("server").exists()
+    });
+    let server = fs::read_to_string(at("server")).unwrap();
+    let gateway = Gateway::start(&origin, &over_http(&server));
+    appear(&at("gateway"), &gateway.url("/mcp"));
+    run.end("through").checks
+}
+
+/// Makes a file that is there only with its content.
+fn appear(path: &Path, text: &str) {
+    let part = path.with_extension("part");
+    fs::write(&part, text).unwrap();
+    fs::rename(part, path).unwrap();
+}
+
+/// The client leg: the suite is the server that is mounted.
+fn compare_client(revision: &str) {
+    let test = format!("conformance of a client, {revision}");
+    let Some(tools) = Tools::install(&test) else {
+        return;
+    };
+    let mut expected = Expected::of(Leg::Client, revision);
+    let mut scenarios = client_scenarios(&tools, revision);
+    scenarios.retain(|scenario| !expected.leaves_out(scenario));
+    assert!(!scenarios.is_empty());
+    let mut unexpected = Vec::new();
+    for scenario in &scenarios {
+        let bare = without_the_gateway(&tools, revision, scenario);
+        let through = with_the_gateway(&tools, revision, scenario);
+        unexpected.extend(expected.unexpected(&bare, &through));
+    }
+    assert_as_expected(&expected, &unexpected);
+}
+
+#[test]
+fn a_client_of_2025_11_25_passes_before_the_gateway_what_it_passes_alone() {
+    compare_client("2025-11-25");
+}
+
+#[test]
+fn a_client_of_2026_07_28_passes_before_the_gateway_what_it_passes_alone() {
+    compare_client("2026-07-28");
+}

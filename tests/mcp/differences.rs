@@ -1,0 +1,203 @@
+//! What the suite finds with the gateway and not without it, compared with
+//! `expected-differences.txt`.
+
+use crate::suite::{Check, Checks};
+
+const FILE: &str = include_str!("expected-differences.txt");
+const SUCCESS: &str = "SUCCESS";
+const FAILURE: &str = "FAILURE";
+/// In place of a check: the whole scenario is not tried.
+const NOT_TRIED: &str = "not tried";
+
+/// What the gateway stands between.
+#[derive(Clone, Copy, Debug)]
+pub enum Leg {
+    /// The suite and a server that is mounted over HTTP and speaks both eras.
+    Http,
+    /// The suite and the same server on stdio.
+    Stdio,
+    /// The suite of 2026-07-28, and the server without that revision.
+    Legacy,
+    /// The suite of 2025-11-25, and the server without that revision.
+    Modern,
+    /// A client and the suite.
+    Client,
+}
+
+impl Leg {
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
+
+/// The expected differences of one leg and one revision.
+pub struct Expected {
+    leg: String,
+    revision: String,
+    lines: Vec<Line>,
+}
+
+/// One line: leg, revision, scenario and check, then the reason.
+struct Line {
+    text: &'static str,
+    scenario: &'static str,
+    check: &'static str,
+    matched: bool,
+}
+
+impl Expected {
+    pub fn of(leg: Leg, revision: &str) -> Self {
+        Self::read(FILE, leg, revision)
+    }
+
+    fn read(file: &'static str, leg: Leg, revision: &str) -> Self {
+        let leg = leg.name();
+        let lines = file
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines: Vec<_> = lines
+            .filter_map(|text| {
+                let columns: Vec<_> = text.split('|').map(str::trim).collect();
+                let [of_leg, of_revision, scenario, check, reason] = columns[..] else {
+                    panic!("expected-differences.txt: not five columns: {text}");
+                };
+                assert!(!reason.is_empty(), "without a reason: {text}");
+                let applies = of_leg == leg && matches(of_revision, revision);
+                applies.then_some(Line {
+                    text,
+                    scenario,
+                    check,
+                    matched: false,
+                })
+            })
+            .collect();
+        Self {
+            lines,
+            leg,
+            revision: revision.to_owned(),
+        }
+    }
+
+    /// Whether a scenario is not tried at all.
+    pub fn leaves_out(&mut self, scenario: &str) -> bool {
+        self.covers(scenario, NOT_TRIED)
+    }
+
+    /// The differences that no line expects, as lines that lack their reason.
+    pub fn unexpected(&mut self, bare: &Checks, through: &Checks) -> Vec<String> {
+        let mut found = differences(bare, through);
+        found.retain(|((scenario, check), _)| !self.covers(scenario, check));
+        let start = format!("{} | {}", self.leg, self.revision);
+        let lines = found
+            .iter()
+            .map(|((scenario, check), why)| format!("{start} | {scenario} | {check} | {why}"));
+        lines.collect()
+    }
+
+    /// The lines whose difference is not there any more.
+    pub fn stale(&self) -> Vec<&'static str> {
+        let stale = self.lines.iter().filter(|line| !line.matched);
+        stale.map(|line| line.text).collect()
+    }
+
+    fn covers(&mut self, scenario: &str, check: &str) -> bool {
+        let mut covered = false;
+        for line in &mut self.lines {
+            if matches(line.scenario, scenario) && matches(line.check, check) {
+                line.matched = true;
+                covered = true;
+            }
+        }
+        covered
+    }
+}
+
+/// A name, or the beginning of one and `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    }
+}
+
+/// Whether a check succeeded each time that it was made.
+pub fn succeeds(statuses: &[String]) -> bool {
+    statuses.iter().all(|status| status == SUCCESS)
+}
+
+/// The checks that succeed without the gateway and not with it, and those that fail with the
+/// gateway alone.
+pub fn differences(bare: &Checks, through: &Checks) -> Vec<(Check, String)> {
+    let mut found = Vec::new();
+    for (check, statuses) in bare.iter().filter(|(_, statuses)| succeeds(statuses)) {
+        let with = through.get(check).map(Vec::as_slice).unwrap_or_default();
+        if with.len() < statuses.len() || !succeeds(with) {
+            found.push((
+                check.clone(),
+                format!("{statuses:?} bare, {with:?} through"),
+            ));
+        }
+    }
+    for (check, statuses) in through {
+        if !bare.contains_key(check) && statuses.iter().any(|status| status == FAILURE) {
+            found.push((
+                check.clone(),
+                format!("not made bare, {statuses:?} through"),
+            ));
+        }
+    }
+    found
+}
+
+fn checks(made: &[(&str, &str, &[&str])]) -> Checks {
+    let made = made.iter().map(|(scenario, check, statuses)| {
+        let statuses = statuses.iter().map(|&status| status.to_owned());
+        (
+            (String::from(*scenario), String::from(*check)),
+            statuses.collect(),
+        )
+    });
+    made.collect()
+}
+
+#[test]
+fn what_fails_is_skipped_or_is_missing_through_the_gateway_is_a_difference() {
+    let bare = checks(&[
+        ("a", "same", &[SUCCESS]),
+        ("a", "fails", &[SUCCESS]),
+        ("a", "skipped", &[SUCCESS]),
+        ("a", "missing", &[SUCCESS]),
+        ("a", "once", &[SUCCESS, SUCCESS]),
+        ("a", "fails anyway", &[FAILURE]),
+    ]);
+    let through = checks(&[
+        ("a", "same", &[SUCCESS]),
+        ("a", "fails", &[FAILURE]),
+        ("a", "skipped", &["SKIPPED"]),
+        ("a", "once", &[SUCCESS]),
+        ("a", "fails anyway", &[FAILURE]),
+        ("a", "timeout", &[FAILURE]),
+    ]);
+    let found = differences(&bare, &through);
+    let mut names: Vec<_> = found.iter().map(|((_, check), _)| check.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["fails", "missing", "once", "skipped", "timeout"]);
+}
+
+#[test]
+fn a_line_excuses_its_difference_and_is_stale_without_it() {
+    const FILE: &str = "# a comment\n\
+        http | * | tasks-* | x/* | tasks are removed\n\
+        http | 2026-07-28 | caching | y | gone\n\
+        stdio | * | tasks-* | x/* | another leg\n\
+        http | 2025-11-25 | ping | z | another revision\n\
+        http | * | auth/* | not tried | no client\n";
+    let mut expected = Expected::read(FILE, Leg::Http, "2026-07-28");
+    let bare = checks(&[("tasks-a", "x/1", &[SUCCESS]), ("ping", "z", &[SUCCESS])]);
+    let unexpected = expected.unexpected(&bare, &Checks::new());
+    assert_eq!(unexpected.len(), 1, "{unexpected:?}");
+    let start = "http | 2026-07-28 | ping | z | ";
+    assert!(unexpected[0].starts_with(start), "{unexpected:?}");
+    assert!(expected.leaves_out("auth/basic") && !expected.leaves_out("ping"));
+    assert_eq!(expected.stale(), ["http | 2026-07-28 | caching | y | gone"]);
+}

@@ -1,0 +1,85 @@
+//! The proxy with an MCP gateway.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Origin, Proxy, Setup, eventually, free_address, read_reply};
+
+/// Servers start slowly on a busy machine, and a list does not wait for them.
+const STARTUP: Duration = Duration::from_secs(60);
+
+pub struct Gateway {
+    pub proxy: Proxy,
+    address: SocketAddr,
+}
+
+impl Gateway {
+    /// Starts it with the content of `mcp.yaml`.
+    pub fn start(origin: &Origin, mcp: &Value) -> Self {
+        let mut setup = Setup::new(origin);
+        let address = free_address();
+        setup.proxy["listen"]["mcp"] = vec![address.to_string()].into();
+        let text = serde_json::to_string_pretty(mcp).unwrap();
+        std::fs::write(setup.dir().join("config/mcp.yaml"), text).unwrap();
+        Self {
+            proxy: setup.start(),
+            address,
+        }
+    }
+
+    /// Waits until the list of tools has all of these.
+    pub fn wait_for(&self, tools: &[String]) {
+        eventually(&format!("all of {tools:?} are listed"), STARTUP, || {
+            let listed = self.list().unwrap_or_default();
+            let is_listed = |name: &String| listed.iter().any(|tool| tool["name"] == **name);
+            tools.iter().all(is_listed)
+        });
+    }
+
+    /// The tools that are listed by now.
+    fn list(&self) -> io::Result<Vec<Value>> {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1.0.0" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let method = "tools/list";
+        let body = json!({
+            "jsonrpc": "2.0", "id": 1, "method": method, "params": { "_meta": meta },
+        })
+        .to_string();
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(STARTUP))?;
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+             MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.address,
+            body.len()
+        )?;
+        let reply = read_reply(&mut stream)?.text();
+        // The answer is JSON, or an event.
+        let lines = reply.lines();
+        let mut json = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));
+        let answer: Option<Value> = json.find_map(|line| serde_json::from_str(line).ok());
+        let tools = answer.and_then(|answer| answer["result"]["tools"].as_array().cloned());
+        Ok(tools.unwrap_or_default())
+    }
+
+    /// The command that speaks stdio to a client and HTTP to the gateway.
+    pub fn bridge(&self) -> [String; 5] {
+        let program = env!("CARGO_BIN_EXE_unified-proxy");
+        let words = [program, "mcp", "stdio", "--url"];
+        let [program, mcp, stdio, flag] = words.map(str::to_owned);
+        [program, mcp, stdio, flag, self.url("/mcp")]
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}

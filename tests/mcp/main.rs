@@ -1,0 +1,24 @@
+//! The MCP gateway as others see it: the official conformance suite with and without it, real
+//! clients before real servers, an agent whose tools are simplified.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics has said what it had to say"
+)]
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
+mod support;
+
+mod differences;
+mod gateway;
+mod programs;
+mod suite;
+mod table;
+mod tools;
+
+mod clients;
+mod conformance;
+mod overrides;

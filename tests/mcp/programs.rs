@@ -1,0 +1,96 @@
+//! Others' programs as child processes that end with the value.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{eventually, free_address};
+use crate::tools::Tools;
+
+/// Interpreters start slowly on a busy machine.
+const STARTUP: Duration = Duration::from_secs(60);
+
+/// The program in an environment with nothing of the machine's but `PATH`.
+pub fn program(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null());
+    command
+}
+
+/// An MCP server that listens on loopback.
+pub struct Server {
+    pub address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    /// Starts it with the address that it is to listen on.
+    pub fn start(command: impl FnOnce(SocketAddr) -> Command) -> Self {
+        let address = free_address();
+        let mut command = command(address);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        let mut server = Self { address, child };
+        eventually(&format!("{command:?} listens"), STARTUP, || {
+            let ended = server.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{command:?} ended with {ended:?}");
+            TcpStream::connect(address).is_ok()
+        });
+        server
+    }
+
+    /// The server that the conformance suite expects, in both eras.
+    pub fn everything(tools: &Tools) -> Self {
+        Self::start(|address| {
+            let mut command = program(&tools.python(2));
+            command
+                .args(["-m", "mcp_everything_server", "--port"])
+                .arg(address.port().to_string())
+                .env("PYTHONPATH", tools.path(EVERYTHING));
+            command
+        })
+    }
+
+    /// The same in one era: `legacy` or `modern`.
+    pub fn everything_in(era: &str, tools: &Tools) -> Self {
+        Self::start(|address| {
+            let mut command = program(&tools.python(2));
+            command
+                .args([&tools.text("one_era.py"), era])
+                .arg(address.port().to_string())
+                .env("PYTHONPATH", tools.path(EVERYTHING));
+            command
+        })
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where the source distribution has that server.
+const EVERYTHING: &str = "source/examples/servers/everything-server";
+
+/// The same server as a stdio mount.
+pub fn everything_on_stdio(tools: &Tools) -> Value {
+    let run = "from mcp_everything_server.server import mcp; mcp.run(transport='stdio')";
+    json!({
+        "command": tools.python(2),
+        "args": ["-c", run],
+        "env": { "PYTHONPATH": tools.text(EVERYTHING), "PYTHONDONTWRITEBYTECODE": "1" },
+        "read": tools.readable(),
+    })
+}

@@ -1,0 +1,37 @@
+"""The everything-server in one era of the protocol: one_era.py legacy|modern PORT.
+
+It answers requests of the other era as servers do that do not know it.
+"""
+
+import json
+import sys
+
+import uvicorn
+from mcp_everything_server.server import event_store, mcp
+
+MODERN = b"2026-07-28"
+
+era, port = sys.argv[1:]
+everything = mcp.streamable_http_app(event_store=event_store, retry_interval=100)
+refusal = {
+    "legacy": {"code": -32600, "message": "Bad Request: Unsupported protocol version"},
+    "modern": {
+        "code": -32022,
+        "message": "Unsupported protocol version",
+        "data": {"supported": [MODERN.decode()], "requested": "2025-11-25"},
+    },
+}[era]
+body = json.dumps({"jsonrpc": "2.0", "id": None, "error": refusal}).encode()
+
+
+async def app(scope, receive, send):
+    is_http = scope["type"] == "http"
+    is_modern = is_http and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN
+    if not is_http or is_modern == (era == "modern"):
+        return await everything(scope, receive, send)
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+uvicorn.run(app, host="127.0.0.1", port=int(port))

@@ -1,0 +1,31 @@
+"""The server behind the overrides: weather.py PORT FILE appends what its tool was called with.
+
+The tool needs an argument that no agent should see.
+"""
+
+import json
+import sys
+
+from mcp.server.fastmcp import FastMCP
+
+port, file = sys.argv[1:]
+server = FastMCP("weather", host="127.0.0.1", port=int(port))
+
+
+@server.tool(description="Reads the forecast of a station")
+def fetch_forecast(
+    city: str, station_id: str, request_id: str, units: str = "imperial", debug_mode: bool = False
+) -> str:
+    called = {
+        "city": city,
+        "station_id": station_id,
+        "request_id": request_id,
+        "units": units,
+        "debug_mode": debug_mode,
+    }
+    with open(file, "a") as calls:
+        calls.write(json.dumps(called) + "\n")
+    return f"sunny in {city}"
+
+
+server.run(transport="streamable-http")

@@ -1,0 +1,140 @@
+//! The official conformance suite, and the files that it leaves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::programs::program;
+use crate::support::yaml;
+use crate::tools::Tools;
+
+/// The revisions of the specification that have a set of requirements.
+pub const REVISIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+
+/// Milliseconds that a scenario may take; without the gateway the longest takes 4 seconds.
+const SCENARIO_TIMEOUT: &str = "20000";
+
+/// A check's scenario, and its id and name. Ids alone repeat within a scenario.
+pub type Check = (String, String);
+
+/// The statuses of each check, one for each time that it was made.
+pub type Checks = BTreeMap<Check, Vec<String>>;
+
+/// What a run found.
+#[derive(Debug)]
+pub struct Findings {
+    pub checks: Checks,
+    /// Whether all scenarios passed that the revision's score is made of.
+    pub passed: bool,
+}
+
+/// The scenarios of clients that a revision requires, then those that it has tried but not scored.
+pub fn client_scenarios(tools: &Tools, revision: &str) -> Vec<String> {
+    let path = tools.package(&format!("conformance/requirements/{revision}.yaml"));
+    let requirements = yaml(&fs::read_to_string(path).unwrap());
+    let scored = requirements["client"].as_array().unwrap().iter();
+    let others = requirements["not_scored"].as_array().unwrap().iter();
+    let others = others.filter(|entry| entry["leg"] == "client");
+    scored
+        .chain(others.map(|entry| &entry["scenario"]))
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// A run of the suite.
+pub struct Run {
+    child: Child,
+    output: TempDir,
+}
+
+impl Run {
+    /// Tries all that a revision requires of a server.
+    pub fn server(tools: &Tools, revision: &str, url: &str) -> Self {
+        Self::start(tools, |suite| {
+            suite.args(["server", "--requirements", revision, "--url", url]);
+        })
+    }
+
+    /// Tries a client in one scenario; `set` adds what the client's command needs.
+    pub fn client(
+        tools: &Tools,
+        revision: &str,
+        scenario: &str,
+        set: impl FnOnce(&mut Command),
+    ) -> Self {
+        Self::start(tools, |suite| {
+            suite.args(["client", "--scenario", scenario]);
+            suite.args(["--spec-version", revision, "--force"]);
+            set(suite);
+        })
+    }
+
+    fn start(tools: &Tools, set: impl FnOnce(&mut Command)) -> Self {
+        let output = TempDir::new().unwrap();
+        let mut suite = program(&tools.node());
+        suite.arg(tools.package("conformance/dist/index.js"));
+        set(&mut suite);
+        suite
+            .args(["--timeout", SCENARIO_TIMEOUT, "--output-dir"])
+            .arg(output.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Self {
+            child: suite.spawn().unwrap(),
+            output,
+        }
+    }
+
+    /// Waits for the end of the run, and reads what it found; prints what did not succeed, with the
+    /// name of the run.
+    pub fn end(mut self, name: &str) -> Findings {
+        let status = self.child.wait().unwrap();
+        let mut checks = Checks::new();
+        for (check, status, why) in read(self.output.path()) {
+            if status != "SUCCESS" {
+                println!("{name}: {} {}: {status} {why}", check.0, check.1);
+            }
+            checks.entry(check).or_default().push(status);
+        }
+        Findings {
+            checks,
+            passed: status.success(),
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Each check with its status and error, from the directories that hold a `checks.json`. They are
+/// named after a scenario and the time.
+fn read(directory: &Path) -> Vec<(Check, String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let text = fs::read_to_string(entry.path().join("checks.json")).unwrap_or("[]".to_owned());
+        let scenario = &name[..name.len() - TIME.len()];
+        let scenario = scenario.strip_prefix("server-").unwrap_or(scenario);
+        let checks: Vec<Value> = serde_json::from_str(&text).unwrap();
+        // What is marked INFO are the messages that were exchanged.
+        for check in checks.iter().filter(|check| check["status"] != "INFO") {
+            let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+            let key = (
+                scenario.to_owned(),
+                format!("{}/{}", text("id"), text("name")),
+            );
+            found.push((key, text("status"), text("errorMessage")));
+        }
+    }
+    found
+}
+
+const TIME: &str = "-2026-11-23T04-30-16-963Z";

@@ -1,0 +1,56 @@
+//! `docs/mcp-compatibility.md`, as the test finds things.
+
+use std::fs;
+use std::path::Path;
+
+use crate::clients::{Client, Found, Mount, Transport};
+
+/// Names the variable that has the document written instead of compared.
+const RECORD: &str = "RECORD_COMPATIBILITY";
+
+const HEAD: &str = "\
+# MCP clients and servers
+
+Clients that use the MCP gateway, and the revision of the protocol that each agrees on with it. `tests/mcp` makes this table: one
+gateway mounts all the servers, each client lists the tools and calls one of each server, and the test fails when a line differs.
+`RECORD_COMPATIBILITY=1 ./scripts/test every_client_calls_a_tool` writes it anew.
+
+";
+
+/// The line of a client whose calls all succeeded.
+pub fn line(client: &Client, transport: Transport, found: &Found) -> String {
+    let revision = found.revision.as_deref().unwrap_or("not shown");
+    format!("| {} | {} | {revision} |", client.name, transport.name())
+}
+
+/// Compares the document with the lines of the clients.
+pub fn compare(mounts: &[Mount], lines: &[String]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/mcp-compatibility.md");
+    let recorded = fs::read_to_string(&path).unwrap_or_default();
+    let found = document(mounts, lines);
+    if std::env::var_os(RECORD).is_some() {
+        return fs::write(path, found).unwrap();
+    }
+    for line in found
+        .lines()
+        .filter(|line| !recorded.lines().any(|old| old == *line))
+    {
+        println!("docs/mcp-compatibility.md lacks: {line}");
+    }
+    assert!(
+        found == recorded,
+        "docs/mcp-compatibility.md differs: {RECORD}=1 writes it anew"
+    );
+}
+
+fn document(mounts: &[Mount], lines: &[String]) -> String {
+    let mut head = "| client | transport | revision |".to_owned();
+    let mut rule = "| --- | --- | --- |".to_owned();
+    for mount in mounts {
+        head += &format!(" {} |", mount.name);
+        rule += " --- |";
+    }
+    let works = " works |".repeat(mounts.len());
+    let lines = lines.iter().map(|line| format!("{line}{works}\n"));
+    format!("{HEAD}{head}\n{rule}\n{}", lines.collect::<String>())
+}
