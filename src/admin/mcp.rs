@@ -76,7 +76,9 @@ pub(super) async fn request(
     let message = Message::parse(&body?, MAX_VALUES);
     let message = message.map_err(|error| ApiError::Invalid(format!("Invalid body: {error}")))?;
     let Message::Request { id, method, params } = message else {
-        return Err(ApiError::Invalid("Invalid body: it is no request".to_owned()));
+        return Err(ApiError::Invalid(
+            "Invalid body: it is no request".to_owned(),
+        ));
     };
     tracing::info!(uid = peer.uid, container = %container.id, %method, "MCP request by an operator");
     let request = OperatorRequest {
@@ -126,4 +128,3 @@ pub(super) async fn accept(
         tool,
     }))
 }
-

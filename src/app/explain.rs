@@ -50,7 +50,11 @@ pub async fn explain(
     request.websocket = kind == Kind::Websocket;
     let verdict = dry_run(snapshot, &mut flow, &mut request).await;
     // An addon's own answer is no refusal; a note of that addon says what would be answered.
-    Ok(report(snapshot, &flow, verdict.err().filter(Denial::refuses)))
+    Ok(report(
+        snapshot,
+        &flow,
+        verdict.err().filter(Denial::refuses),
+    ))
 }
 
 async fn dry_run(

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use addons::contract::{
-    Client, Container, Definition, Direction, Frame, McpSubject, Principal,
-};
+use addons::contract::{Client, Container, Definition, Direction, Frame, McpSubject, Principal};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -74,7 +72,9 @@ impl Operator {
         start.principal = Some(Principal::from(container));
         let mut flow = start.begin_dry();
         let frame = Frame::request(Direction::ToServer, TOOL_CALL, Some(params));
-        let verdict = chain.mcp_request(&mut flow, frame.of_tool(definition)).await;
+        let verdict = chain
+            .mcp_request(&mut flow, frame.of_tool(definition))
+            .await;
         Ok(report(snapshot, &flow, verdict.err()))
     }
 
@@ -86,7 +86,10 @@ impl Operator {
         tool: &str,
     ) -> Result<Arc<Definition>, String> {
         let mount = self.core.mounts().find(container, server).ok_or_else(|| {
-            format!("no server {server} is mounted for {}: see mcpServers in mcp.yaml", container.id)
+            format!(
+                "no server {server} is mounted for {}: see mcpServers in mcp.yaml",
+                container.id
+            )
         })?;
         let find = |tools: &[Arc<Definition>]| {
             let found = tools.iter().find(|definition| *definition.name == *tool);

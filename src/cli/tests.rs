@@ -220,14 +220,8 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
                 "explain c1 tools/call kb read {\"a\":1} --socket DIR/api.sock",
                 code::DONE,
             ),
-            (
-                "explain c1 GET kb read --socket DIR/api.sock",
-                code::USAGE,
-            ),
-            (
-                "mcp list --container c1 --socket DIR/api.sock",
-                code::DONE,
-            ),
+            ("explain c1 GET kb read --socket DIR/api.sock", code::USAGE),
+            ("mcp list --container c1 --socket DIR/api.sock", code::DONE),
             (
                 "mcp list --container nobody --socket DIR/api.sock",
                 code::USAGE,

@@ -342,7 +342,8 @@ impl Inner {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
         let mount = self.mount.upgrade().ok_or_else(gone)?;
         let definitions = &mount.common.ports.definitions;
-        let tools = pinned(&self.server, entries, &**definitions).await?;
+        let check = |tool: &RawValue| self.session.check_definition(tool);
+        let tools = pinned(&self.server, entries, check, &**definitions).await?;
         let tools = Self::same_or(&self.tools, tools.into());
         self.keep(|known| known.tools = Some(Arc::clone(&tools)));
         Ok((tools, age))

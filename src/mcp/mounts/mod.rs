@@ -61,7 +61,7 @@ pub use process::{
 };
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
-pub use transports::ServerTransports;
+pub use transports::{ServerTransports, process_manager};
 pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of

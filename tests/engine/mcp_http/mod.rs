@@ -42,8 +42,6 @@ pub struct Line {
     pub path: String,
     pub status: u16,
     pub label: &'static str,
-    pub code: Option<Code>,
-    pub out: u64,
 }
 
 /// Writes down how flows end, and takes a word out of what the server answers.
@@ -101,8 +99,6 @@ impl Addon for Recorder {
             path: flow.record().path.as_deref().unwrap_or("").to_owned(),
             status: outcome.status,
             label: outcome.label(),
-            code: outcome.denial.as_ref().map(Denial::code),
-            out: flow.counters.bytes_out.load(std::sync::atomic::Ordering::SeqCst),
         });
     }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -21,9 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// One request as the server saw it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    pub at: Instant,
     pub http: String,
-    pub target: String,
     pub headers: http::HeaderMap,
     /// Null without a body.
     pub message: Value,
@@ -142,7 +140,12 @@ impl Server {
             open: Arc::default(),
             connections: Arc::default(),
         };
-        let Shared { seen, open, connections, .. } = shared.clone();
+        let Shared {
+            seen,
+            open,
+            connections,
+            ..
+        } = shared.clone();
         let serving = serve(listener, shared);
         Self {
             address,
@@ -169,7 +172,9 @@ impl Server {
     /// The requests with a method.
     pub fn of(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen();
-        seen.into_iter().filter(|one| one.method() == method).collect()
+        seen.into_iter()
+            .filter(|one| one.method() == method)
+            .collect()
     }
 
     /// Answers whose body has neither ended nor been given up.
@@ -233,9 +238,7 @@ async fn serve(listener: TcpListener, shared: Shared) {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let seen = Seen {
-                    at: Instant::now(),
                     http: parts.method.to_string(),
-                    target: parts.uri.to_string(),
                     headers: parts.headers,
                     message: serde_json::from_slice(&body).unwrap_or(Value::Null),
                 };

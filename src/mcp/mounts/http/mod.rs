@@ -7,6 +7,7 @@ mod answer;
 mod event_stream;
 mod headers;
 mod legacy;
+mod legacy_peer;
 mod mirrored_params;
 mod modern;
 mod peer;
