@@ -1,0 +1,10 @@
+//! The gateway's HTTP front, before a server with a handshake.
+
+mod bounds;
+mod client;
+mod front;
+mod health;
+mod http_sse;
+mod legacy;
+mod modern;
+mod server;
