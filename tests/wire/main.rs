@@ -46,6 +46,7 @@ mod lfs;
 mod limits;
 mod listener;
 mod mcp;
+mod mcp_stdio;
 mod mcp_tour;
 mod migration;
 mod nameservers;
