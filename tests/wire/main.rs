@@ -45,6 +45,7 @@ mod inspection;
 mod lfs;
 mod limits;
 mod listener;
+mod mcp;
 mod migration;
 mod nameservers;
 mod oauth;
