@@ -1,13 +1,1 @@
-//! The MCP gateway before clients and servers that mean harm.
-
-mod client;
-mod server;
-
-mod arguments;
-mod bounds;
-mod definitions;
-mod floods;
-mod isolation;
-mod levels;
-mod policies;
-mod sessions;
+mod hostile;

@@ -10,13 +10,27 @@ use super::client::{
     Client, Era, Events, FIRST, Gateway, SECOND, assert_code, message, response, text,
 };
 use super::policies::judged;
-use super::server::{Answer, McpServer, event, text_result, tool};
+use super::server::{Answer, McpServer, Seen, event, text_result, tool};
 use crate::support::{SOON, eventually, read_reply};
 
 /// A server whose `ask` asks the client a question and answers with what it was told, whose `hold`
-/// never answers, and whose `elicit` asks as 2026-07-28 does.
+/// never answers.
 fn asking() -> McpServer {
+    McpServer::scripted(vec![tool("ask"), tool("hold")], ask)
+}
+
+/// The same that does not speak 2026-07-28.
+fn asking_of_legacy_clients() -> McpServer {
     McpServer::scripted(vec![tool("ask"), tool("hold")], |seen| {
+        let unknown = json!({ "code": -32601, "message": "Method not found" });
+        match seen.method() {
+            "server/discover" => Some(Answer::Error(unknown)),
+            _ => ask(seen),
+        }
+    })
+}
+
+fn ask(seen: &Seen) -> Option<Answer> {
         let id = seen.message["id"].clone();
         match seen.tool() {
             "ask" => Some(Answer::stream(move |stream, journal| {
@@ -34,7 +48,6 @@ fn asking() -> McpServer {
             })),
             _ => None,
         }
-    })
 }
 
 fn form() -> Value {
@@ -131,7 +144,7 @@ fn a_question_is_answered_by_the_session_that_was_asked_alone() {
 
 #[test]
 fn a_call_that_waits_for_its_client_is_resumed_by_its_own_container_and_request_alone() {
-    let server = asking();
+    let server = asking_of_legacy_clients();
     let gateway = mounted(&server);
     let asked = Client::open(&gateway, Era::Modern).wait_for(&["kb_ask"]);
     let waiting = asked.call("kb_ask", json!({}));
@@ -291,14 +304,14 @@ fn the_message_endpoint_of_another_container_is_not_found() {
     )
     .unwrap();
     let endpoint = endpoint_of(&mut sse);
+    let opening = Client::open(&gateway, Era::Modern).initialize();
     let post = |source| {
-        let ping = message(&1.into(), "ping", json!({})).to_string();
         let mut stream: TcpStream = gateway.connect(source);
-        let length = ping.len();
+        let length = opening.len();
         write!(
             stream,
             "POST {endpoint} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{ping}"
+             content-length: {length}\r\n\r\n{opening}"
         )
         .unwrap();
         read_reply(&mut stream).unwrap()

@@ -38,7 +38,7 @@ fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
         json!({
             "paths": [
                 path("api.sock"), path("data"), path("config"), path("certs/ca-key.pem"),
-                path("config/mcp.yaml"), "/root/.cargo", "/etc/shadow",
+                path("config/mcp.yaml"), env!("CARGO_MANIFEST_DIR"), "/etc/shadow",
             ],
             "sockets": [path("api.sock")],
             "addresses": [

@@ -219,11 +219,6 @@ impl<'g> Client<'g> {
         read_reply(&mut self.send("POST", headers, body)).unwrap()
     }
 
-    /// Opens a GET stream; reads the head and hands over the rest.
-    pub fn get(&self, headers: &[(&str, &str)]) -> Events {
-        Events::new(self.send("GET", headers, b""))
-    }
-
     /// Sends an HTTP request to `/mcp`. A header here takes the place of the usual one.
     pub fn send(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
         let length = body.len().to_string();
@@ -296,7 +291,6 @@ pub fn assert_code(response: &Value, code: i64) {
 
 /// A stream of events. The gateway sends each event in one chunk, so lines are never cut.
 pub struct Events {
-    pub status: u16,
     reader: BufReader<TcpStream>,
 }
 
@@ -305,15 +299,12 @@ impl Events {
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
-        let status = line.split(' ').nth(1).and_then(|text| text.parse().ok());
+        assert!(line.starts_with("HTTP/1.1 200 "), "{line}");
         while line.trim_end() != "" {
             line.clear();
             reader.read_line(&mut line).unwrap();
         }
-        Self {
-            status: status.unwrap(),
-            reader,
-        }
+        Self { reader }
     }
 
     /// The next message, with the last event id before it; `None` at the end.

@@ -45,7 +45,7 @@ type Raw = dyn FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send;
 /// What the server answers.
 pub enum Answer {
     /// A status, a field and a body.
-    Http(u16, &'static str, String),
+    Http(u16, String, String),
     Result(Value),
     /// A JSON-RPC error.
     Error(Value),
@@ -62,7 +62,7 @@ impl Answer {
 
     /// A status without a body.
     pub fn status(status: u16) -> Self {
-        Self::Http(status, "content-type: text/plain", String::new())
+        Self::Http(status, "content-type: text/plain".to_owned(), String::new())
     }
 
     /// A stream of events that the test writes.
@@ -215,7 +215,7 @@ fn serve(stream: TcpStream, journal: &Journal) -> io::Result<()> {
         let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen, journal));
         let id = &seen.message["id"];
         match answer {
-            Answer::Http(status, field, body) => respond(&mut writer, status, field, &body)?,
+            Answer::Http(status, field, body) => respond(&mut writer, status, &field, &body)?,
             Answer::Result(result) => {
                 let message = json!({ "jsonrpc": "2.0", "id": id, "result": result });
                 respond(&mut writer, 200, JSON, &message.to_string())?;
@@ -295,9 +295,7 @@ fn usual(seen: &Seen, journal: &Journal) -> Answer {
             });
             let id = &seen.message["id"];
             let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-            Answer::Raw(Box::new(move |writer, _| {
-                respond(writer, 200, &session, &message)
-            }))
+            Answer::Http(200, session, message)
         }
         "server/discover" => Answer::Result(json!({
             "supportedVersions": ["2026-07-28"],
