@@ -1,4 +1,4 @@
-//! The MCP gateway before clients and servers that mean harm.
+//! The gateway before clients and servers that mean harm.
 
 mod client;
 mod server;
