@@ -118,9 +118,7 @@ fn a_body_with_two_readings_is_refused() {
     each_row(
         [
             format!(r#"{{{call},"method":"ping","params":{{"name":"kb_read"}}}}"#),
-            format!(
-                r#"{{{call},"params":{{"name":"kb_read"}},"params":{{"name":"kb_write"}}}}"#
-            ),
+            format!(r#"{{{call},"params":{{"name":"kb_read"}},"params":{{"name":"kb_write"}}}}"#),
             format!(r#"{{{call},"params":{{"name":"kb_read","name":"kb_write"}}}}"#),
             format!(r#"{{{call},"params":{{"name":"kb_read","n\u0061me":"kb_write"}}}}"#),
             format!(r#"{{{call},"params":{{"name":"kb_read","arguments":{{"a":1,"a":2}}}}}}"#),

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -82,9 +82,7 @@ fn flood(seen: &Seen) -> Option<Answer> {
                     "changes" => {
                         notification("notifications/tools/list_changed", &json!({})).repeat(500)
                     }
-                    "questions" => (0..200)
-                        .map(|number| ping(number))
-                        .collect::<String>(),
+                    "questions" => (0..200).map(|number| ping(number)).collect::<String>(),
                     "answers" => {
                         let other = json!({
                             "jsonrpc": "2.0", "id": format!("not {id}"), "result": text_result("x"),
@@ -110,12 +108,23 @@ fn ping(number: u32) -> String {
 }
 
 const FLOODS: [&str; 9] = [
-    "json", "values", "head", "event", "comments", "logs", "changes", "questions", "answers",
+    "json",
+    "values",
+    "head",
+    "event",
+    "comments",
+    "logs",
+    "changes",
+    "questions",
+    "answers",
 ];
 
 #[test]
 fn a_server_that_answers_without_end_is_cut_off_and_harms_no_other() {
-    let (bad, good) = (McpServer::scripted(FLOODS.map(tool).to_vec(), flood), quiet());
+    let (bad, good) = (
+        McpServer::scripted(FLOODS.map(tool).to_vec(), flood),
+        quiet(),
+    );
     each_row(ERAS, |era| {
         let gateway = beside(&bad, &good);
         let client = Client::open(&gateway, era).wait_for(&["bad_json", "kb_read"]);

@@ -173,7 +173,10 @@ impl<'g> Client<'g> {
     /// The response to a call.
     #[track_caller]
     pub fn call(&self, tool: &str, arguments: Value) -> Value {
-        self.request("tools/call", json!({ "name": tool, "arguments": arguments }))
+        self.request(
+            "tools/call",
+            json!({ "name": tool, "arguments": arguments }),
+        )
     }
 
     /// The response to a request.
@@ -237,7 +240,9 @@ impl<'g> Client<'g> {
         }
         all.retain(|(name, _)| !headers.iter().any(|(other, _)| other == name));
         all.extend(headers);
-        let fields = all.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+        let fields = all
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"));
         let head = format!(
             "{method} /mcp HTTP/1.1\r\n{}\r\n",
             fields.collect::<String>()

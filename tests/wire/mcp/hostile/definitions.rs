@@ -132,7 +132,9 @@ fn a_result_that_looks_like_an_instruction_passes_and_is_flagged() {
             calls(&gateway, tool).len() == 2
         });
         let lines = calls(&gateway, tool);
-        lines.iter().all(|line| line.to_string().contains("\"suspicious\":true"))
+        lines
+            .iter()
+            .all(|line| line.to_string().contains("\"suspicious\":true"))
     };
     assert!(is_flagged("page"));
     assert!(!is_flagged("plain"));

@@ -27,7 +27,9 @@ fn probed(client: &Client<'_>, arguments: Value) -> Value {
 #[test]
 fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
     let gateway = Gateway::with(&json!({ "mcpServers": { "p": probing() } }), |setup| {
-        setup.env.push(("APPLIANCE_SECRET".into(), "hunter2".into()));
+        setup
+            .env
+            .push(("APPLIANCE_SECRET".into(), "hunter2".into()));
     });
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["p_probe"]);
     let own = gateway.proxy.path("");
@@ -57,7 +59,10 @@ fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
     let environment = found["environment"].as_object().unwrap();
     assert_eq!(environment["API_KEY"], "of-the-server");
     assert!(!found.to_string().contains("hunter2"), "{found}");
-    assert!(!found.to_string().contains(own.to_str().unwrap()), "{found}");
+    assert!(
+        !found.to_string().contains(own.to_str().unwrap()),
+        "{found}"
+    );
     // It shares no process with the machine, and dies with the proxy.
     assert!(found["processes"].as_u64().unwrap() <= 4, "{found}");
     let inside = found["marker"].as_str().unwrap().to_owned();
@@ -69,8 +74,7 @@ fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
 /// Whether a process of the machine is in the network namespace with this name.
 fn is_open(namespace: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut names =
-        processes.filter_map(|one| std::fs::read_link(one.path().join("ns/net")).ok());
+    let mut names = processes.filter_map(|one| std::fs::read_link(one.path().join("ns/net")).ok());
     names.any(|name| name.as_os_str() == namespace)
 }
 

@@ -40,7 +40,10 @@ fn a_tool_that_the_level_hides_is_denied_to_a_client_that_never_listed_again() {
         assert!(!client.tools().iter().any(|name| name == "kb_mail"));
         text(&client.call("kb_local", json!({})));
         // Neither other sessions nor a restart lower the level; other containers have their own.
-        assert_code(&Client::open(&gateway, era).call("kb_mail", json!({})), DENIED);
+        assert_code(
+            &Client::open(&gateway, era).call("kb_mail", json!({})),
+            DENIED,
+        );
         text(&other.call("kb_mail", json!({})));
         gateway.proxy.crash_and_restart();
         let client = Client::open(&gateway, era).wait_for(&["kb_local"]);

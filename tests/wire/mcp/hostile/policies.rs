@@ -89,7 +89,15 @@ pub fn judged(server: &McpServer, rules: &str) -> Gateway {
 
 fn all() -> Vec<Value> {
     let names = [
-        "read", "other", "abort", "ask", "fail", "slow", "write", "secret", "unheard-of",
+        "read",
+        "other",
+        "abort",
+        "ask",
+        "fail",
+        "slow",
+        "write",
+        "secret",
+        "unheard-of",
     ];
     names.map(tool).to_vec()
 }
