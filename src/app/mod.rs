@@ -61,6 +61,7 @@ use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use operator::Operator;
 use reload::{Reloader, Source};
+use way_out::WaysOut;
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -213,7 +214,9 @@ impl App {
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
         let inspection = Inspection::new(&metrics).map_err(ours)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let (gateway, operator) = mcp::gateway(&service, &config, &metrics)?;
+        let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));
+        let out = Arc::clone(&ways_out);
+        let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let engine = Engine::new(
             service,
             Arc::clone(&questions),
@@ -223,11 +226,12 @@ impl App {
             shares.clients,
             &metrics,
         );
-        let engine = engine.map_err(ours)?;
+        let engine = Arc::new(engine.map_err(ours)?);
+        ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
         Ok(Self {
-            engine: Arc::new(engine),
+            engine,
             registry,
             metrics,
             checks,
