@@ -102,7 +102,10 @@ impl Addon for Recorder {
             status: outcome.status,
             label: outcome.label(),
             code: outcome.denial.as_ref().map(Denial::code),
-            out: flow.counters.bytes_out.load(std::sync::atomic::Ordering::SeqCst),
+            out: flow
+                .counters
+                .bytes_out
+                .load(std::sync::atomic::Ordering::SeqCst),
         });
     }
 }

@@ -142,7 +142,12 @@ impl Server {
             open: Arc::default(),
             connections: Arc::default(),
         };
-        let Shared { seen, open, connections, .. } = shared.clone();
+        let Shared {
+            seen,
+            open,
+            connections,
+            ..
+        } = shared.clone();
         let serving = serve(listener, shared);
         Self {
             address,
@@ -169,7 +174,9 @@ impl Server {
     /// The requests with a method.
     pub fn of(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen();
-        seen.into_iter().filter(|one| one.method() == method).collect()
+        seen.into_iter()
+            .filter(|one| one.method() == method)
+            .collect()
     }
 
     /// Answers whose body has neither ended nor been given up.
