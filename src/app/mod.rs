@@ -9,6 +9,7 @@ mod failure;
 mod health;
 mod listeners;
 mod mcp;
+mod operator;
 mod private;
 mod private_options;
 mod reload;
@@ -58,7 +59,9 @@ use data_dir::DataDir;
 use descriptors::DescriptorShares;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
+use operator::Operator;
 use reload::{Reloader, Source};
+use way_out::WaysOut;
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -131,6 +134,7 @@ struct App {
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
     questions: Arc<dns::Service>,
+    operator: Operator,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -210,7 +214,9 @@ impl App {
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
         let inspection = Inspection::new(&metrics).map_err(ours)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let gateway = mcp::gateway(&service, &config, &metrics)?;
+        let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));
+        let out = Arc::clone(&ways_out);
+        let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let engine = Engine::new(
             service,
             Arc::clone(&questions),
@@ -220,11 +226,12 @@ impl App {
             shares.clients,
             &metrics,
         );
-        let engine = engine.map_err(ours)?;
+        let engine = Arc::new(engine.map_err(ours)?);
+        ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
         Ok(Self {
-            engine: Arc::new(engine),
+            engine,
             registry,
             metrics,
             checks,
@@ -235,6 +242,7 @@ impl App {
             reloader: Arc::new(reloader.map_err(ours)?),
             snapshots,
             questions,
+            operator,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -298,6 +306,7 @@ impl App {
             Arc::clone(&self.snapshots),
             Arc::clone(&self.checks.token_sources),
         );
+        let [explaining, requesting, accepting] = [(); 3].map(|()| self.operator.clone());
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -313,8 +322,18 @@ impl App {
             }),
             explain: Arc::new(move |question| {
                 let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
-                Box::pin(async move { explain::explain(&snapshot, &registry, question).await })
+                let operator = explaining.clone();
+                Box::pin(async move {
+                    match question.method.as_str() {
+                        operator::TOOL_CALL => {
+                            operator.explain(&snapshot, &registry, question).await
+                        }
+                        _ => explain::explain(&snapshot, &registry, question).await,
+                    }
+                })
             }),
+            mcp: Arc::new(move |request| Box::pin(requesting.clone().request(request))),
+            accept_definition: Arc::new(move |tool| Box::pin(accepting.clone().accept(tool))),
         }
     }
 }

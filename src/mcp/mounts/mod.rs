@@ -23,12 +23,14 @@ mod mount;
 mod pages;
 mod pool;
 mod pooled;
+mod ports;
 mod process;
 mod sessions;
 mod stdio;
 mod tools;
 mod transports;
 mod uri_template;
+mod wanted;
 mod way_out;
 
 use std::sync::Arc;
@@ -47,18 +49,22 @@ pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{HttpParts, HttpTransport};
+pub use http::{
+    EventReader, HttpParts, HttpTransport, LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID,
+    add_param_fields, request_fields,
+};
 pub use known::{Entry, Known};
 pub use mount::Mount;
-pub use pool::{CurrentChain, MountPorts, Mounts, Origin, Transports, Unsolicited};
+pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};
+pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};
 pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
-pub use transports::ServerTransports;
+pub use transports::{ServerTransports, process_manager};
 pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of

@@ -30,7 +30,7 @@ fn reserved(fixture: &Fixture) -> i64 {
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
     let server = Server::legacy(|seen| {
-        let long = vec![b'x'; MOST];
+        let long = vec![b'x'; MOST + 1];
         match seen.message["params"]["name"].as_str().unwrap() {
             "json" => Scripted::typed("application/json", long),
             "endless json" => Scripted::typed("application/json", "").and(Part::Forever(long)),
@@ -67,7 +67,7 @@ async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
 }
 
 #[tokio::test]
-async fn a_flood_of_notifications_is_dropped_and_ends_the_session() {
+async fn a_flood_of_notifications_is_read_slowly_and_dropped() {
     let note =
         json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}});
     let Part::Send(flood) = event(&note) else {
@@ -80,13 +80,10 @@ async fn a_flood_of_notifications_is_dropped_and_ends_the_session() {
     let (outcome, events) = fixture
         .call(&session, "tools/call", json!({"name": "a"}))
         .await;
-    assert!(
-        matches!(outcome, Err(MountError::Died { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Err(MountError::TimedOut)), "{outcome:?}");
     assert_eq!(events.len(), EVENT_QUEUE);
-    assert!(session.ended().is_cancelled());
-    assert!(fixture.dropped("queue_full") >= 10_000);
+    let dropped = fixture.dropped("queue_full");
+    assert!((500..5000).contains(&dropped), "{dropped} in three seconds");
     eventually("the stream is closed", || server.open() == 0).await;
 }
 

@@ -130,9 +130,11 @@ async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
 async fn a_stream_that_closes_before_its_answer_is_continued_when_the_server_says() {
     let server = Server::start(|seen| match seen.method() {
         "tools/call" => Scripted::events(vec![text("id: e-1\nretry: 300\ndata: \n\n")]),
-        "GET" if seen.header("last-event-id") == Some("e-1") => {
-            Scripted::events(vec![text("id: e-2\nretry: 150\ndata:\n\n"), Part::Break])
-        }
+        "GET" if seen.header("last-event-id") == Some("e-1") => Scripted::events(vec![
+            text("id: e-2\nretry: 150\ndata:\n\n"),
+            Part::Wait(Duration::from_millis(20)),
+            Part::Break,
+        ]),
         "GET" if seen.header("last-event-id") == Some("e-2") => Scripted::events(vec![
             event(&json!({"jsonrpc": "2.0", "id": 1, "result": {"late": true}})),
             Part::Hold,

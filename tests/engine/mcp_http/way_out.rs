@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use addons::contract::{Code, Kind};
+use addons::contract::{Code, Host, Kind};
 use serde_json::json;
 use testkit::each_row_async;
 use tokio::net::TcpListener;
@@ -35,6 +35,7 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
         Some("hunter2")
     );
     assert_eq!(result["said"], "*******");
+    eventually("the server has no stream", || fixture.lines().len() == 4).await;
     drop(session);
     server.until("DELETE").await;
     eventually("all flows have ended", || fixture.lines().len() == 5).await;
@@ -87,6 +88,7 @@ async fn a_shared_mount_is_the_appliances_own() {
     fixture
         .result(&session, "tools/call", json!({"name": "a"}))
         .await;
+    eventually("the server has no stream", || fixture.lines().len() == 4).await;
     fixture.container().end();
     assert!(!session.ended().is_cancelled());
     drop(session);
@@ -190,6 +192,63 @@ async fn fields_that_are_the_transports_own_cannot_be_set() {
                 error.contains("transport's own") && !error.contains("s3cret"),
                 "{error}"
             );
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn over_tls_requests_and_streams_share_a_connection_whose_certificate_is_verified() {
+    let certificates = certificates::Certificates::new();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    std::fs::write(&ca, &certificates.ca_pem).unwrap();
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(certificates));
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let answer = |seen: &Seen| match seen.method() {
+        "GET" => Scripted::events(vec![text(":\n\n"), Part::Hold]),
+        "slow" => Scripted::events(vec![Part::Hold]),
+        _ => handshake(seen, "s1").unwrap_or_else(|| Scripted::result(&seen.message, json!({}))),
+    };
+    let server = Server::with_tls(Some(Arc::new(tls).into()), answer).await;
+    let fixture = |host: &str| {
+        let settings = format!("url: \"https://{host}/mcp\", timeout: 5s");
+        let host = Host::parse(host).unwrap();
+        let address = unified_proxy::config::StaticAddress {
+            address: server.address.ip(),
+            port: Some(server.address.port()),
+        };
+        Fixture::with(&settings, 0, |config| {
+            config.proxy.upstream.hosts = Arc::new([(host, address)].into());
+            config.proxy.tls.upstream_ca = Some(ca.clone());
+        })
+    };
+    let good = fixture("kb.example.com");
+    let (session, _events) = good.open(LEGACY).await;
+    server.until("GET").await;
+    for _ in 0..5 {
+        good.result(&session, "tools/call", json!({"name": "a"}))
+            .await;
+    }
+    assert_eq!(server.connections(), 1);
+    let permit = good.permit("slow", json!({})).await;
+    let calling = session.request(permit, mpsc::channel(1).0);
+    let dropped = tokio::time::timeout(Duration::from_millis(200), calling).await;
+    assert!(dropped.is_err());
+    drop(session);
+    eventually("the streams are reset", || server.open() == 0).await;
+    each_row_async(
+        [
+            "wrong-name.example.com",
+            "expired.example.com",
+            "self-signed.example.com",
+        ],
+        async |host| {
+            let error = fixture(host).cannot_open(LEGACY).await;
+            assert!(matches!(error, MountError::CannotStart(_)), "{error:?}");
+            assert!(error.to_string().contains("TLS"), "{error}");
         },
     )
     .await;

@@ -4,6 +4,7 @@ mod bounds;
 mod client;
 mod front;
 mod health;
+mod hostile;
 mod http_sse;
 mod legacy;
 mod modern;
