@@ -1,37 +1,50 @@
 //! The MCP gateway: its servers, what routes to them, and the front.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
-use addons::contract::{BoxFuture, Delegation};
-use addons::mcp::{Confine, ServerKind, ServerSettings, StdioSettings};
+use addons::contract::Delegation;
+use addons::mcp::McpMetrics;
 use prometheus::Registry;
 use tokio_util::task::TaskTracker;
 
 use super::failure::Failure;
 use super::ours;
+use super::way_out::WaysOut;
 use crate::config::Config;
 use crate::http::Service;
+use crate::ingress::Engine;
 use crate::mcp::{
-    Children, Core, DefinitionFile, Dropped, E2b, Gateway, GatewayMetrics, HttpParts,
-    HttpTransport, Local, Machine, MakeProcess, MessageLimits, MountPorts, Mounts, OpenWayOut,
-    PinnedDefinitions, Rules, Spawner, StdioPorts, StdioTransport, Transport, Transports, WayOut,
+    Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
+    MessageLimits, MountPorts, Mounts, OpenWayOut, PinnedDefinitions, Rules, ServerTransports,
+    Spawner, StdioPorts, WayOut,
 };
 
+/// The gateway, and what else of it the appliance has to do with.
+pub struct McpParts {
+    pub gateway: Arc<Gateway>,
+    pub core: Arc<Core>,
+    /// Its servers.
+    pub mounts: Arc<Mounts>,
+    /// Leads nowhere until the engine is there.
+    pub ways_out: Arc<LateWaysOut>,
+}
+
 /// Builds the gateway over the servers of a configuration.
-pub fn gateway(
+pub fn build(
     service: &Arc<Service>,
     config: &Config,
     metrics: &Registry,
-) -> Result<Arc<Gateway>, Failure> {
+) -> Result<McpParts, Failure> {
     let data_dir = &config.proxy.data_dir;
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);
+    let ways_out = Arc::<LateWaysOut>::default();
     let ports = MountPorts {
         chain: Arc::new(move || Some(Arc::clone(current.current().chain()))),
         definitions: Arc::new(PinnedDefinitions(DefinitionFile::open(data_dir))),
-        transports: Arc::new(AllTransports::new(service, config, metrics)?),
+        transports: Arc::new(transports(service, config, metrics, &ways_out)?),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
     let rules = move || {
@@ -41,105 +54,76 @@ pub fn gateway(
             settings: Arc::clone(&snapshot.config.addons.mcp),
         }
     };
-    let core = Core::new(Box::new(rules), mounts);
+    let executions = McpMetrics::new(metrics).map_err(ours)?;
+    let core = Core::new(Box::new(rules), Arc::clone(&mounts), executions);
     let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
-    Ok(Arc::new(Gateway::new(Arc::new(core), metrics)))
+    Ok(McpParts {
+        gateway: Arc::new(Gateway::new(Arc::new(Arc::clone(&core)), metrics)),
+        core,
+        mounts,
+        ways_out,
+    })
 }
 
 /// Makes the transport of each server by its kind.
-struct AllTransports {
-    service: Arc<Service>,
-    dropped: Dropped,
-    farewells: TaskTracker,
-    stdio: Arc<StdioPorts>,
-    spawner: Spawner,
-    machine: Arc<Machine>,
-}
-
-impl AllTransports {
-    fn new(service: &Arc<Service>, config: &Config, metrics: &Registry) -> Result<Self, Failure> {
-        let children = Children::new(metrics).map_err(ours)?;
-        let snapshots = Arc::clone(&service.snapshots);
-        let limits = move || {
-            let limits = &snapshots.current().config.proxy.limits;
-            MessageLimits {
-                bytes: limits.inspect_body_bytes,
-                values: limits.inspect_values,
-            }
-        };
-        let stdio = StdioPorts {
-            children,
-            way_out: Arc::new(NoWayOut),
-            limits: Arc::new(limits),
-        };
-        let proxy = &config.proxy;
-        let sockets = proxy.listen.admin.parent().unwrap_or(Path::new("."));
-        let hidden = vec![sockets.to_owned(), proxy.data_dir.clone()];
-        let program = std::env::current_exe().map_err(ours)?;
-        Ok(Self {
+fn transports(
+    service: &Arc<Service>,
+    config: &Config,
+    metrics: &Registry,
+    ways_out: &Arc<LateWaysOut>,
+) -> Result<ServerTransports, Failure> {
+    let snapshots = Arc::clone(&service.snapshots);
+    let limits = move || {
+        let limits = &snapshots.current().config.proxy.limits;
+        MessageLimits {
+            bytes: limits.inspect_body_bytes,
+            values: limits.inspect_values,
+        }
+    };
+    let stdio = StdioPorts {
+        children: Children::new(metrics).map_err(ours)?,
+        way_out: Arc::clone(ways_out) as _,
+        limits: Arc::new(limits),
+    };
+    let proxy = &config.proxy;
+    let hidden = vec![sockets(config), proxy.data_dir.clone()];
+    let program = std::env::current_exe().map_err(ours)?;
+    Ok(ServerTransports {
+        stdio: Arc::new(stdio),
+        spawner: Spawner::start(program).map_err(ours)?,
+        machine: Arc::new(Machine::new(proxy.certs_dir.clone(), hidden)),
+        http: HttpParts {
             service: Arc::clone(service),
             dropped: Dropped::new(metrics).map_err(ours)?,
-            farewells: TaskTracker::new(),
-            stdio: Arc::new(stdio),
-            spawner: Spawner::start(program).map_err(ours)?,
-            machine: Arc::new(Machine::new(proxy.certs_dir.clone(), hidden)),
-        })
-    }
+            tasks: TaskTracker::new(),
+        },
+    })
+}
 
-    fn stdio(
-        &self,
-        server: &Arc<ServerSettings>,
-        settings: StdioSettings,
-        make: MakeProcess,
-    ) -> Arc<dyn Transport> {
-        Arc::new(StdioTransport::new(&self.stdio, server, settings, make))
+/// Where Unix listeners are.
+fn sockets(config: &Config) -> PathBuf {
+    let admin = config.proxy.listen.admin.parent();
+    admin.unwrap_or(Path::new(".")).to_owned()
+}
+
+/// Ways out of children's namespaces, once there is an engine that serves them.
+#[derive(Default)]
+pub struct LateWaysOut(OnceLock<WaysOut>);
+
+impl LateWaysOut {
+    /// Has `engine` serve them from now on. To be called in the runtime that serves.
+    pub fn lead_to(&self, engine: &Arc<Engine>, config: &Config) {
+        // A second call would name the same engine.
+        let _ = self
+            .0
+            .set(WaysOut::new(Arc::clone(engine), sockets(config)));
     }
 }
 
-impl Transports for AllTransports {
-    fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
-        match &server.kind {
-            ServerKind::Http(settings) => {
-                let parts = HttpParts {
-                    service: Arc::clone(&self.service),
-                    dropped: self.dropped.clone(),
-                    tasks: self.farewells.clone(),
-                };
-                Arc::new(HttpTransport::new(parts, server, settings))
-            }
-            ServerKind::Stdio(settings) => {
-                let (spawner, machine) = (self.spawner.clone(), Arc::clone(&self.machine));
-                let make = move || Arc::new(Local::new(&spawner, &machine)) as _;
-                self.stdio(server, settings.clone(), Box::new(make))
-            }
-            ServerKind::E2b(settings) => {
-                let settings = StdioSettings {
-                    command: settings.command.clone(),
-                    env: Vec::new(),
-                    work_dir: None,
-                    hosts: Vec::new(),
-                    read: Vec::new(),
-                    write: Vec::new(),
-                    confine: Confine::Namespaces,
-                };
-                self.stdio(server, settings, Box::new(|| Arc::new(E2b)))
-            }
-        }
-    }
-
-    fn settled(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            self.farewells.close();
-            tokio::join!(self.farewells.wait(), self.stdio.children.settled());
-        })
-    }
-}
-
-/// Children reach nothing.
-struct NoWayOut;
-
-impl WayOut for NoWayOut {
-    fn open(&self, _delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
-        Err(io::ErrorKind::Unsupported.into())
+impl WayOut for LateWaysOut {
+    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
+        let ways_out = self.0.get();
+        let ways_out = ways_out.ok_or_else(|| io::Error::other("the proxy is still starting"))?;
+        ways_out.open(delegation)
     }
 }

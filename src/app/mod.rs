@@ -43,6 +43,7 @@ use crate::config::{Config, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Door, Engine, Workers};
+use crate::mcp::Core;
 use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -131,6 +132,7 @@ struct App {
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
     questions: Arc<dns::Service>,
+    mcp_core: Arc<Core>,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -163,6 +165,7 @@ impl App {
             proxy: HealthFlag::default(),
             dns: HealthFlag::default(),
             mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
+            mcp_servers: Arc::default(),
             audit: HealthFlag::default(),
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
@@ -210,21 +213,26 @@ impl App {
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
         let inspection = Inspection::new(&metrics).map_err(ours)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let gateway = mcp::gateway(&service, &config, &metrics)?;
+        let mcp = mcp::build(&service, &config, &metrics)?;
+        let servers = Arc::clone(&mcp.mounts);
+        // A second call would name the same ones.
+        let _ = checks.mcp_servers.set(Arc::clone(&servers));
         let engine = Engine::new(
             service,
             Arc::clone(&questions),
-            gateway,
+            mcp.gateway,
             Arc::new(authority),
             workers,
             shares.clients,
             &metrics,
         );
-        let engine = engine.map_err(ours)?;
+        let engine = Arc::new(engine.map_err(ours)?);
+        mcp.ways_out.lead_to(&engine, &config);
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
+        let reloader = reloader.map_err(ours)?.with_servers(servers);
         Ok(Self {
-            engine: Arc::new(engine),
+            engine,
             registry,
             metrics,
             checks,
@@ -232,9 +240,10 @@ impl App {
             buckets,
             breakers,
             log,
-            reloader: Arc::new(reloader.map_err(ours)?),
+            reloader: Arc::new(reloader),
             snapshots,
             questions,
+            mcp_core: mcp.core,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -354,7 +363,11 @@ impl Running {
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
         let token_sources = &self.app.checks.token_sources;
         let refreshes = tokio::time::timeout(limit, token_sources.drain());
+        let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
+        // After the calls that they answer, and within the same time.
+        let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
+        self.app.mcp_core.mounts().stop(left).await;
         // The last flows may have begun some more.
         let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
         self.shutdown.cancel();
