@@ -35,7 +35,7 @@ COPY --from=build --chown=65532:65532 /image/var/run/proxy /var/run/proxy
 COPY --from=build --chown=65532:65532 /image/certs /certs
 USER 65532:65532
 VOLUME ["/var/lib/unified-proxy", "/certs"]
-EXPOSE 8080/tcp 53/udp 53/tcp
+EXPOSE 8080/tcp 53/udp 53/tcp 8090/tcp
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --retries=3 --start-period=15s CMD ["/usr/bin/unified-proxy", "health"]
 ENTRYPOINT ["/usr/bin/unified-proxy"]
@@ -47,7 +47,7 @@ FROM scratch AS appliance
 COPY --from=build /image /
 USER 65532:65532
 VOLUME ["/var/lib/unified-proxy", "/certs"]
-EXPOSE 8080/tcp 53/udp 53/tcp
+EXPOSE 8080/tcp 53/udp 53/tcp 8090/tcp
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --retries=3 --start-period=15s CMD ["/usr/bin/unified-proxy", "health"]
 ENTRYPOINT ["/usr/bin/unified-proxy"]

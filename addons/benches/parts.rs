@@ -7,14 +7,23 @@ mod fixtures;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::Duration;
 
+use addons::contract::settings::Place;
 use addons::contract::*;
 use addons::credentials::{Credential, CredentialKind, Credentials};
 use addons::git::{Git, GitMetrics, GitSettings};
+use addons::mcp::{
+    E2bSettings, Exposed, Injected, ListedTool, Mcp, McpPorts, McpSettings, NoApprovals,
+    OverrideRule, Scope, ServerKind, ServerSettings,
+};
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fixtures::{container, entry, flow_of, request, send_body};
+use fixtures::ports::{NoPolicies, NoRecords, TestTasks};
+use fixtures::{container, entry, flow_of, mcp_flow_about, request, send_body};
 use http::{HeaderMap, Method, StatusCode};
+use serde_json::json;
+use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
 const PATTERNS: usize = 10_000;
@@ -154,5 +163,89 @@ fn scrubber(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, matcher, pkt_lines, scrubber);
+fn server() -> Arc<ServerSettings> {
+    Arc::new(ServerSettings {
+        name: "kb".into(),
+        prefix: "kb_".into(),
+        kind: ServerKind::E2b(E2bSettings {
+            command: Vec::new(),
+            template: None,
+        }),
+        timeout: Duration::from_secs(60),
+        containers: vec!["*".into()],
+        scope: Scope::Container,
+        place: Place { line: 1, column: 1 },
+    })
+}
+
+/// A tool of about 1 KB.
+fn tool(number: usize) -> Arc<Definition> {
+    let fields = (0..12).map(|n| {
+        let schema = json!({ "type": "string", "description": "One of the tool's fields" });
+        (format!("field_{n}"), schema)
+    });
+    let properties: serde_json::Map<_, _> = fields.collect();
+    let tool = json!({
+        "name": format!("tool_{number}"), "description": "Finds what is asked for",
+        "inputSchema": { "type": "object", "properties": properties, "required": ["field_1"] },
+    });
+    let raw = RawValue::from_string(tool.to_string()).unwrap();
+    Arc::new(ListedTool::read(raw).unwrap().pinned(Pin::Accepted))
+}
+
+fn overriding(tools: usize) -> Arc<McpSettings> {
+    let mut settings = McpSettings::default();
+    settings.servers.insert("kb".into(), server());
+    for number in 0..tools {
+        let rule = OverrideRule {
+            hide_fields: vec!["field_2".into()],
+            defaults: vec![("field_3".into(), Injected::Value("x".into()))],
+            ..OverrideRule::default()
+        };
+        let key = ("kb".into(), format!("tool_{number}").into());
+        settings.overrides.insert(key, vec![Arc::new(rule)]);
+    }
+    Arc::new(settings)
+}
+
+fn mcp(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("MCP");
+    let listings = [(server(), (0..1000).map(tool).collect())];
+    let web = container("web");
+    for (name, overrides) in [("1,000 tools", 0), ("1,000 tools, each changed", 1000)] {
+        let settings = overriding(overrides);
+        group.bench_function(name, |bench| {
+            bench.iter(|| Exposed::of(&settings, &web, &listings).tools().count())
+        });
+    }
+    let text = "x".repeat(900);
+    let params = json!({ "name": "tool_0", "arguments": { "field_1": text, "field_2": "y" } });
+    let params = RawValue::from_string(params.to_string()).unwrap();
+    let definition = tool(0);
+    for (name, overrides) in [("a call of 1 KB", 0), ("a call of 1 KB, changed", 1)] {
+        let ports = McpPorts {
+            evaluator: Arc::new(NoPolicies),
+            records: Arc::new(NoRecords),
+            approvals: Arc::new(NoApprovals),
+            tasks: Arc::new(TestTasks),
+        };
+        let addon = Mcp::new(overriding(overrides), ports);
+        group.bench_function(name, |bench| {
+            bench.iter(|| {
+                let mut flow = mcp_flow_about(&web, Some("kb"), "tools/call", "tool_0");
+                let params = Some(params.clone());
+                let mut frame = Frame::request(Direction::ToServer, "tools/call", params)
+                    .of_tool(Arc::clone(&definition));
+                addon
+                    .mcp_request(&mut flow, &mut frame)
+                    .ready()
+                    .unwrap()
+                    .unwrap();
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, matcher, pkt_lines, scrubber, mcp);
 criterion_main!(benches);

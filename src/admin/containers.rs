@@ -201,12 +201,12 @@ pub(super) async fn reset(
 }
 
 /// What cannot be an id is nobody's.
-fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ContainerId, ApiError> {
+pub(super) fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ContainerId, ApiError> {
     let id = id.ok().and_then(|Path(id)| ContainerId::parse(&id));
     id.ok_or(ApiError::UnknownContainer)
 }
 
-fn take_write(api: &Api) -> Result<(), ApiError> {
+pub(super) fn take_write(api: &Api) -> Result<(), ApiError> {
     api.writes
         .take(Instant::now())
         .map_err(ApiError::RateLimited)

@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::registration::FieldError;
+use crate::mcp::AcceptError;
 use crate::registry::ChangeError;
 
 /// A refusal.
@@ -34,6 +35,7 @@ pub(super) enum ApiError {
     BadConfiguration(Vec<String>),
     RateLimited(Duration),
     Registry(ChangeError),
+    Definition(AcceptError),
     Broken,
 }
 
@@ -89,6 +91,14 @@ impl IntoResponse for ApiError {
                 (StatusCode::TOO_MANY_REQUESTS, error)
             }
             Self::Registry(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            Self::Definition(error) => {
+                let status = match error {
+                    AcceptError::Unknown { .. } => StatusCode::NOT_FOUND,
+                    AcceptError::Unchanged { .. } => StatusCode::CONFLICT,
+                    AcceptError::Unwritten(_) => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                (status, error.to_string())
+            }
             Self::Broken => {
                 let error = "Internal error".to_owned();
                 (StatusCode::INTERNAL_SERVER_ERROR, error)

@@ -3,6 +3,7 @@
 mod containers;
 mod error;
 mod json;
+mod mcp;
 mod registration;
 mod sandbox;
 mod schema;
@@ -20,6 +21,7 @@ use futures_util::future::BoxFuture;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
+pub use mcp::{Acceptance, OperatorRequest};
 pub use registration::{FieldError, parse_registration, repo_name};
 pub use sandbox::{ActiveCredential, SandboxSettings};
 pub use schema::{ContainerEntry, RegistrationBody};
@@ -30,6 +32,7 @@ use error::ApiError;
 use socket::{Peer, Peers};
 use write_limit::WriteLimit;
 
+use crate::mcp::{AcceptError, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
 
@@ -54,6 +57,10 @@ pub struct AdminState {
     /// What a sandbox needs to use this proxy.
     pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
     pub explain: Ask<ExplainRequest, Result<Explanation, String>>,
+    /// Sends an MCP request on behalf of a container.
+    pub mcp: Ask<OperatorRequest, Outcome>,
+    /// Accepts the changed definition of a tool.
+    pub accept_definition: Ask<Acceptance, Result<(), AcceptError>>,
 }
 
 /// What every handler can reach.
@@ -97,6 +104,11 @@ fn router(api: Arc<Api>) -> Router {
         )
         .route("/internal/containers/{id}", one)
         .route("/internal/containers/{id}/reset", post(containers::reset))
+        .route("/internal/containers/{id}/mcp", post(mcp::request))
+        .route(
+            "/internal/mcp/definitions/{server}/{tool}/accept",
+            post(mcp::accept),
+        )
         .route("/internal/health", get(status::health))
         .route("/internal/metrics", get(status::metrics))
         .route("/internal/flows", get(status::flows))

@@ -17,7 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
 use super::error::{ApiError, ErrorBody};
-use super::{Api, containers, json, sandbox};
+use super::{Api, containers, json, mcp, sandbox};
 
 /// One thing that must work.
 #[derive(Clone, Debug)]
@@ -53,14 +53,26 @@ fn by_name<S: Serializer>(checks: &[Check], serializer: S) -> Result<S::Ok, S::E
 }
 
 /// What `explain` is asked: what would happen to this request?
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
     /// The container's id.
     pub container: String,
+    /// Of HTTP; or `tools/call`, which has `server`, `tool` and `arguments` in place of a URL.
     pub method: String,
     /// `wss://` or `ws://` for the opening of a WebSocket, `host:port` where the method is CONNECT.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
+    /// The server of a tool call, as mcp.yaml names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The tool, by the server's own name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// The arguments of a tool call; none are an empty object.
+    #[schema(value_type = Option<Object>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// What would happen to a request.
@@ -247,6 +259,8 @@ pub(super) async fn openapi() -> Json<utoipa::openapi::OpenApi> {
         containers::show,
         containers::unregister,
         containers::reset,
+        mcp::request,
+        mcp::accept,
         health,
         metrics,
         flows,

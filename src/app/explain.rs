@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use addons::contract::{
-    Authority, Client, ContainerId, Denial, Endpoint, Flow, Kind, Path, Request, Scheme, names,
+    Authority, Client, Container, ContainerId, Denial, Endpoint, Flow, Kind, Path, Request, Scheme,
+    names,
 };
 use http::{HeaderMap, Method, Uri};
 
@@ -32,9 +33,7 @@ pub async fn explain(
     if kind == Kind::Websocket && method != Method::GET {
         return Err(format!("a WebSocket is opened with GET, not with {method}"));
     }
-    let id = ContainerId::parse(&question.container).ok_or("that is no container id")?;
-    let found = registry.get(&id).map_err(|error| error.to_string())?;
-    let container = found.ok_or_else(|| format!("no container {id} is registered"))?;
+    let container = find(registry, &question.container)?;
     let client = Client {
         source: Some(container.source.clone()),
         peer: None,
@@ -51,8 +50,11 @@ pub async fn explain(
     request.websocket = kind == Kind::Websocket;
     let verdict = dry_run(snapshot, &mut flow, &mut request).await;
     // An addon's own answer is no refusal; a note of that addon says what would be answered.
-    let refused = verdict.err().filter(Denial::refuses);
-    Ok(report(snapshot, &flow, refused))
+    Ok(report(
+        snapshot,
+        &flow,
+        verdict.err().filter(Denial::refuses),
+    ))
 }
 
 async fn dry_run(
@@ -75,7 +77,8 @@ async fn dry_run(
     Ok(())
 }
 
-fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanation {
+/// What each addon of the chain said.
+pub fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanation {
     let denied_by = denial.as_ref().map(Denial::addon);
     let mut names = snapshot.chain().names();
     // The engine's own parts deny too; they come after the chain has cleared the flow.
@@ -138,4 +141,11 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     let authority =
         Authority::parse(authority, Some(port)).map_err(|error| format!("{url:?}: {error}"))?;
     Ok((kind, endpoint(scheme, authority), uri))
+}
+
+/// A registered container.
+pub fn find(registry: &Registry, id: &str) -> Result<Arc<Container>, String> {
+    let id = ContainerId::parse(id).ok_or("that is no container id")?;
+    let found = registry.get(&id).map_err(|error| error.to_string())?;
+    found.ok_or_else(|| format!("no container {id} is registered"))
 }

@@ -10,6 +10,7 @@ use prometheus::Registry;
 use tokio_util::task::TaskTracker;
 
 use super::failure::Failure;
+use super::operator::Operator;
 use super::ours;
 use super::way_out::WaysOut;
 use crate::config::Config;
@@ -24,7 +25,8 @@ use crate::mcp::{
 /// The gateway, and what else of it the appliance has to do with.
 pub struct McpParts {
     pub gateway: Arc<Gateway>,
-    pub core: Arc<Core>,
+    /// What operators reach of it.
+    pub operator: Operator,
     /// Its servers.
     pub mounts: Arc<Mounts>,
     /// Leads nowhere until the engine is there.
@@ -37,13 +39,13 @@ pub fn build(
     config: &Config,
     metrics: &Registry,
 ) -> Result<McpParts, Failure> {
-    let data_dir = &config.proxy.data_dir;
+    let definitions = DefinitionFile::open(&config.proxy.data_dir);
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);
     let ways_out = Arc::<LateWaysOut>::default();
     let ports = MountPorts {
         chain: Arc::new(move || Some(Arc::clone(current.current().chain()))),
-        definitions: Arc::new(PinnedDefinitions(DefinitionFile::open(data_dir))),
+        definitions: Arc::new(PinnedDefinitions(Arc::clone(&definitions))),
         transports: Arc::new(transports(service, config, metrics, &ways_out)?),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
@@ -59,7 +61,7 @@ pub fn build(
     let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
     Ok(McpParts {
         gateway: Arc::new(Gateway::new(Arc::new(Arc::clone(&core)), metrics)),
-        core,
+        operator: Operator { core, definitions },
         mounts,
         ways_out,
     })

@@ -9,6 +9,7 @@ mod failure;
 mod health;
 mod listeners;
 mod mcp;
+mod operator;
 mod private;
 mod private_options;
 mod reload;
@@ -43,7 +44,6 @@ use crate::config::{Config, Profile};
 use crate::dns;
 use crate::http::{Inspection, Service};
 use crate::ingress::{self, Door, Engine, Workers};
-use crate::mcp::Core;
 use crate::mcp::policy::{PolicyMetrics, PolicyThreads};
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
@@ -59,6 +59,7 @@ use data_dir::DataDir;
 use descriptors::DescriptorShares;
 use health::{Checks, HealthCollector};
 use listeners::Listeners;
+use operator::Operator;
 use reload::{Reloader, Source};
 
 /// How often a rotated CA is looked for.
@@ -132,7 +133,7 @@ struct App {
     reloader: Arc<Reloader>,
     snapshots: Arc<SnapshotStore>,
     questions: Arc<dns::Service>,
-    mcp_core: Arc<Core>,
+    operator: Operator,
     admin_uids: Vec<u32>,
     _data_dir: DataDir,
 }
@@ -243,7 +244,7 @@ impl App {
             reloader: Arc::new(reloader),
             snapshots,
             questions,
-            mcp_core: mcp.core,
+            operator: mcp.operator,
             admin_uids,
             _data_dir: data_dir,
         })
@@ -307,6 +308,7 @@ impl App {
             Arc::clone(&self.snapshots),
             Arc::clone(&self.checks.token_sources),
         );
+        let [explaining, requesting, accepting] = [(); 3].map(|()| self.operator.clone());
         AdminState {
             registry: Arc::clone(&self.registry),
             admin_uids: self.admin_uids.clone(),
@@ -322,8 +324,18 @@ impl App {
             }),
             explain: Arc::new(move |question| {
                 let (snapshot, registry) = (snapshots.current(), Arc::clone(&registry));
-                Box::pin(async move { explain::explain(&snapshot, &registry, question).await })
+                let operator = explaining.clone();
+                Box::pin(async move {
+                    match question.method.as_str() {
+                        operator::TOOL_CALL => {
+                            operator.explain(&snapshot, &registry, question).await
+                        }
+                        _ => explain::explain(&snapshot, &registry, question).await,
+                    }
+                })
             }),
+            mcp: Arc::new(move |request| Box::pin(requesting.clone().request(request))),
+            accept_definition: Arc::new(move |tool| Box::pin(accepting.clone().accept(tool))),
         }
     }
 }
@@ -367,7 +379,7 @@ impl Running {
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
         // After the calls that they answer, and within the same time.
         let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
-        self.app.mcp_core.mounts().stop(left).await;
+        self.app.operator.core.mounts().stop(left).await;
         // The last flows may have begun some more.
         let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
         self.shutdown.cancel();

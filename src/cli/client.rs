@@ -23,6 +23,7 @@ const ATTEMPTS: u32 = 5;
 /// Talks to one server.
 pub(super) struct Client {
     socket: PathBuf,
+    patience: Duration,
 }
 
 /// What the server said, whatever it was.
@@ -33,7 +34,15 @@ pub(super) struct Answer {
 
 impl Client {
     pub(super) fn new(socket: PathBuf) -> Self {
-        Self { socket }
+        Self {
+            socket,
+            patience: ANSWER_TIMEOUT,
+        }
+    }
+
+    /// Waits longer for answers, for what takes as long as others take.
+    pub(super) fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Asks, and fails unless the server did what it was asked.
@@ -90,7 +99,7 @@ impl Client {
             let body = self.read(response).await?;
             Ok((Answer { status, body }, headers))
         };
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await;
+        let answer = tokio::time::timeout(self.patience, answer).await;
         answer.unwrap_or_else(|_| Err(self.broken("it does not answer")))
     }
 

@@ -1,4 +1,4 @@
-//! `container add|rm|list|show`
+//! `container add|rm|reset|list|show`
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -25,6 +25,14 @@ pub enum ContainerCommand {
     Add(Box<Add>),
     /// Unregister a container; its connections end
     Rm {
+        /// The container's id
+        #[arg(value_parser = parse_id)]
+        id: ContainerId,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Clear a container's security level and its abort latch
+    Reset {
         /// The container's id
         #[arg(value_parser = parse_id)]
         id: ContainerId,
@@ -126,6 +134,12 @@ impl ContainerCommand {
                 let client = output.target.client();
                 let answer = client.call(Method::DELETE, &path, None).await?;
                 output.print(&answer, |_| format!("unregistered {id}"))
+            }
+            Self::Reset { id, output } => {
+                let path = format!("{CONTAINERS}/{id}/reset");
+                let client = output.target.client();
+                let answer = client.call(Method::POST, &path, None).await?;
+                output.print(&answer, |_| format!("reset {id}"))
             }
             Self::List { output } => {
                 let answer = output

@@ -2,20 +2,33 @@
 
 use clap::Args;
 use http::Method;
+use serde_json::{Map, Value};
 
 use super::Target;
 use super::exit::{Failure, code, print, printable};
+use super::mcp::parse_arguments;
 use crate::admin::{ExplainRequest, Explanation, StepVerdict};
+
+/// The method of a tool call.
+const TOOL_CALL: &str = "tools/call";
 
 /// The request to explain.
 #[derive(Args, Debug)]
 pub struct Explain {
     /// The container's id
     container: String,
-    /// The request's method; CONNECT for a tunnel
+    /// The request's method; CONNECT for a tunnel, tools/call for a tool call
     method: String,
-    /// The request's URL; wss:// or ws:// for a WebSocket, HOST:PORT for CONNECT
+    /// The request's URL; wss:// or ws:// for a WebSocket, HOST:PORT for CONNECT; the server of a
+    /// tool call
+    #[arg(value_name = "URL|SERVER")]
     url: String,
+    /// The tool, by the server's own name
+    #[arg(required_if_eq("method", TOOL_CALL))]
+    tool: Option<String>,
+    /// The arguments of the tool call: a JSON object [default: {}]
+    #[arg(value_name = "JSON", value_parser = parse_arguments)]
+    arguments: Option<Value>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -26,10 +39,25 @@ pub struct Explain {
 impl Explain {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let ours = |error| Failure::new(code::SOFTWARE, error);
-        let question = ExplainRequest {
-            container: self.container,
-            method: self.method,
-            url: self.url,
+        if self.tool.is_some() && self.method != TOOL_CALL {
+            let message = "a tool and its arguments go with tools/call";
+            return Err(Failure::new(code::USAGE, message));
+        }
+        let question = match self.tool {
+            Some(tool) => ExplainRequest {
+                container: self.container,
+                method: self.method,
+                server: Some(self.url),
+                tool: Some(tool),
+                arguments: self.arguments.and_then(into_object),
+                ..ExplainRequest::default()
+            },
+            None => ExplainRequest {
+                container: self.container,
+                method: self.method,
+                url: self.url,
+                ..ExplainRequest::default()
+            },
         };
         let body = serde_json::to_value(&question).map_err(ours)?;
         let client = self.target.client();
@@ -48,18 +76,27 @@ impl Explain {
     }
 }
 
+fn into_object(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(object) => Some(object),
+        _ => None,
+    }
+}
+
 fn lines(question: &ExplainRequest, explanation: &Explanation) -> String {
     let verdict = match explanation.allowed {
         true => "allowed",
         false => "denied",
     };
     let ExplainRequest {
-        container,
-        method,
-        url,
+        container, method, ..
     } = question;
+    let what = match (&question.server, &question.tool) {
+        (Some(server), Some(tool)) => format!("{server} {tool}"),
+        _ => question.url.clone(),
+    };
     let mut lines = vec![printable(&format!(
-        "{method} {url} by {container}: {verdict}"
+        "{method} {what} by {container}: {verdict}"
     ))];
     for step in &explanation.steps {
         let verdict = match step.verdict {
@@ -102,6 +139,7 @@ mod tests {
             container: "c1".into(),
             method: "GET".into(),
             url: "https://x.example/".into(),
+            ..ExplainRequest::default()
         };
         let explanation = Explanation {
             allowed: false,

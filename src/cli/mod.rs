@@ -11,6 +11,7 @@ mod events;
 mod exit;
 mod explain;
 mod health;
+mod mcp;
 mod registry;
 mod run;
 mod sandbox_files;
@@ -141,6 +142,9 @@ pub enum ClientCommand {
     /// Register, remove and show containers
     #[command(subcommand)]
     Container(containers::ContainerCommand),
+    /// Tools of MCP servers, for people and for agents that speak stdio only
+    #[command(subcommand)]
+    Mcp(mcp::McpCommand),
     /// Say whether listeners, registry and chain work
     Health(health::HealthCommand),
     /// Print the environment that points clients at the proxy
@@ -232,6 +236,7 @@ async fn perform(command: ClientCommand) -> Result<(), Failure> {
         ClientCommand::Explain(explain) => explain.run().await,
         ClientCommand::Tail(tail) => tail.run().await,
         ClientCommand::Container(command) => command.run().await,
+        ClientCommand::Mcp(command) => command.run().await,
         ClientCommand::Health(health) => health.run().await,
         ClientCommand::Env(env) => env.run().await,
         ClientCommand::SandboxFiles(files) => files.run().await,

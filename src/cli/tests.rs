@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
+use addons::contract::RpcError;
 use clap::CommandFactory;
+use serde_json::value::RawValue;
 use testkit::{each_row, each_row_async};
 use tokio_util::sync::CancellationToken;
 
@@ -8,6 +10,7 @@ use super::*;
 use crate::admin::{
     AdminState, Check, ExplainStep, Explanation, Health, SandboxSettings, StepVerdict,
 };
+use crate::mcp::AcceptError;
 use crate::registry::Registry;
 use crate::registry::sqlite::{FILE_NAME, SqliteStore};
 use crate::telemetry::FlowLog;
@@ -40,11 +43,21 @@ fn commands_are_read_as_documented() {
             "container add c1 --listener unix --expires 2100-01-01T00:00:00Z --json",
             "container add c1 --ip ::1 --allow-domain github.com --allow-domain *.example.com",
             "container rm c1",
+            "container reset c1 --json",
             "container list --json",
             "container show c1",
             "health --json",
             "sandbox-files /tmp/d --force --config /tmp/c",
             "sandbox-files /tmp/d --socket /tmp/s --proxy http://proxy:8080 --certs /certs",
+            "explain c1 tools/call kb read",
+            "explain c1 tools/call kb read {\"a\":1}",
+            "mcp stdio",
+            "mcp stdio --url unix:/run/lease.sock",
+            "mcp list --json",
+            "mcp list --container c1 --socket /tmp/s",
+            "mcp call kb_read",
+            "mcp call kb_read {\"a\":1} --url http://127.0.0.1:8091/mcp",
+            "mcp accept kb read",
             "env",
             "env --shell fish --socket /tmp/s",
             "env --shell json --proxy http://proxy:8080 --certs /certs",
@@ -78,6 +91,14 @@ fn what_cannot_be_meant_is_a_usage_error() {
             "container add c1 --ip 10.0.0.5 --expires soon",
             "container rm",
             "tail --container c/1",
+            "explain c1 tools/call kb",
+            "mcp",
+            "mcp stdio --url https://x.example/mcp",
+            "mcp list --container c/1",
+            "mcp list --container c1 --url http://127.0.0.1:1/mcp",
+            "mcp call",
+            "mcp call kb_read [1]",
+            "mcp accept kb",
             "env --shell csh",
             "env --proxy proxy:8080",
             "registry backup",
@@ -135,6 +156,28 @@ fn serve(directory: &Path) -> CancellationToken {
                 })
             })
         }),
+        mcp: Arc::new(|request| {
+            let answer = match &*request.method {
+                "tools/list" => Ok(r#"{"tools":[{"name":"kb_read"}]}"#),
+                _ => Err(RpcError {
+                    code: -32951,
+                    message: "policy_denied_continue".into(),
+                    data: None,
+                }),
+            };
+            let answer = answer.map(|result| RawValue::from_string(result.into()).unwrap());
+            Box::pin(async { answer })
+        }),
+        accept_definition: Arc::new(|tool| {
+            let accepted = match tool.tool.as_str() {
+                "read" => Ok(()),
+                _ => Err(AcceptError::Unknown {
+                    server: tool.server,
+                    tool: tool.tool,
+                }),
+            };
+            Box::pin(async { accepted })
+        }),
     };
     let shutdown = CancellationToken::new();
     let listener = crate::admin::bind(&directory.join("api.sock"), 0o600).unwrap();
@@ -167,10 +210,29 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
             ),
             ("health --json --socket DIR/api.sock", code::SOFTWARE),
             ("container rm c2 --socket DIR/api.sock", code::DONE),
+            ("container reset c1 --socket DIR/api.sock", code::DONE),
+            ("container reset c2 --socket DIR/api.sock", code::USAGE),
             (
                 "explain c1 GET https://github.com/ --socket DIR/api.sock",
                 code::DONE,
             ),
+            (
+                "explain c1 tools/call kb read {\"a\":1} --socket DIR/api.sock",
+                code::DONE,
+            ),
+            ("explain c1 GET kb read --socket DIR/api.sock", code::USAGE),
+            ("mcp list --container c1 --socket DIR/api.sock", code::DONE),
+            (
+                "mcp list --container nobody --socket DIR/api.sock",
+                code::USAGE,
+            ),
+            (
+                "mcp call kb_read --container c1 --socket DIR/api.sock",
+                code::DENIED,
+            ),
+            ("mcp list --url unix:DIR/nobody.sock", code::UNAVAILABLE),
+            ("mcp accept kb read --socket DIR/api.sock", code::DONE),
+            ("mcp accept kb other --socket DIR/api.sock", code::USAGE),
             ("health --socket DIR/nobody.sock", code::UNAVAILABLE),
             (
                 "env --proxy http://proxy:8080 --certs /certs --socket DIR/nobody.sock",

@@ -1,11 +1,14 @@
 //! Sending a request on: its form for each protocol, and how long an answer may take.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use addons::contract::{Code, Denial, Endpoint, Flow, Request as Head, Stage};
+use addons::contract::{
+    Code, Denial, Endpoint, Flow, Request as Head, Scheme, Stage, Verdict, fold_address, names,
+};
 use futures_util::future::Either;
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
@@ -70,6 +73,27 @@ pub fn transmit(
             Either::Right(one.sender.try_send_request(request))
         }
     }
+}
+
+/// Denies secrets in clear text to an address that is not private.
+pub fn keep_secrets(flow: &Flow, upstream: &Upstream) -> Verdict {
+    let address = upstream.address().ip();
+    if may_carry_secrets(flow.scheme(), address) {
+        return Ok(());
+    }
+    let sentence = format!(
+        "Address not allowed: secrets go to {address} over TLS alone, and {} is asked in clear text",
+        flow.host()
+    );
+    Err(Denial::new(Code::AddressNotAllowed, sentence).by(names::PROXY))
+}
+
+fn may_carry_secrets(scheme: Scheme, address: IpAddr) -> bool {
+    let is_private = match fold_address(address) {
+        IpAddr::V4(four) => four.is_loopback() || four.is_private(),
+        IpAddr::V6(six) => six.is_loopback() || six.is_unique_local(),
+    };
+    is_private || scheme == Scheme::Https
 }
 
 fn make_http1(request: &mut Request<upstream::RequestBody>, host: &HeaderValue) {
@@ -157,5 +181,39 @@ pub async fn within(
             deadline = now + limit;
         }
         timer.as_mut().reset(deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    #[test]
+    fn secrets_go_in_clear_text_to_private_addresses_alone() {
+        each_row(
+            [
+                ("127.0.0.1", true),
+                ("10.1.2.3", true),
+                ("172.16.0.1", true),
+                ("192.168.1.1", true),
+                ("::1", true),
+                ("fd00::1", true),
+                ("::ffff:10.1.2.3", true),
+                ("192.0.2.1", false),
+                ("172.32.0.1", false),
+                ("100.64.0.1", false),
+                ("169.254.169.254", false),
+                ("2001:db8::1", false),
+                ("fe80::1", false),
+                ("::ffff:192.0.2.1", false),
+            ],
+            |(address, is_private)| {
+                let address = address.parse().unwrap();
+                assert_eq!(may_carry_secrets(Scheme::Http, address), is_private);
+                assert!(may_carry_secrets(Scheme::Https, address));
+            },
+        );
     }
 }

@@ -2,14 +2,12 @@
 
 use std::borrow::Cow;
 use std::mem::take;
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use addons::contract::{
-    Code, Denial, Flow, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, Scheme, Verdict,
-    fold_address, names,
+    Code, Denial, Judges, Kind, LiveFlow, Request as Head, ResolvePermit, names,
 };
 use addons::git::as_git_shows;
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -25,7 +23,7 @@ use super::destination::{Ingress, destination};
 use super::drain::{Denied, drain};
 use super::exchange::Exchange;
 use super::headers::{Upgrade, read_head};
-use super::outgoing::{outgoing, transmit, within};
+use super::outgoing::{keep_secrets, outgoing, transmit, within};
 use super::permission::Permission;
 use super::reply::{self, Reply};
 use super::request_body::{DenialSlot, RequestBody};
@@ -259,7 +257,7 @@ impl PendingRequest {
             let mut upstream = acquire(exchange, permit, self.want()).await?;
             let flow = &exchange.live.flow;
             if self.keeps_secrets {
-                stays_private(flow, &upstream)?;
+                keep_secrets(flow, &upstream)?;
             }
             // Pinned where it is made: a future has room for whatever is moved in it, twice.
             let sending = pin!(match unsent.take() {
@@ -349,26 +347,6 @@ async fn acquire(
     let upstream = exchange.session.idle.held(acquiring).await?;
     live.record().upstream = Some(upstream.address());
     Ok(upstream)
-}
-
-/// Denies secrets in clear text to an address that is not private.
-fn stays_private(flow: &Flow, upstream: &Upstream) -> Verdict {
-    let address = upstream.address().ip();
-    if flow.scheme() == Scheme::Https || is_private(fold_address(address)) {
-        return Ok(());
-    }
-    let sentence = format!(
-        "Address not allowed: secrets go to {address} over TLS alone, and {} is asked in clear text",
-        flow.host()
-    );
-    Err(Denial::new(Code::AddressNotAllowed, sentence).by(names::PROXY))
-}
-
-fn is_private(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(four) => four.is_loopback() || four.is_private(),
-        IpAddr::V6(six) => six.is_loopback() || six.is_unique_local(),
-    }
 }
 
 /// Reads a request's head, unless something is wrong before it is read.

@@ -155,10 +155,7 @@ pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pi
     let child = child.map_err(|error| {
         let program = command.program.to_string_lossy();
         let message = match error.kind() {
-            io::ErrorKind::NotFound => format!(
-                "{program}: not found inside the sandbox: a program outside the system's \
-                 directories and PATH becomes visible with --read DIRECTORY"
-            ),
+            io::ErrorKind::NotFound => format!("{program}: {}", command.if_missing),
             _ => format!("{program}: cannot be started: {error}"),
         };
         Refused {

@@ -58,6 +58,8 @@ pub struct Command {
     /// All of its environment.
     pub environment: Vec<(OsString, OsString)>,
     pub directory: PathBuf,
+    /// What makes a program visible that is not found, for the person who reads the error.
+    pub if_missing: String,
 }
 
 /// The pseudo-terminal of a sandbox.

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{each_row, each_row_async};
@@ -23,9 +24,10 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::admin::{
-    self, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
+    self, Acceptance, ActiveCredential, AdminState, Check, Explanation, Health, SandboxSettings,
 };
 use unified_proxy::config::AuditConfig;
+use unified_proxy::mcp::AcceptError;
 use unified_proxy::registry::Registry;
 use unified_proxy::registry::sqlite::{FILE_NAME, SqliteStore};
 use unified_proxy::telemetry::{AuditLog, HealthFlag};
@@ -125,6 +127,22 @@ impl Server {
                         _ => Err("Container not found".into()),
                     }
                 })
+            }),
+            mcp: Arc::new(|request| {
+                let said = json!({
+                    "container": request.container.id.as_str(),
+                    "method": &*request.method,
+                    "params": request.params,
+                });
+                Box::pin(async move { Ok(to_raw_value(&said).unwrap()) })
+            }),
+            accept_definition: Arc::new(|Acceptance { server, tool }| {
+                let accepted = match tool.as_str() {
+                    "read/all" => Ok(()),
+                    "same" => Err(AcceptError::Unchanged { server, tool }),
+                    _ => Err(AcceptError::Unknown { server, tool }),
+                };
+                Box::pin(async { accepted })
             }),
         };
         let shutdown = CancellationToken::new();
@@ -473,6 +491,80 @@ async fn metrics_reload_and_explain_are_passed_on() {
 }
 
 #[tokio::test]
+async fn an_mcp_request_is_sent_on_behalf_of_a_registered_container() {
+    let server = Server::start();
+    server.register(&body()).await;
+    let path = "/internal/containers/c1/mcp";
+    let request = r#"{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":1.0}}"#;
+    let answer = server.call("POST", path, request).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let result = json!({"container": "c1", "method": "tools/call", "params": {"x": 1.0}});
+    let expected = json!({"jsonrpc": "2.0", "id": "a", "result": result});
+    assert_eq!(answer.body, expected);
+    let nobody = server
+        .call("POST", "/internal/containers/c2/mcp", request)
+        .await;
+    assert_eq!(nobody.status, StatusCode::NOT_FOUND);
+    each_row_async(
+        [
+            "",
+            "[]",
+            r#"{"method":"tools/list"}"#,
+            r#"{"jsonrpc":"2.0","method":"tools/list"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"tools/list"}"#,
+        ],
+        async |body| {
+            let answer = server.call("POST", path, body).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+            let error = answer.body["error"].as_str().unwrap();
+            assert!(error.starts_with("Invalid body: "), "{error}");
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_changed_definition_is_accepted_or_the_answer_says_why_not() {
+    let server = Server::start();
+    let accept = async |path: &str| {
+        let path = format!("/internal/mcp/definitions/{path}/accept");
+        server.call("POST", &path, "").await
+    };
+    let done = accept("files/read%2Fall").await;
+    assert_eq!(done.status, StatusCode::OK);
+    let expected = json!({"status": "accepted", "server": "files", "tool": "read/all"});
+    assert_eq!(done.body, expected);
+    each_row_async(
+        [
+            (
+                "files/same",
+                StatusCode::CONFLICT,
+                "the definition of same of server files has not changed",
+            ),
+            (
+                "files/none",
+                StatusCode::NOT_FOUND,
+                "no tool none of server files was ever seen",
+            ),
+            ("files/%ff", StatusCode::NOT_FOUND, "Not found"),
+        ],
+        async |(path, status, error)| {
+            let answer = accept(path).await;
+            assert_eq!(answer.status, *status, "{path}");
+            assert_eq!(answer.body["error"], *error);
+        },
+    )
+    .await;
+    for _ in 0..10 {
+        accept("files/same").await;
+    }
+    assert_eq!(
+        accept("files/same").await.status,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+}
+
+#[tokio::test]
 async fn flows_are_listed_newest_first_and_streamed_as_they_end() {
     let server = Server::start();
     server.end_flow("one.example.com");
@@ -522,6 +614,8 @@ async fn the_document_names_every_call_and_every_call_it_names_is_there() {
             "GET /internal/containers/{id}",
             "DELETE /internal/containers/{id}",
             "POST /internal/containers/{id}/reset",
+            "POST /internal/containers/{id}/mcp",
+            "POST /internal/mcp/definitions/{server}/{tool}/accept",
             "GET /internal/health",
             "GET /internal/metrics",
             "GET /internal/flows",

@@ -7,6 +7,7 @@
     reason = "a test's helpers fail by panicking"
 )]
 
+mod children;
 mod layers;
 mod loopback;
 mod mcp_http;

@@ -161,8 +161,7 @@ impl Addon for CircuitBreaker {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // A server behind MCP is reached by a flow of its own, which is counted.
-        if flow.find_slot::<SharedFault>().is_some() || flow.mcp().is_some() {
+        if flow.find_slot::<SharedFault>().is_some() {
             return;
         }
         match outcome.denial.as_ref().and_then(about) {

@@ -62,7 +62,8 @@ pub struct Frame {
     pub kind: FrameKind,
     /// The method; of a response, that of its request.
     pub method: Arc<str>,
-    /// The tool's definition as the server lists it, for `tools/call` and its response.
+    /// The tool's definition as the server lists it: for `tools/call`, its response, and what the
+    /// server sends to the client while the call is under way.
     pub definition: Option<Arc<Definition>>,
     /// What it carries. What an addon changes here is what is sent.
     pub body: FrameBody,

@@ -19,7 +19,7 @@ use crate::contract::{
     Code, Container, Definition, Denial, Direction, Flow, Frame, FrameBody, FrameKind, Level,
     RpcOutcome, Verdict,
 };
-use crate::raw_json::{Members, ObjectText};
+use crate::raw_json::Members;
 use crate::strict_json;
 
 /// Params up to this many bytes are read on the connection's own thread: that takes less than a
@@ -28,9 +28,6 @@ const READ_IN_PLACE: usize = 64 * 1024;
 
 /// What a step may take besides the evaluation of policies.
 pub(super) const BESIDES_POLICIES: Duration = Duration::from_secs(10);
-
-/// Methods that a server asks a client with, in either era.
-const ASKED_OF_CLIENTS: [&str; 3] = ["elicitation/create", "sampling/createMessage", "roots/list"];
 
 /// Codes and messages of errors that are the proxy's own.
 const RESERVED_CODES: std::ops::RangeInclusive<i64> = -32953..=-32950;
@@ -227,68 +224,6 @@ impl Mcp {
         if suspicious {
             flow.mcp_record().suspicious = true;
             flow.note(|| format!("{} sent what looks like an instruction", target.server));
-        }
-        Ok(())
-    }
-
-    /// Judges the questions to the client that a result of the newer era carries, as the older
-    /// one's requests are judged.
-    async fn judge_input_requests(
-        &self,
-        flow: &mut Flow,
-        frame: &mut Frame,
-        container: &Arc<Container>,
-        target: &Target,
-    ) -> Verdict {
-        let FrameBody::Outcome(Ok(result)) = &mut frame.body else {
-            return Ok(());
-        };
-        let evaluator = &self.ports.evaluator;
-        if !ASKED_OF_CLIENTS.iter().any(|method| evaluator.asks(method)) {
-            return Ok(());
-        }
-        // Results that are no objects carry no questions.
-        let Ok(members) = Members::read(result) else {
-            return Ok(());
-        };
-        let Some(requests) = members
-            .members("inputRequests")
-            .map_err(Denial::malformed)?
-        else {
-            return Ok(());
-        };
-        let mut judged = ObjectText::default();
-        let mut changed = false;
-        for (key, request) in requests.iter() {
-            let entry = Members::parse(request).map_err(Denial::malformed)?;
-            let method = entry.text("method");
-            let method =
-                method.ok_or_else(|| Denial::malformed("an input request has no method"))?;
-            let params = entry
-                .get("params")
-                .map(|json| RawValue::from_string(json.to_owned()));
-            let params = params.transpose().map_err(Denial::malformed)?;
-            let question = Question {
-                target,
-                container,
-                direction: Direction::ToClient,
-                method: &method,
-                params: params.as_deref(),
-                annotations: None,
-                response: None,
-            };
-            let asked = self.ask_about(flow, question, None).await?;
-            match asked.modified {
-                None => judged.member(key, request),
-                Some(modified) => {
-                    changed = true;
-                    judged.member(key, &entry.with("params", modified.get()));
-                }
-            }
-        }
-        if changed {
-            let replaced = members.with("inputRequests", &judged.end());
-            *result = RawValue::from_string(replaced).map_err(Denial::malformed)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod denials;
 mod exposed;
 mod gate;
 mod input;
+mod input_requests;
 mod level;
 mod metrics;
 mod overrides;

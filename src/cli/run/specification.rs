@@ -18,6 +18,8 @@ use crate::sandbox::{Command, Entry, PROXY_PORT, Spec};
 
 /// The host name inside.
 const HOST_NAME: &str = "sandbox";
+const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
+                          and PATH becomes visible with --read DIRECTORY";
 /// Where tools keep the logins that `sandbox-files` names by the tool.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
@@ -90,6 +92,7 @@ pub fn specification(
             arguments: arguments.to_vec(),
             environment: environment(&places.home, proxy, keys),
             directory: places.directory.clone(),
+            if_missing: IF_MISSING.to_owned(),
         },
         terminal: None,
     })

@@ -4,13 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{
-    CallPermit, Definition, Denial, Direction, Frame, FrameBody, LiveFlow, RpcError,
-};
-use addons::mcp::ServerSettings;
+use addons::contract::{CallPermit, Denial, Direction, Frame, LiveFlow, RpcError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -19,10 +15,7 @@ use super::params::Destination;
 use super::relay::Relay;
 use super::results::{self, into_outcome};
 use super::target::{Ask, Target};
-use super::{
-    Caller, Core, EVENT_QUEUE, Era, Event, Events, Mount, MountError, Outcome, Pooled,
-    invalid_params, rpc_error,
-};
+use super::{Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
 /// The longest that progress, or a client that is asked something, puts off the `timeout` of a
 /// call: counted from its beginning, unless `timeout` itself is longer.

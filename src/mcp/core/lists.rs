@@ -21,7 +21,7 @@ use super::results::{into_outcome, object};
 use super::view::{Listed, hash, unique};
 use super::{
     Caller, Catalog, Core, Entry, Known, List, Mount, MountError, Outcome, invalid_params, members,
-    results, rpc_error,
+    rpc_error,
 };
 
 /// How long a list waits for a server whose list is not known yet.

@@ -6,6 +6,7 @@
 //! [`ListChanges`](super::ListChanges). Where a list cannot be read, the last one that could be is
 //! returned. Each request for a page is a flow of the container.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ struct Inner {
     /// The lease that lists are asked for.
     container: Mutex<Weak<Container>>,
     is_shared: bool,
+    /// [`Mount::acceptances`] as of the last look at the tools.
+    acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
     resources: Cache<(Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>)>,
@@ -159,6 +162,7 @@ impl Catalog {
             capabilities: Arc::clone(&wanted.capabilities),
             container: Mutex::new(wanted.asked_by.clone()),
             is_shared: wanted.container.is_none(),
+            acceptances: AtomicU64::new(mount.acceptances()),
             tools: Cache::default(),
             prompts: Cache::default(),
             resources: Cache::default(),
@@ -168,6 +172,7 @@ impl Catalog {
     /// The tools, in the server's order, each name once. The same value until the list is read
     /// again and differs.
     pub async fn tools(&self) -> Result<Arc<[Arc<Definition>]>, MountError> {
+        self.0.look_for_acceptances();
         let read = |inner: Arc<Inner>| -> Reading<_> { Box::pin(inner.read_tools()) };
         self.get(|inner| &inner.tools, read, List::Tools).await
     }
@@ -295,6 +300,17 @@ impl Differs for Resources {
 }
 
 impl Inner {
+    /// Has the tools read again where an operator accepted a definition since the last look.
+    fn look_for_acceptances(&self) {
+        let Some(mount) = self.mount.upgrade() else {
+            return;
+        };
+        let now = mount.acceptances();
+        if self.acceptances.swap(now, Ordering::Relaxed) != now {
+            self.tools.outdate();
+        }
+    }
+
     fn tell(&self, list: List) {
         let Some(mount) = self.mount.upgrade() else {
             return;
@@ -326,7 +342,8 @@ impl Inner {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
         let mount = self.mount.upgrade().ok_or_else(gone)?;
         let definitions = &mount.common.ports.definitions;
-        let tools = pinned(&self.server, entries, &**definitions).await?;
+        let check = |tool: &RawValue| self.session.check_definition(tool);
+        let tools = pinned(&self.server, entries, check, &**definitions).await?;
         let tools = Self::same_or(&self.tools, tools.into());
         self.keep(|known| known.tools = Some(Arc::clone(&tools)));
         Ok((tools, age))

@@ -47,7 +47,10 @@ pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{HttpParts, HttpTransport};
+pub use http::{
+    EventReader, HttpParts, HttpTransport, LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID,
+    add_param_fields, request_fields,
+};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::{CurrentChain, MountPorts, Mounts, Origin, Transports, Unsolicited};
@@ -58,7 +61,7 @@ pub use process::{
 };
 pub use sessions::MAX_SESSIONS;
 pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
-pub use transports::ServerTransports;
+pub use transports::{ServerTransports, process_manager};
 pub use way_out::{OpenWayOut, WayOut};
 
 /// A session with a server: of one lease (or shared), in one revision, with the capabilities of

@@ -1,5 +1,6 @@
 //! One server, and its sessions by lease.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use addons::contract::Container;
@@ -27,6 +28,8 @@ pub struct Mount {
     pub(super) stopped: CancellationToken,
     /// The sessions of all leases, for `scope: shared`.
     shared: Arc<SessionSet>,
+    /// How often an operator accepted a definition.
+    acceptances: AtomicU64,
 }
 
 impl Mount {
@@ -40,6 +43,7 @@ impl Mount {
             retired: stopped.child_token(),
             stopped,
             shared: Arc::default(),
+            acceptances: AtomicU64::new(0),
         })
     }
 
@@ -67,6 +71,15 @@ impl Mount {
     /// What was last read of the server for a container, whether or not a session is open.
     pub fn known(self: &Arc<Self>, container: &Container) -> Known {
         self.set_of(container).known.lock().clone()
+    }
+
+    /// How often an operator accepted a definition; lists that were read before are outdated.
+    pub(super) fn acceptances(&self) -> u64 {
+        self.acceptances.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn accepted(&self) {
+        self.acceptances.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How the mount is doing.

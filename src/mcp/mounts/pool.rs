@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::changes::{ListChanges, ListNews};
+use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
 use super::{Event, MountHealth, Transport, Version};
 
@@ -111,6 +111,15 @@ impl Mounts {
     pub fn find(&self, container: &Container, server: &str) -> Option<Arc<Mount>> {
         let mount = self.mounts.load().get(server).cloned();
         mount.filter(|mount| mount.is_for(container))
+    }
+
+    /// An operator accepted a definition of a server: its tools are read again, and clients are
+    /// told.
+    pub fn accepted(&self, server: &str) {
+        if let Some(mount) = self.mounts.load().get(server) {
+            mount.accepted();
+            self.common.news.changed(List::Tools);
+        }
     }
 
     /// Changes of the lists that a container sees, from now on.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::{BoxFuture, CallPermit};
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
@@ -83,6 +84,10 @@ impl MountSession for Counted {
             };
             self.session.request(permit, events).await
         })
+    }
+
+    fn check_definition(&self, tool: &RawValue) -> Result<(), String> {
+        self.session.check_definition(tool)
     }
 
     fn notify<'a>(&'a self, permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {

@@ -9,16 +9,18 @@ use serde_json::value::RawValue;
 
 use super::MountError;
 
-/// Reads tools. Those that cannot be read, and those whose name an earlier one has, are left out.
-/// Where pins cannot be looked up there is no list.
+/// Reads tools. Those that cannot be read, those that `check` refuses, and those whose name an
+/// earlier one has, are left out. Where pins cannot be looked up there is no list.
 pub(super) async fn pinned(
     server: &str,
     entries: Vec<Box<RawValue>>,
+    check: impl Fn(&RawValue) -> Result<(), String>,
     definitions: &dyn Definitions,
 ) -> Result<Vec<Arc<Definition>>, MountError> {
     let mut seen = HashSet::new();
     let mut listed = Vec::with_capacity(entries.len());
     for raw in entries {
+        let checked = check(&raw);
         let tool = match ListedTool::read(raw) {
             Ok(tool) => tool,
             Err(error) => {
@@ -26,6 +28,10 @@ pub(super) async fn pinned(
                 continue;
             }
         };
+        if let Err(reason) = checked {
+            tracing::warn!(server, tool = %tool.name(), reason, "a tool of an MCP server is left out");
+            continue;
+        }
         if !seen.insert(Arc::clone(tool.name())) {
             tracing::warn!(server, tool = %tool.name(), "an MCP server lists a tool twice");
             continue;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use addons::contract::BoxFuture;
-use addons::mcp::{Confine, ServerKind, ServerSettings, StdioSettings};
+use addons::mcp::{Confine, E2bSettings, ServerKind, ServerSettings, StdioSettings};
 
 use super::http::{HttpParts, HttpTransport};
 use super::process::{E2b, Local, Machine, ProcessManager, Runtime, Spawner};
@@ -22,30 +22,39 @@ pub struct ServerTransports {
     pub http: HttpParts,
 }
 
+/// The manager of a server's process, by its runtime; `None` for a server that is no process.
+pub fn process_manager(
+    kind: &ServerKind,
+    spawner: &Spawner,
+    machine: &Arc<Machine>,
+) -> Option<Arc<dyn ProcessManager>> {
+    match kind {
+        ServerKind::Http(_) => None,
+        ServerKind::Stdio(_) => Some(Arc::new(Local::new(spawner, machine))),
+        ServerKind::E2b(_) => Some(Arc::new(E2b)),
+    }
+}
+
 impl Transports for ServerTransports {
     fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
-        match &server.kind {
+        let (settings, runtime) = match &server.kind {
             ServerKind::Http(settings) => {
-                Arc::new(HttpTransport::new(self.http.clone(), server, settings))
+                return Arc::new(HttpTransport::new(self.http.clone(), server, settings));
             }
-            ServerKind::Stdio(settings) => {
-                let (spawner, machine) = (self.spawner.clone(), Arc::clone(&self.machine));
-                let make = move || Arc::new(Local::new(&spawner, &machine)) as _;
-                self.process(server, settings.clone(), Runtime::Local, make)
-            }
-            ServerKind::E2b(settings) => {
-                let settings = StdioSettings {
-                    command: settings.command.clone(),
-                    env: Vec::new(),
-                    work_dir: None,
-                    hosts: Vec::new(),
-                    read: Vec::new(),
-                    write: Vec::new(),
-                    confine: Confine::Namespaces,
-                };
-                self.process(server, settings, Runtime::E2b, || Arc::new(E2b) as _)
-            }
-        }
+            ServerKind::Stdio(settings) => (settings.clone(), Runtime::Local),
+            ServerKind::E2b(settings) => (of_e2b(settings), Runtime::E2b),
+        };
+        self.stdio.children.name_server(&server.name, runtime);
+        let (kind, spawner) = (server.kind.clone(), self.spawner.clone());
+        let machine = Arc::clone(&self.machine);
+        let make =
+            move || process_manager(&kind, &spawner, &machine).unwrap_or_else(|| Arc::new(E2b));
+        Arc::new(StdioTransport::new(
+            &self.stdio,
+            server,
+            settings,
+            Box::new(make),
+        ))
     }
 
     fn settled(&self) -> BoxFuture<'_, ()> {
@@ -56,16 +65,15 @@ impl Transports for ServerTransports {
     }
 }
 
-impl ServerTransports {
-    fn process(
-        &self,
-        server: &Arc<ServerSettings>,
-        settings: StdioSettings,
-        runtime: Runtime,
-        make: impl Fn() -> Arc<dyn ProcessManager> + Send + Sync + 'static,
-    ) -> Arc<dyn Transport> {
-        self.stdio.children.name_server(&server.name, runtime);
-        let make = Box::new(make);
-        Arc::new(StdioTransport::new(&self.stdio, server, settings, make))
+/// What of its settings a process anywhere has.
+fn of_e2b(settings: &E2bSettings) -> StdioSettings {
+    StdioSettings {
+        command: settings.command.clone(),
+        env: Vec::new(),
+        work_dir: None,
+        hosts: Vec::new(),
+        read: Vec::new(),
+        write: Vec::new(),
+        confine: Confine::Namespaces,
     }
 }

@@ -16,6 +16,7 @@ pub fn samples() -> Vec<(&'static str, String)> {
         ("allowlist.yaml", read("allowlist.yaml")),
         ("policy.yaml", read("policy.yaml.example")),
         ("credentials.yaml", read("credentials.yaml")),
+        ("mcp.yaml", read("mcp.yaml.example")),
     ]
 }
 
@@ -37,6 +38,7 @@ fn the_samples_say_the_defaults() {
     assert_eq!(said.policy, default.policy);
     assert_eq!(said.github, default.github);
     assert_eq!(said.git, default.git);
+    assert_eq!(said.mcp, default.mcp);
     assert_eq!(said.allowlist.values().count(), 17);
     assert!(config.addons.credentials.active.is_empty());
     let [inactive] = config.warnings.as_slice() else {

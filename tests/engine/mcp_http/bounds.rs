@@ -30,7 +30,7 @@ fn reserved(fixture: &Fixture) -> i64 {
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
     let server = Server::legacy(|seen| {
-        let long = vec![b'x'; MOST];
+        let long = vec![b'x'; MOST + 1];
         match seen.message["params"]["name"].as_str().unwrap() {
             "json" => Scripted::typed("application/json", long),
             "endless json" => Scripted::typed("application/json", "").and(Part::Forever(long)),
@@ -54,7 +54,9 @@ async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
             ("values", "more than 1000 values"),
         ],
         async |(name, part)| {
-            let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": name})).await;
+            let (outcome, _) = fixture
+                .call(&session, "tools/call", json!({"name": name}))
+                .await;
             let error = outcome.unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         },
@@ -65,19 +67,23 @@ async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
 }
 
 #[tokio::test]
-async fn a_flood_of_notifications_is_dropped_and_ends_the_session() {
-    let note = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}});
+async fn a_flood_of_notifications_is_read_slowly_and_dropped() {
+    let note =
+        json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}});
     let Part::Send(flood) = event(&note) else {
         panic!("an event is sent");
     };
-    let server = Server::legacy(move |_| Scripted::events(vec![Part::Forever(flood.repeat(100))])).await;
+    let server =
+        Server::legacy(move |_| Scripted::events(vec![Part::Forever(flood.repeat(100))])).await;
     let fixture = small(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
-    let (outcome, events) = fixture.call(&session, "tools/call", json!({"name": "a"})).await;
-    assert!(matches!(outcome, Err(MountError::Died { .. })), "{outcome:?}");
+    let (outcome, events) = fixture
+        .call(&session, "tools/call", json!({"name": "a"}))
+        .await;
+    assert!(matches!(outcome, Err(MountError::TimedOut)), "{outcome:?}");
     assert_eq!(events.len(), EVENT_QUEUE);
-    assert!(session.ended().is_cancelled());
-    assert!(fixture.dropped("queue_full") >= 10_000);
+    let dropped = fixture.dropped("queue_full");
+    assert!((500..5000).contains(&dropped), "{dropped} in three seconds");
     eventually("the stream is closed", || server.open() == 0).await;
 }
 
@@ -87,7 +93,9 @@ async fn of_many_requests_of_a_server_some_wait_and_the_rest_is_dropped() {
         "tools/call" => {
             let ask = |id| event(&json!({"jsonrpc": "2.0", "id": id, "method": "roots/list"}));
             let mut steps: Vec<_> = (0..200).map(ask).collect();
-            steps.push(event(&json!({"jsonrpc": "2.0", "id": seen.message["id"], "result": {}})));
+            steps.push(event(
+                &json!({"jsonrpc": "2.0", "id": seen.message["id"], "result": {}}),
+            ));
             Scripted::events(steps)
         }
         _ => Scripted::status(202),
@@ -95,7 +103,9 @@ async fn of_many_requests_of_a_server_some_wait_and_the_rest_is_dropped() {
     .await;
     let fixture = small(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
-    let (outcome, events) = fixture.call(&session, "tools/call", json!({"name": "a"})).await;
+    let (outcome, events) = fixture
+        .call(&session, "tools/call", json!({"name": "a"}))
+        .await;
     assert!(outcome.unwrap().is_ok());
     assert_eq!(events.len(), 64);
     assert_eq!(fixture.dropped("queue_full"), 200 - 64);
@@ -140,8 +150,17 @@ async fn an_encoded_answer_is_decoded_within_the_same_limit() {
     .await;
     let fixture = small(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
-    let result = fixture.result(&session, "tools/call", json!({"name": "small"})).await;
+    let result = fixture
+        .result(&session, "tools/call", json!({"name": "small"}))
+        .await;
     assert_eq!(result, json!({"a": 1}));
-    let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": "bomb"})).await;
-    assert!(outcome.unwrap_err().to_string().contains("more than 65536 bytes"));
+    let (outcome, _) = fixture
+        .call(&session, "tools/call", json!({"name": "bomb"}))
+        .await;
+    assert!(
+        outcome
+            .unwrap_err()
+            .to_string()
+            .contains("more than 65536 bytes")
+    );
 }

@@ -31,7 +31,10 @@ async fn a_session_shakes_hands_lists_calls_and_says_goodbye() {
     let (session, _events) = fixture.open(Version::V2025_06_18).await;
     assert_eq!(session.version(), Version::V2025_06_18);
     assert_eq!(session.described().capabilities.get(), r#"{"tools":{}}"#);
-    assert_eq!(session.described().instructions.as_deref(), Some("Be kind."));
+    assert_eq!(
+        session.described().instructions.as_deref(),
+        Some("Be kind.")
+    );
     let tools = fixture.result(&session, "tools/list", json!({})).await;
     assert_eq!(tools["tools"][0]["name"], "add");
     let params = json!({"name": "add", "arguments": {"a": 1}});
@@ -40,14 +43,27 @@ async fn a_session_shakes_hands_lists_calls_and_says_goodbye() {
 
     let first = &server.of("initialize")[0];
     assert_eq!(first.header("mcp-session-id"), None);
-    assert_eq!(first.header("accept"), Some("application/json, text/event-stream"));
+    assert_eq!(
+        first.header("accept"),
+        Some("application/json, text/event-stream")
+    );
     assert_eq!(first.header("accept-encoding"), Some("identity"));
-    assert_eq!(first.message["params"]["capabilities"], json!({"elicitation": {}}));
-    assert_eq!(first.message["params"]["clientInfo"]["name"], "unified-proxy");
+    assert_eq!(
+        first.message["params"]["capabilities"],
+        json!({"elicitation": {}})
+    );
+    assert_eq!(
+        first.message["params"]["clientInfo"]["name"],
+        "unified-proxy"
+    );
     for method in ["notifications/initialized", "tools/list", "tools/call"] {
         let seen = server.until(method).await;
         assert_eq!(seen.header("mcp-session-id"), Some("s1"), "{method}");
-        assert_eq!(seen.header("mcp-protocol-version"), Some("2025-06-18"), "{method}");
+        assert_eq!(
+            seen.header("mcp-protocol-version"),
+            Some("2025-06-18"),
+            "{method}"
+        );
         assert_eq!(seen.header("mcp-method"), None, "{method}");
     }
     assert_ne!(
@@ -82,7 +98,10 @@ async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
     let calling = session.request(permit, sender);
     let answering = async {
         let (method, params) = notification(&events.recv().await.unwrap());
-        assert_eq!((method.as_str(), &params["progress"]), ("notifications/progress", &json!(1)));
+        assert_eq!(
+            (method.as_str(), &params["progress"]),
+            ("notifications/progress", &json!(1))
+        );
         let Some(Event::Request { method, reply, .. }) = events.recv().await else {
             panic!("no request");
         };
@@ -93,21 +112,29 @@ async fn an_answer_may_come_as_a_stream_behind_notifications_and_requests() {
     assert_eq!(outcome.unwrap().unwrap().get(), r#"{"done":true}"#);
     eventually("both answers are posted", || {
         let seen = server.seen();
-        let answer = |id: &Value| seen.iter().any(|one| one.message["id"] == *id && one.message.get("result").is_some());
+        let answer = |id: &Value| {
+            seen.iter()
+                .any(|one| one.message["id"] == *id && one.message.get("result").is_some())
+        };
         answer(&json!("q")) && answer(&json!(7))
     })
     .await;
     assert_eq!(fixture.dropped("unknown_id"), 1);
-    assert_eq!(events.try_recv().map(|_| ()).unwrap_err(), mpsc::error::TryRecvError::Disconnected);
+    assert_eq!(
+        events.try_recv().map(|_| ()).unwrap_err(),
+        mpsc::error::TryRecvError::Disconnected
+    );
 }
 
 #[tokio::test]
 async fn a_stream_that_closes_before_its_answer_is_continued_when_the_server_says() {
     let server = Server::start(|seen| match seen.method() {
         "tools/call" => Scripted::events(vec![text("id: e-1\nretry: 300\ndata: \n\n")]),
-        "GET" if seen.header("last-event-id") == Some("e-1") => {
-            Scripted::events(vec![text("id: e-2\nretry: 150\ndata:\n\n"), Part::Break])
-        }
+        "GET" if seen.header("last-event-id") == Some("e-1") => Scripted::events(vec![
+            text("id: e-2\nretry: 150\ndata:\n\n"),
+            Part::Wait(Duration::from_millis(20)),
+            Part::Break,
+        ]),
         "GET" if seen.header("last-event-id") == Some("e-2") => Scripted::events(vec![
             event(&json!({"jsonrpc": "2.0", "id": 1, "result": {"late": true}})),
             Part::Hold,
@@ -119,13 +146,22 @@ async fn a_stream_that_closes_before_its_answer_is_continued_when_the_server_say
     let (session, _events) = fixture.open(LEGACY).await;
     server.until("GET").await;
     let begun = Instant::now();
-    let result = fixture.result(&session, "tools/call", json!({"name": "slow"})).await;
+    let result = fixture
+        .result(&session, "tools/call", json!({"name": "slow"}))
+        .await;
     assert_eq!(result, json!({"late": true}));
-    assert!(begun.elapsed() >= Duration::from_millis(450), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_millis(450),
+        "{:?}",
+        begun.elapsed()
+    );
     let gets = server.of("GET");
     let behind: Vec<_> = gets.iter().map(|one| one.header("last-event-id")).collect();
     assert_eq!(behind, [None, Some("e-1"), Some("e-2")]);
-    assert!(gets.iter().all(|one| one.header("mcp-session-id") == Some("s1")));
+    assert!(
+        gets.iter()
+            .all(|one| one.header("mcp-session-id") == Some("s1"))
+    );
 }
 
 #[tokio::test]
@@ -144,13 +180,19 @@ async fn a_stream_that_cannot_be_continued_is_an_error() {
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
     each_row_async(["no-id", "for-ever"], async |name| {
-        let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": name})).await;
+        let (outcome, _) = fixture
+            .call(&session, "tools/call", json!({"name": name}))
+            .await;
         let error = outcome.unwrap_err();
         assert!(matches!(error, MountError::Protocol(_)), "{error:?}");
         assert!(error.to_string().contains("closed the stream"), "{error}");
     })
     .await;
-    let resumed = server.of("GET").iter().filter(|one| one.header("last-event-id").is_some()).count();
+    let resumed = server
+        .of("GET")
+        .iter()
+        .filter(|one| one.header("last-event-id").is_some())
+        .count();
     assert_eq!(resumed, 3);
 }
 
@@ -178,7 +220,9 @@ async fn a_call_in_a_session_that_the_server_forgot_is_made_in_another_one() {
     let (session, _events) = fixture.open(LEGACY).await;
     fixture.result(&session, "restart", json!({})).await;
     assert!(!session.ended().is_cancelled());
-    let result = fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    let result = fixture
+        .result(&session, "tools/call", json!({"name": "a"}))
+        .await;
     assert_eq!(result, json!({"in": "s3"}));
     // The pool opens another one for the next call.
     assert!(session.ended().is_cancelled());
@@ -193,16 +237,36 @@ async fn a_call_that_nobody_waits_for_is_cancelled_at_the_server() {
     let server = Server::legacy(|_| Scripted::events(vec![text(": wait\n\n"), Part::Hold])).await;
     let fixture = Fixture::new(&format!("url: \"{}\", timeout: 1s", server.url()));
     let (session, _events) = fixture.open(LEGACY).await;
-    let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": "timeout"})).await;
+    let (outcome, _) = fixture
+        .call(&session, "tools/call", json!({"name": "timeout"}))
+        .await;
     assert!(matches!(outcome, Err(MountError::TimedOut)), "{outcome:?}");
-    let permit = fixture.permit("tools/call", json!({"name": "dropped"})).await;
+    let permit = fixture
+        .permit("tools/call", json!({"name": "dropped"}))
+        .await;
     let calling = session.request(permit, mpsc::channel(1).0);
-    assert!(tokio::time::timeout(Duration::from_millis(200), calling).await.is_err());
-    eventually("both are cancelled", || server.of("notifications/cancelled").len() == 2).await;
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), calling)
+            .await
+            .is_err()
+    );
+    eventually("both are cancelled", || {
+        server.of("notifications/cancelled").len() == 2
+    })
+    .await;
     let cancelled = server.of("notifications/cancelled");
-    let ids: Vec<_> = cancelled.iter().map(|one| &one.message["params"]["requestId"]).collect();
+    let ids: Vec<_> = cancelled
+        .iter()
+        .map(|one| &one.message["params"]["requestId"])
+        .collect();
     let calls = server.of("tools/call");
-    assert_eq!(ids, calls.iter().map(|one| &one.message["id"]).collect::<Vec<_>>());
+    assert_eq!(
+        ids,
+        calls
+            .iter()
+            .map(|one| &one.message["id"])
+            .collect::<Vec<_>>()
+    );
     eventually("the streams are closed", || server.open() == 0).await;
 }
 
@@ -233,10 +297,14 @@ async fn the_servers_own_stream_is_read_and_continued() {
     drop(reply);
     eventually("the request is refused", || {
         let seen = server.seen();
-        seen.iter().any(|one| one.message["error"]["code"] == -32603)
+        seen.iter()
+            .any(|one| one.message["error"]["code"] == -32603)
     })
     .await;
-    assert_eq!((fixture.dropped("unknown_id"), fixture.dropped("malformed")), (1, 1));
+    assert_eq!(
+        (fixture.dropped("unknown_id"), fixture.dropped("malformed")),
+        (1, 1)
+    );
     drop(session);
     eventually("the stream is closed", || server.open() == 0).await;
 }
@@ -275,7 +343,9 @@ async fn what_is_no_answer_is_an_error_that_says_what_came() {
             ("broken", "500"),
         ],
         async |(name, part)| {
-            let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": name})).await;
+            let (outcome, _) = fixture
+                .call(&session, "tools/call", json!({"name": name}))
+                .await;
             let error = outcome.unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
             assert_eq!(error.into_denial("kb").code(), Code::UpstreamUnreachable);
@@ -294,7 +364,9 @@ async fn an_error_in_json_rpc_is_an_outcome_whatever_the_status() {
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
     each_row_async([200, 400, 500], async |status| {
-        let (outcome, _) = fixture.call(&session, "tools/call", json!({"status": status})).await;
+        let (outcome, _) = fixture
+            .call(&session, "tools/call", json!({"status": status}))
+            .await;
         let error = outcome.unwrap().unwrap_err();
         assert_eq!(error.code, -32602);
         assert_eq!(error.data.unwrap().get(), r#"{"kept":1.5}"#);

@@ -1,6 +1,8 @@
 //! Sessions with MCP servers over HTTP, before small servers on loopback.
 
 mod bounds;
+#[path = "../../support/certificates.rs"]
+mod certificates;
 mod legacy;
 mod modern;
 mod server;
@@ -42,8 +44,6 @@ pub struct Line {
     pub path: String,
     pub status: u16,
     pub label: &'static str,
-    pub code: Option<Code>,
-    pub out: u64,
 }
 
 /// Writes down how flows end, and takes a word out of what the server answers.
@@ -101,8 +101,6 @@ impl Addon for Recorder {
             path: flow.record().path.as_deref().unwrap_or("").to_owned(),
             status: outcome.status,
             label: outcome.label(),
-            code: outcome.denial.as_ref().map(Denial::code),
-            out: flow.counters.bytes_out.load(std::sync::atomic::Ordering::SeqCst),
         });
     }
 }
@@ -158,6 +156,7 @@ impl Fixture {
         let chain = Chain::new(links, Duration::from_secs(5));
         let chain = Arc::new(chain.unwrap_or_else(|errors| panic!("{errors:?}")));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let ca = config.proxy.tls.upstream_ca.clone();
         let servers = (*config.addons.mcp).clone();
         let snapshot = Snapshot {
             network: Arc::new(Network {
@@ -165,7 +164,7 @@ impl Fixture {
                 chain: Arc::clone(&chain),
                 resolver: Arc::new(Resolver::new(&config.proxy.upstream).unwrap()),
                 sockets: Arc::new(SocketBudget::new(400)),
-                tls: UpstreamTls::load(None, provider).unwrap(),
+                tls: UpstreamTls::load(ca.as_deref(), provider).unwrap(),
                 connect_timeout: Duration::from_secs(5),
             }),
             config: Arc::new(config),

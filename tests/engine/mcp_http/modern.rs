@@ -42,13 +42,20 @@ fn tool(schema: Value) -> Arc<Definition> {
 
 #[tokio::test]
 async fn each_request_stands_alone_with_fields_that_mirror_it() {
-    let server = modern(|seen| Scripted::result(&seen.message, json!({"resultType": "complete"}))).await;
+    let server =
+        modern(|seen| Scripted::result(&seen.message, json!({"resultType": "complete"}))).await;
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(MODERN).await;
     assert_eq!(session.version(), MODERN);
     let described = session.described();
-    assert_eq!(described.capabilities.get(), r#"{"tools":{},"extensions":{}}"#);
-    assert_eq!(described.server_info.as_ref().unwrap().get(), r#"{"name":"modern"}"#);
+    assert_eq!(
+        described.capabilities.get(),
+        r#"{"tools":{},"extensions":{}}"#
+    );
+    assert_eq!(
+        described.server_info.as_ref().unwrap().get(),
+        r#"{"name":"modern"}"#
+    );
     fixture.result(&session, "tools/list", json!({})).await;
     let uri = json!({"uri": "file:///ä"});
     fixture.result(&session, "resources/read", uri).await;
@@ -59,10 +66,17 @@ async fn each_request_stands_alone_with_fields_that_mirror_it() {
     let params = json!({"name": "query", "arguments": {"region": "eu", "rows": null}});
     let frame = Frame::request(Direction::ToServer, "tools/call", Some(raw(params)));
     let permit = fixture.permit_for(frame.of_tool(tool(schema))).await;
-    session.request(permit, mpsc::channel(1).0).await.unwrap().unwrap();
+    session
+        .request(permit, mpsc::channel(1).0)
+        .await
+        .unwrap()
+        .unwrap();
 
     let meta = &server.of("server/discover")[0].message["params"]["_meta"];
-    assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+    assert_eq!(
+        meta["io.modelcontextprotocol/protocolVersion"],
+        "2026-07-28"
+    );
     let capabilities = &meta["io.modelcontextprotocol/clientCapabilities"];
     assert_eq!(*capabilities, json!({"elicitation": {}}));
     for seen in server.seen() {
@@ -82,10 +96,17 @@ async fn each_request_stands_alone_with_fields_that_mirror_it() {
 
 #[tokio::test]
 async fn a_tool_with_invalid_annotations_is_refused_in_this_revision_alone() {
-    let bad = raw(json!({"name": "t", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}));
+    let bad = raw(
+        json!({"name": "t", "inputSchema": {"properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}),
+    );
     let server = modern(|_| Scripted::status(500)).await;
     let (session, _events) = Fixture::at(&server.url()).open(MODERN).await;
-    assert!(session.check_definition(&bad).unwrap_err().contains("integers"));
+    assert!(
+        session
+            .check_definition(&bad)
+            .unwrap_err()
+            .contains("integers")
+    );
     let server = Server::legacy(|_| Scripted::status(500)).await;
     let (session, _events) = Fixture::at(&server.url()).open(Version::V2025_11_25).await;
     assert_eq!(session.check_definition(&bad), Ok(()));
@@ -98,7 +119,11 @@ async fn dropping_a_request_closes_its_stream_and_says_nothing_more() {
     let (session, _events) = fixture.open(MODERN).await;
     let permit = fixture.permit("tools/call", json!({"name": "slow"})).await;
     let calling = session.request(permit, mpsc::channel(1).0);
-    assert!(tokio::time::timeout(Duration::from_millis(300), calling).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), calling)
+            .await
+            .is_err()
+    );
     eventually("the stream is closed", || server.open() == 0).await;
     assert!(server.of("notifications/cancelled").is_empty());
 }
@@ -118,12 +143,17 @@ async fn a_subscription_lasts_beyond_the_time_of_a_call() {
     .await;
     let fixture = Fixture::new(&format!("url: \"{}\", timeout: 1s", server.url()));
     let (session, _events) = fixture.open(MODERN).await;
-    let (outcome, events) = fixture.call(&session, "subscriptions/listen", json!({})).await;
+    let (outcome, events) = fixture
+        .call(&session, "subscriptions/listen", json!({}))
+        .await;
     assert!(outcome.unwrap().is_ok());
     let methods: Vec<_> = events.iter().map(|event| notification(event).0).collect();
     assert_eq!(
         methods,
-        ["notifications/subscriptions/acknowledged", "notifications/tools/list_changed"]
+        [
+            "notifications/subscriptions/acknowledged",
+            "notifications/tools/list_changed"
+        ]
     );
     assert_eq!(fixture.dropped("unasked_request"), 1);
     let (outcome, _) = fixture.call(&session, "tools/call", json!({})).await;
@@ -136,7 +166,12 @@ async fn a_stream_that_closes_early_is_not_continued() {
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(MODERN).await;
     let (outcome, _) = fixture.call(&session, "tools/call", json!({})).await;
-    assert!(outcome.unwrap_err().to_string().contains("closed the stream"));
+    assert!(
+        outcome
+            .unwrap_err()
+            .to_string()
+            .contains("closed the stream")
+    );
     assert!(server.of("GET").is_empty());
 }
 
@@ -160,8 +195,12 @@ async fn a_server_is_spoken_to_in_the_clients_era_where_it_can() {
         ("an empty 400", |_| Scripted::status(400)),
         ("a 404", |_| Scripted::status(404)),
         ("HTML", |_| Scripted::typed("text/html", "?")),
-        ("an unknown method", |seen| Scripted::error(200, &seen.message, -32601, Value::Null)),
-        ("a missing session", |seen| Scripted::error(400, &seen.message, -32600, Value::Null)),
+        ("an unknown method", |seen| {
+            Scripted::error(200, &seen.message, -32601, Value::Null)
+        }),
+        ("a missing session", |seen| {
+            Scripted::error(400, &seen.message, -32600, Value::Null)
+        }),
         ("its revisions", |seen| {
             let supported = json!({"supported": ["2025-11-25", "2025-06-18"]});
             Scripted::error(400, &seen.message, -32022, supported)

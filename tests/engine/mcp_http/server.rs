@@ -5,25 +5,24 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 /// One request as the server saw it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    pub at: Instant,
     pub http: String,
-    pub target: String,
     pub headers: http::HeaderMap,
     /// Null without a body.
     pub message: Value,
@@ -134,6 +133,14 @@ pub struct Server {
 
 impl Server {
     pub async fn start(script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static) -> Self {
+        Self::with_tls(None, script).await
+    }
+
+    /// One that speaks TLS, and HTTP/2 where the client does.
+    pub async fn with_tls(
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Seen) -> Scripted + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Shared {
@@ -142,8 +149,13 @@ impl Server {
             open: Arc::default(),
             connections: Arc::default(),
         };
-        let Shared { seen, open, connections, .. } = shared.clone();
-        let serving = serve(listener, shared);
+        let Shared {
+            seen,
+            open,
+            connections,
+            ..
+        } = shared.clone();
+        let serving = serve(listener, tls, shared);
         Self {
             address,
             seen,
@@ -169,7 +181,9 @@ impl Server {
     /// The requests with a method.
     pub fn of(&self, method: &str) -> Vec<Seen> {
         let seen = self.seen();
-        seen.into_iter().filter(|one| one.method() == method).collect()
+        seen.into_iter()
+            .filter(|one| one.method() == method)
+            .collect()
     }
 
     /// Answers whose body has neither ended nor been given up.
@@ -222,7 +236,7 @@ struct Shared {
     connections: Arc<AtomicUsize>,
 }
 
-async fn serve(listener: TcpListener, shared: Shared) {
+async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Shared) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         shared.connections.fetch_add(1, Ordering::SeqCst);
@@ -233,9 +247,7 @@ async fn serve(listener: TcpListener, shared: Shared) {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let seen = Seen {
-                    at: Instant::now(),
                     http: parts.method.to_string(),
-                    target: parts.uri.to_string(),
                     headers: parts.headers,
                     message: serde_json::from_slice(&body).unwrap_or(Value::Null),
                 };
@@ -244,8 +256,22 @@ async fn serve(listener: TcpListener, shared: Shared) {
                 Ok::<_, Infallible>(respond(answer, shared.open))
             }
         });
-        let connection = hyper::server::conn::http1::Builder::new();
-        tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+        let Some(tls) = tls.clone() else {
+            let connection = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            continue;
+        };
+        tokio::spawn(async move {
+            // A client that does not trust the certificate goes away.
+            let Ok(stream) = tls.accept(stream).await else {
+                return;
+            };
+            assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+            let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let served = connection.serve_connection(TokioIo::new(stream), service);
+            // Ends with an error where the client closes it.
+            let _ = served.await;
+        });
     }
 }
 

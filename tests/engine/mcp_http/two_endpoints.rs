@@ -54,13 +54,18 @@ impl Sse {
                             let mut news = sender.subscribe();
                             stream.write_all(head.as_bytes()).await.unwrap();
                             while let Ok(event) = news.recv().await {
-                                if event == "end" || stream.write_all(event.as_bytes()).await.is_err() {
+                                if event == "end"
+                                    || stream.write_all(event.as_bytes()).await.is_err()
+                                {
                                     return;
                                 }
                             }
                             return;
                         }
-                        assert!(request.starts_with("POST /messages?session=1 "), "{request}");
+                        assert!(
+                            request.starts_with("POST /messages?session=1 "),
+                            "{request}"
+                        );
                         let mut body = vec![0; length];
                         stream.read_exact(&mut body).await.unwrap();
                         let message: Value = serde_json::from_slice(&body).unwrap();
@@ -68,7 +73,8 @@ impl Sse {
                         let accepted = "HTTP/1.1 202 Accepted\r\ncontent-length: 8\r\n\r\nAccepted";
                         stream.write_all(accepted.as_bytes()).await.unwrap();
                         for answer in script(&message) {
-                            let _ = sender.send(format!("event: message\r\ndata: {answer}\r\n\r\n"));
+                            let _ =
+                                sender.send(format!("event: message\r\ndata: {answer}\r\n\r\n"));
                         }
                     }
                 });
@@ -83,7 +89,11 @@ impl Sse {
 
     fn posted(&self, method: &str) -> Vec<Value> {
         let posted = self.posted.lock();
-        posted.iter().filter(|one| one["method"] == method).cloned().collect()
+        posted
+            .iter()
+            .filter(|one| one["method"] == method)
+            .cloned()
+            .collect()
     }
 }
 
@@ -92,7 +102,9 @@ fn answers(message: &Value) -> Vec<Value> {
     match message["method"].as_str() {
         Some("initialize") => {
             let version = &message["params"]["protocolVersion"];
-            vec![answer(json!({"protocolVersion": version, "capabilities": {"tools": {}}}))]
+            vec![answer(
+                json!({"protocolVersion": version, "capabilities": {"tools": {}}}),
+            )]
         }
         Some("tools/call") => {
             let token = &message["params"]["_meta"]["progressToken"];
@@ -122,53 +134,79 @@ async fn what_is_posted_is_answered_on_the_stream() {
     let told: Vec<_> = events.iter().map(notification).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(told[0].1["progress"], 1);
-    assert_eq!(notification(&unsolicited.recv().await.unwrap()).1["progress"], 2);
+    assert_eq!(
+        notification(&unsolicited.recv().await.unwrap()).1["progress"],
+        2
+    );
     let (method, _) = notification(&unsolicited.recv().await.unwrap());
     assert_eq!(method, "notifications/tools/list_changed");
     eventually("the ping is answered", || {
         let posted = server.posted.lock();
-        posted.iter().any(|one| one["id"] == "q" && one["result"] == json!({}))
+        posted
+            .iter()
+            .any(|one| one["id"] == "q" && one["result"] == json!({}))
     })
     .await;
-    eventually("the second answer is dropped", || fixture.dropped("unknown_id") == 1).await;
+    eventually("the second answer is dropped", || {
+        fixture.dropped("unknown_id") == 1
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn the_end_of_the_stream_ends_the_session_and_its_calls() {
-    let server = Sse::start("/messages?session=1", |message| match message["method"].as_str() {
-        Some("tools/call") => Vec::new(),
-        _ => answers(message),
+    let server = Sse::start("/messages?session=1", |message| {
+        match message["method"].as_str() {
+            Some("tools/call") => Vec::new(),
+            _ => answers(message),
+        }
     })
     .await;
     let fixture = Fixture::new(&settings(&server.url));
     let (session, _events) = fixture.open(Version::V2025_11_25).await;
     let calling = fixture.call(&session, "tools/call", json!({"name": "a"}));
     let ending = async {
-        eventually("the call is posted", || server.posted("tools/call").len() == 1).await;
+        eventually("the call is posted", || {
+            server.posted("tools/call").len() == 1
+        })
+        .await;
         server.events.send("end".to_owned()).unwrap();
     };
     let ((outcome, _), ()) = tokio::join!(calling, ending);
-    assert!(matches!(outcome, Err(MountError::Died { .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(MountError::Died { .. })),
+        "{outcome:?}"
+    );
     assert!(session.ended().is_cancelled());
 }
 
 #[tokio::test]
 async fn a_call_without_an_answer_is_cancelled_and_a_silent_session_ends() {
-    let server = Sse::start("/messages?session=1", |message| match message["method"].as_str() {
-        Some("tools/call") => Vec::new(),
-        _ => answers(message),
+    let server = Sse::start("/messages?session=1", |message| {
+        match message["method"].as_str() {
+            Some("tools/call") => Vec::new(),
+            _ => answers(message),
+        }
     })
     .await;
     let fixture = Fixture::new(&settings(&server.url));
     let (session, _events) = fixture.open(Version::V2025_11_25).await;
-    let permit = fixture.permit("tools/call", json!({"name": "dropped"})).await;
+    let permit = fixture
+        .permit("tools/call", json!({"name": "dropped"}))
+        .await;
     let calling = session.request(permit, mpsc::channel(1).0);
-    assert!(tokio::time::timeout(Duration::from_millis(300), calling).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), calling)
+            .await
+            .is_err()
+    );
     eventually("the call is cancelled", || {
         server.posted("notifications/cancelled").len() == 1
     })
     .await;
-    let (outcome, _) = fixture.call(&session, "tools/call", json!({"name": "silent"})).await;
+    let (outcome, _) = fixture
+        .call(&session, "tools/call", json!({"name": "silent"}))
+        .await;
     assert!(matches!(outcome, Err(MountError::TimedOut)), "{outcome:?}");
     assert!(session.ended().is_cancelled());
 }
@@ -188,12 +226,17 @@ async fn the_endpoint_must_be_at_the_same_place() {
             let error = Fixture::new(&settings(&server.url))
                 .cannot_open(Version::V2025_11_25)
                 .await;
-            assert!(error.to_string().contains("another place"), "{endpoint}: {error}");
+            assert!(
+                error.to_string().contains("another place"),
+                "{endpoint}: {error}"
+            );
         },
     )
     .await;
     let server = Sse::start("messages?session=1", answers).await;
-    Fixture::new(&settings(&server.url)).open(Version::V2025_11_25).await;
+    Fixture::new(&settings(&server.url))
+        .open(Version::V2025_11_25)
+        .await;
 }
 
 #[tokio::test]

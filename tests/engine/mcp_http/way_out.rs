@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use addons::contract::{Code, Kind};
+use addons::contract::{Code, Host, Kind};
 use serde_json::json;
 use testkit::each_row_async;
 use tokio::net::TcpListener;
@@ -26,10 +26,16 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
     let server = echo().await;
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
-    let result = fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    let result = fixture
+        .result(&session, "tools/call", json!({"name": "a"}))
+        .await;
     // What an addon added went out, and what another takes out did not come in.
-    assert_eq!(server.of("tools/call")[0].header("x-injected"), Some("hunter2"));
+    assert_eq!(
+        server.of("tools/call")[0].header("x-injected"),
+        Some("hunter2")
+    );
     assert_eq!(result["said"], "*******");
+    eventually("the server has no stream", || fixture.lines().len() == 4).await;
     drop(session);
     server.until("DELETE").await;
     eventually("all flows have ended", || fixture.lines().len() == 5).await;
@@ -40,7 +46,11 @@ async fn each_request_is_a_flow_of_the_container_under_the_mounts_name() {
         assert_eq!((line.path.as_str(), line.label), ("/mcp", "ok"), "{line:?}");
         assert!(line.status >= 200);
     }
-    let methods: Vec<_> = fixture.lines().into_iter().map(|line| line.method).collect();
+    let methods: Vec<_> = fixture
+        .lines()
+        .into_iter()
+        .map(|line| line.method)
+        .collect();
     assert_eq!(methods.iter().filter(|method| *method == "POST").count(), 3);
 }
 
@@ -55,7 +65,9 @@ async fn connections_are_used_again() {
     let fixture = Fixture::at(&server.url());
     let (session, _events) = fixture.open(LEGACY).await;
     for _ in 0..20 {
-        fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+        fixture
+            .result(&session, "tools/call", json!({"name": "a"}))
+            .await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let connections = server.connections();
@@ -68,15 +80,25 @@ async fn a_shared_mount_is_the_appliances_own() {
     let fixture = Fixture::at(&server.url());
     let (mut opening, _events) = fixture.opening(LEGACY);
     opening.container = None;
-    let session = fixture.transport().open(opening).await.unwrap_or_else(|error| panic!("{error}"));
-    fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    let session = fixture
+        .transport()
+        .open(opening)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    fixture
+        .result(&session, "tools/call", json!({"name": "a"}))
+        .await;
+    eventually("the server has no stream", || fixture.lines().len() == 4).await;
     fixture.container().end();
     assert!(!session.ended().is_cancelled());
     drop(session);
     server.until("DELETE").await;
     eventually("all flows have ended", || fixture.lines().len() == 5).await;
     for line in fixture.lines() {
-        assert_eq!((line.principal.as_str(), line.container), ("system mcp:kb", None));
+        assert_eq!(
+            (line.principal.as_str(), line.container),
+            ("system mcp:kb", None)
+        );
     }
 }
 
@@ -96,7 +118,10 @@ async fn the_leases_end_ends_the_session_and_its_calls_and_tells_the_server() {
     let farewell = server.until("DELETE").await;
     assert_eq!(farewell.header("mcp-session-id"), Some("s1"));
     eventually("the streams are closed", || server.open() == 0).await;
-    assert!(matches!(fixture.cannot_open(LEGACY).await, MountError::Denied(_)));
+    assert!(matches!(
+        fixture.cannot_open(LEGACY).await,
+        MountError::Denied(_)
+    ));
 }
 
 #[tokio::test]
@@ -126,7 +151,11 @@ async fn a_denial_is_the_chains_and_an_unreachable_server_cannot_start() {
     };
     assert_eq!(denial.code(), Code::RuleDenied);
     assert!(server.seen().is_empty());
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
     for version in [LEGACY, Version::V2026_07_28] {
         let fixture = Fixture::at(&format!("http://{closed}/mcp"));
         let error = fixture.cannot_open(version).await;
@@ -139,20 +168,88 @@ async fn a_denial_is_the_chains_and_an_unreachable_server_cannot_start() {
 async fn secrets_of_the_settings_go_in_clear_text_to_private_addresses_alone() {
     let server = echo().await;
     let url = server.url();
-    let fixture = Fixture::new(&format!("url: \"{url}\", headers: {{ Authorization: Bearer s3cret }}"));
+    let fixture = Fixture::new(&format!(
+        "url: \"{url}\", headers: {{ Authorization: Bearer s3cret }}"
+    ));
     let (session, _events) = fixture.open(LEGACY).await;
-    fixture.result(&session, "tools/call", json!({"name": "a"})).await;
+    fixture
+        .result(&session, "tools/call", json!({"name": "a"}))
+        .await;
     let seen = server.of("tools/call");
     assert_eq!(seen[0].header("authorization"), Some("Bearer s3cret"));
 }
 
 #[tokio::test]
 async fn fields_that_are_the_transports_own_cannot_be_set() {
-    each_row_async(["Host", "Mcp-Session-Id", "Content-Length", "Accept"], async |name| {
-        let settings = format!("url: \"http://127.0.0.1:9/mcp\", headers: {{ {name}: s3cret }}");
-        let fixture = Fixture::new(&settings);
-        let error = fixture.cannot_open(LEGACY).await.to_string();
-        assert!(error.contains("transport's own") && !error.contains("s3cret"), "{error}");
-    })
+    each_row_async(
+        ["Host", "Mcp-Session-Id", "Content-Length", "Accept"],
+        async |name| {
+            let settings =
+                format!("url: \"http://127.0.0.1:9/mcp\", headers: {{ {name}: s3cret }}");
+            let fixture = Fixture::new(&settings);
+            let error = fixture.cannot_open(LEGACY).await.to_string();
+            assert!(
+                error.contains("transport's own") && !error.contains("s3cret"),
+                "{error}"
+            );
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn over_tls_requests_and_streams_share_a_connection_whose_certificate_is_verified() {
+    let certificates = certificates::Certificates::new();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    std::fs::write(&ca, &certificates.ca_pem).unwrap();
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(certificates));
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let answer = |seen: &Seen| match seen.method() {
+        "GET" => Scripted::events(vec![text(":\n\n"), Part::Hold]),
+        "slow" => Scripted::events(vec![Part::Hold]),
+        _ => handshake(seen, "s1").unwrap_or_else(|| Scripted::result(&seen.message, json!({}))),
+    };
+    let server = Server::with_tls(Some(Arc::new(tls).into()), answer).await;
+    let fixture = |host: &str| {
+        let settings = format!("url: \"https://{host}/mcp\", timeout: 5s");
+        let host = Host::parse(host).unwrap();
+        let address = unified_proxy::config::StaticAddress {
+            address: server.address.ip(),
+            port: Some(server.address.port()),
+        };
+        Fixture::with(&settings, 0, |config| {
+            config.proxy.upstream.hosts = Arc::new([(host, address)].into());
+            config.proxy.tls.upstream_ca = Some(ca.clone());
+        })
+    };
+    let good = fixture("kb.example.com");
+    let (session, _events) = good.open(LEGACY).await;
+    server.until("GET").await;
+    for _ in 0..5 {
+        good.result(&session, "tools/call", json!({"name": "a"}))
+            .await;
+    }
+    assert_eq!(server.connections(), 1);
+    let permit = good.permit("slow", json!({})).await;
+    let calling = session.request(permit, mpsc::channel(1).0);
+    let dropped = tokio::time::timeout(Duration::from_millis(200), calling).await;
+    assert!(dropped.is_err());
+    drop(session);
+    eventually("the streams are reset", || server.open() == 0).await;
+    each_row_async(
+        [
+            "wrong-name.example.com",
+            "expired.example.com",
+            "self-signed.example.com",
+        ],
+        async |host| {
+            let error = fixture(host).cannot_open(LEGACY).await;
+            assert!(matches!(error, MountError::CannotStart(_)), "{error:?}");
+            assert!(error.to_string().contains("TLS"), "{error}");
+        },
+    )
     .await;
 }

@@ -90,7 +90,10 @@ fn is_bounded(wanted: &Wanted) -> bool {
 /// What the servers can do of what the client wants.
 fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
     let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
-    let can = |list: &str, what: &str| can[list][what] == true;
+    let can = |list: &str, what: &str| {
+        let declared = can.get(list).and_then(|list| list.get(what));
+        declared.and_then(Value::as_bool) == Some(true)
+    };
     let uris = wanted.resource_subscriptions.into_iter().map(Arc::from);
     Filter {
         tools: wanted.tools_list_changed && can("tools", "listChanged"),

@@ -199,9 +199,59 @@ fn sorted(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use addons::contract::Code;
+    use prometheus::Registry;
     use testkit::each_row;
 
     use super::*;
+
+    fn entry() -> (Entry, oneshot::Receiver<Outcome>) {
+        let (reply, answer) = oneshot::channel();
+        let question = Question {
+            method: "elicitation/create".into(),
+            params: None,
+            reply,
+        };
+        let body = Bytes::from_static(b"{}");
+        let entry = Entry::new(Call::pending(), "tools/call", &body, vec![question]);
+        (entry, answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_wait_are_bounded_for_a_lease_and_in_all_and_are_given_up_in_time() {
+        let metrics = GatewayMetrics::new(&Registry::new()).unwrap();
+        let (in_all, mut answers) = (Count::default(), Vec::new());
+        let mut put = |lease: &Arc<LeaseState>| {
+            let (entry, answer) = entry();
+            let suspended = suspend(lease, &in_all, &metrics, entry);
+            answers.push(answer);
+            suspended.map_err(|denial| denial.code())
+        };
+        let leases: Vec<_> = (0..=MAX_SUSPENDED_IN_ALL / MAX_SUSPENDED)
+            .map(|_| Arc::<LeaseState>::default())
+            .collect();
+        let (last, first) = leases.split_last().unwrap();
+        for lease in first {
+            for _ in 0..MAX_SUSPENDED {
+                put(lease).unwrap();
+            }
+            assert_eq!(put(lease).unwrap_err(), Code::RateLimited);
+        }
+        assert_eq!(put(last).unwrap_err(), Code::RateLimited);
+        assert_eq!(metrics.suspended.get() as usize, MAX_SUSPENDED_IN_ALL);
+        // The lease's end gives its places back, and time those of the others.
+        first[0].suspended.end();
+        assert!(put(last).is_ok());
+        assert!(put(&first[0]).is_err());
+        tokio::time::sleep(TTL + Duration::from_secs(1)).await;
+        assert_eq!(metrics.suspended.get(), 0);
+        for answer in answers {
+            assert!(
+                answer.await.is_err(),
+                "its server is told that nobody answers"
+            );
+        }
+    }
 
     #[test]
     fn a_retry_is_bound_to_method_and_params_and_not_to_their_order() {

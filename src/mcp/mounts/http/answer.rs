@@ -7,7 +7,7 @@ use addons::contract::Denial;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::event_stream::{EventReader, StreamEvent};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient, Reservation};
@@ -16,6 +16,8 @@ use crate::mcp::mounts::MountError;
 
 /// Bytes of a message that are held without a reservation.
 const UNRESERVED: usize = 16 * 1024;
+/// Events of a stream that are read in a second; further ones wait at the server.
+const MAX_EVENTS: u32 = 1000;
 /// How long the rest of an answer may take once its message was read, so that its connection
 /// serves the next request.
 const REST: Duration = Duration::from_secs(2);
@@ -51,7 +53,11 @@ impl Answered {
                     body,
                 )))),
                 "application/json" => read_message(client, body).await.map(Self::Message),
-                other => Err(unknown_type(other)),
+                other => {
+                    let error = unknown_type(other);
+                    read_rest(body);
+                    Err(error)
+                }
             },
             (status, "application/json") => match read_message(client, body).await {
                 Ok(
@@ -232,6 +238,30 @@ pub struct EventStream {
     room: Room,
     /// How long it may be quiet; comments count as a sign of life.
     quiet: Option<Duration>,
+    pace: Pace,
+}
+
+/// Holds a stream to [`MAX_EVENTS`] in a second.
+struct Pace {
+    second: Instant,
+    events: u32,
+}
+
+impl Pace {
+    /// Waits until the next event may be read. Cancel safe.
+    async fn wait(&mut self) {
+        let until = self.second + Duration::from_secs(1);
+        if self.events >= MAX_EVENTS {
+            sleep_until(until).await;
+        }
+        let now = Instant::now();
+        if now >= until {
+            *self = Self {
+                second: now,
+                events: 0,
+            };
+        }
+    }
 }
 
 impl EventStream {
@@ -244,28 +274,31 @@ impl EventStream {
             input: Bytes::new(),
             reader: EventReader::new(most),
             quiet: None,
+            pace: Pace {
+                second: Instant::now(),
+                events: 0,
+            },
         }
     }
 
-    /// Takes a response for a stream that goes on behind what `before` read, if it is one.
-    pub fn of(
-        client: &OwnClient,
-        answer: Answer,
-        before: Option<EventReader>,
-    ) -> Result<Self, MountError> {
-        let kind = content_type(&answer.headers);
-        if !answer.status.is_success() {
-            return Err(refused(answer.status));
+    /// Takes a response for a stream, if it is one.
+    pub fn of(client: &OwnClient, answer: Answer) -> Result<Self, MountError> {
+        let refusal = match (answer.status, content_type(&answer.headers)) {
+            (status, "text/event-stream") if status.is_success() => None,
+            (status, kind) if status.is_success() => Some(unknown_type(kind)),
+            (status, _) => Some(refused(status)),
+        };
+        if let Some(refusal) = refusal {
+            leave(answer);
+            return Err(refusal);
         }
-        if kind != "text/event-stream" {
-            return Err(unknown_type(kind));
-        }
-        let mut stream = Self::new(client.clone(), answer.body);
-        if let Some(mut reader) = before {
-            reader.reconnect();
-            stream.reader = reader;
-        }
-        Ok(stream)
+        Ok(Self::new(client.clone(), answer.body))
+    }
+
+    /// Goes on behind what a reader has read, which was told of the new connection.
+    pub fn behind(mut self, reader: EventReader) -> Self {
+        self.reader = reader;
+        self
     }
 
     /// Ends the stream when nothing at all comes for so long.
@@ -280,6 +313,7 @@ impl EventStream {
 
     /// The next event. Cancel safe.
     pub async fn next_event(&mut self) -> Result<StreamEvent, StreamEnd> {
+        self.pace.wait().await;
         loop {
             let next = self.reader.next(&mut self.input);
             let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
@@ -287,6 +321,7 @@ impl EventStream {
                 .hold(self.reader.held())
                 .map_err(StreamEnd::Failed)?;
             if let Some(event) = next {
+                self.pace.events = self.pace.events.saturating_add(1);
                 return Ok(event);
             }
             let chunk = self.body.chunk();

@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -28,8 +28,21 @@ pub fn mirrored(text: &str) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("{before}{}{behind}", STANDARD.encode(text))).ok()
 }
 
+/// The fields that every request of 2026-07-28 or later carries.
+pub fn request_fields(version: HeaderValue, method: &str, params: Option<&RawValue>) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    fields.insert(PROTOCOL_VERSION, version);
+    if let Some(method) = mirrored(method) {
+        fields.insert(METHOD, method);
+    }
+    if let Some(name) = name_of(method, params) {
+        fields.insert(NAME, name);
+    }
+    fields
+}
+
 /// The value of `Mcp-Name` for a request.
-pub fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
+fn name_of(method: &str, params: Option<&RawValue>) -> Option<HeaderValue> {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]

@@ -1,22 +1,19 @@
 //! A session over Streamable HTTP, 2025-03-26 to 2025-11-25.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, CallPermit};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use addons::contract::{BoxFuture, CallPermit, RpcError};
+use http::{HeaderMap, HeaderValue};
 use tokio::sync::OnceCell;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
-use super::event_stream::EventReader;
-use super::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
-use super::peer::{Inbox, Replies};
-use super::wire::Wire;
+use super::headers::SESSION_ID;
+use super::legacy_peer::{CallError, FAREWELL, LegacyPeer};
 use super::{HttpTransport, cannot_start};
-use crate::http::Answer;
 use crate::mcp::event::Events;
 use crate::mcp::message::{Id, Message, Outcome, write_request};
 use crate::mcp::mounts::dropped::Reason;
@@ -24,39 +21,8 @@ use crate::mcp::mounts::handshake::{Initialized, initialize_params};
 use crate::mcp::mounts::{Described, MountError, MountSession, Opening};
 use crate::mcp::version::Version;
 
-/// How long to wait before a stream is continued, where the server does not say.
-const RECONNECT: Duration = Duration::from_secs(1);
-/// Connections in a row that brought no event of a stream, after which it is given up.
-const FRUITLESS: usize = 3;
-/// The longest wait before the server's own stream is asked for again.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// How long a farewell, or the news that a call was cancelled, may take.
-const FAREWELL: Duration = Duration::from_secs(5);
 /// The longest id of a session.
 const MAX_SESSION_ID: usize = 1024;
-
-/// Why a request has no outcome.
-pub enum CallError {
-    /// The server has forgotten the session, and did not read the request.
-    SessionGone,
-    Mount(MountError),
-}
-
-impl From<MountError> for CallError {
-    fn from(error: MountError) -> Self {
-        Self::Mount(error)
-    }
-}
-
-/// The server's side of a session.
-pub struct LegacyPeer {
-    wire: Wire,
-    session: Option<HeaderValue>,
-    version: Version,
-    inbox: Inbox,
-    /// The server has forgotten the session.
-    is_forgotten: AtomicBool,
-}
 
 /// A session.
 pub struct LegacySession {
@@ -70,184 +36,13 @@ pub struct LegacySession {
     successor: OnceCell<Arc<LegacySession>>,
 }
 
-impl LegacyPeer {
-    fn fields(&self) -> HeaderMap {
-        let mut fields = HeaderMap::new();
-        let version = HeaderValue::from_static(self.version.as_str());
-        fields.insert(PROTOCOL_VERSION, version);
-        if let Some(session) = &self.session {
-            fields.insert(SESSION_ID, session.clone());
-        }
-        fields
-    }
-
-    async fn post(&self, message: String) -> Result<Answered, CallError> {
-        let path = &self.wire.target.path;
-        let answer = self.wire.post(path, self.fields(), message).await;
-        let answer = answer.map_err(MountError::Denied)?;
-        self.still_there(&answer)?;
-        Ok(Answered::read(&self.wire.client, answer).await?)
-    }
-
-    /// Whether the server still knows the session.
-    fn still_there(&self, answer: &Answer) -> Result<(), CallError> {
-        if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
-            self.is_forgotten.store(true, Ordering::Relaxed);
-            self.inbox.ended.cancel();
-            return Err(CallError::SessionGone);
-        }
-        Ok(())
-    }
-
-    /// Asks for a stream: the one behind an event, or the server's own.
-    async fn stream(&self, before: Option<EventReader>) -> Result<EventStream, CallError> {
-        let mut fields = self.fields();
-        let behind = before.as_ref().and_then(EventReader::last_event_id);
-        if let Some(behind) = behind.and_then(|id| HeaderValue::from_bytes(id).ok()) {
-            fields.insert(LAST_EVENT_ID, behind);
-        }
-        let answer = self.wire.get(fields).await.map_err(MountError::Denied)?;
-        self.still_there(&answer)?;
-        Ok(EventStream::of(&self.wire.client, answer, before)?)
-    }
-
-    /// Reads the stream of a call until its outcome, over as many connections as it takes.
-    async fn follow(
-        self: &Arc<Self>,
-        mut stream: Box<EventStream>,
-        id: &Id,
-        events: &Events,
-    ) -> Result<Outcome, CallError> {
-        let mut fruitless = 0;
-        loop {
-            let event = match stream.next_event().await {
-                Ok(event) => event,
-                Err(StreamEnd::Failed(error)) => return Err(error.into()),
-                Err(StreamEnd::Closed) => {
-                    fruitless += 1;
-                    stream = Box::new(self.resume(stream.into_reader(), fruitless).await?);
-                    continue;
-                }
-            };
-            fruitless = 0;
-            let Some(message) = stream.read(&event)? else {
-                continue;
-            };
-            let message = match outcome_of(message, id) {
-                Ok(outcome) => {
-                    stream.leave();
-                    return Ok(outcome);
-                }
-                Err(other) => other,
-            };
-            if self.inbox.take(message, events, self).is_some() {
-                self.inbox.drop_one(Reason::UnknownId);
-            }
-        }
-    }
-
-    async fn resume(
-        &self,
-        reader: EventReader,
-        fruitless: usize,
-    ) -> Result<EventStream, CallError> {
-        let closed = || MountError::Protocol("it closed the stream before it answered".to_owned());
-        if reader.last_event_id().is_none_or(<[u8]>::is_empty) || fruitless > FRUITLESS {
-            return Err(closed().into());
-        }
-        sleep(reader.retry().unwrap_or(RECONNECT)).await;
-        self.stream(Some(reader)).await
-    }
-
-    /// Reads the server's own stream for as long as the session lasts, where the server has one.
-    async fn listen(self: &Arc<Self>) {
-        let mut before = None;
-        let mut wait = RECONNECT;
-        loop {
-            match self.stream(before.take()).await {
-                Ok(stream) => {
-                    let (reader, had_events) = self.read_own(stream).await;
-                    if had_events {
-                        wait = RECONNECT;
-                    }
-                    sleep(reader.retry().unwrap_or(wait).max(wait)).await;
-                    before = Some(reader);
-                }
-                Err(CallError::SessionGone) => return,
-                // It has no such stream, or will not have it read.
-                Err(CallError::Mount(MountError::Protocol(_))) => return,
-                Err(CallError::Mount(_)) => sleep(wait).await,
-            }
-            wait = wait.saturating_mul(2).min(LONGEST_WAIT);
-        }
-    }
-
-    async fn read_own(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
-        // A connection that died without a word is replaced.
-        stream.quiet_for(self.wire.client.idle_timeout());
-        let mut had_events = false;
-        while let Ok(event) = stream.next_event().await {
-            had_events = true;
-            let message = match stream.read(&event) {
-                Ok(Some(message)) => message,
-                Ok(None) => continue,
-                Err(_) => {
-                    self.inbox.drop_one(Reason::Malformed);
-                    continue;
-                }
-            };
-            if self
-                .inbox
-                .take(message, &self.inbox.unsolicited, self)
-                .is_some()
-            {
-                self.inbox.drop_one(Reason::UnknownId);
-            }
-        }
-        (stream.into_reader(), had_events)
-    }
-
-    /// Lives as long as the session, and tells the server of its end.
-    async fn live(self: Arc<Self>) {
-        tokio::select! {
-            () = self.inbox.ended.cancelled() => {}
-            () = self.wire.client.ended() => {}
-            () = async {
-                self.listen().await;
-                std::future::pending().await
-            } => {}
-        }
-        self.inbox.ended.cancel();
-        if self.session.is_none() || self.is_forgotten.load(Ordering::Relaxed) {
-            return;
-        }
-        // What belonged to a lease that is over is ended by the appliance itself.
-        if let Some(client) = self.wire.client.beyond_lease() {
-            let wire = Wire {
-                client,
-                target: self.wire.target.clone(),
-            };
-            let _ = timeout(FAREWELL, wire.delete(self.fields())).await;
-        }
-    }
-}
-
-impl Replies for LegacyPeer {
-    fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            // A server that does not take the answer waits for it no longer.
-            let _ = self.post(message).await;
-        })
-    }
-}
-
 impl LegacySession {
     /// Shakes hands. The outer error is the server's own.
     pub async fn open(
         transport: &HttpTransport,
         opening: &Opening,
         version: Version,
-    ) -> Result<Result<Arc<Self>, addons::contract::RpcError>, MountError> {
+    ) -> Result<Result<Arc<Self>, RpcError>, MountError> {
         let wire = transport.wire(opening)?;
         let id = Id::number(0);
         let params = initialize_params(version, &opening.capabilities)?;
@@ -267,13 +62,8 @@ impl LegacySession {
             Err(error) => return Ok(Err(error)),
         };
         let Initialized { version, described } = Initialized::read(&result)?;
-        let peer = Arc::new(LegacyPeer {
-            inbox: transport.inbox(opening),
-            wire,
-            session,
-            version,
-            is_forgotten: AtomicBool::new(false),
-        });
+        let inbox = transport.inbox(opening);
+        let peer = Arc::new(LegacyPeer::new(wire, session, version, inbox));
         let ready = write_request(None, "notifications/initialized", None);
         match peer.post(ready).await {
             Ok(_) => {}
@@ -299,7 +89,9 @@ impl LegacySession {
             session: self,
             id: Some(id.clone()),
         };
-        let outcome = match self.peer.post(message).await? {
+        let posted = self.peer.post(message).await;
+        let answered = posted.inspect_err(|_unanswered| cancel.id = None)?;
+        let outcome = match answered {
             Answered::Message(message) => outcome_of(message, &id).map_err(|message| {
                 self.misplaced(&message);
                 MountError::Protocol("it answered another request".to_owned()).into()

@@ -288,7 +288,7 @@ mod tests {
                 ("then", json!({"then": {"properties": {"a": good}}})),
                 ("$defs", json!({"$defs": {"region": good}})),
             ],
-            |(name, schema)| assert!(check(&tool(schema)).is_err(), "{name}"),
+            |(name, schema)| assert!(check(&tool(&schema)).is_err(), "{name}"),
         );
         each_row(
             [
@@ -298,7 +298,7 @@ mod tests {
                 one(json!({"type": "object", "default": {"x-mcp-header": ""}})),
                 one(json!({"type": "string", "enum": ["x-mcp-header"]})),
             ],
-            |schema| assert_eq!(check(&tool(schema)), Ok(())),
+            |schema| assert_eq!(check(&tool(&schema)), Ok(())),
         );
     }
 

@@ -7,11 +7,16 @@ mod answer;
 mod event_stream;
 mod headers;
 mod legacy;
+mod legacy_peer;
 mod mirrored_params;
 mod modern;
 mod peer;
 mod two_endpoints;
 mod wire;
+
+pub use event_stream::EventReader;
+pub use headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, request_fields};
+pub use mirrored_params::add as add_param_fields;
 
 use std::sync::Arc;
 use std::time::Duration;

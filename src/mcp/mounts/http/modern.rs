@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answered, EventStream, StreamEnd, outcome_of};
-use super::headers::{METHOD, NAME, PROTOCOL_VERSION, mirrored, name_of};
+use super::headers::request_fields;
 use super::peer::Inbox;
 use super::wire::Wire;
 use super::{HttpTransport, cannot_start, legacy, mirrored_params};
@@ -70,16 +70,8 @@ pub async fn probe(wire: &Wire, opening: &Opening) -> Result<Probed, MountError>
 
 /// The fields of every request.
 fn fields(method: &str, params: Option<&RawValue>) -> HeaderMap {
-    let mut fields = HeaderMap::new();
     let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
-    fields.insert(PROTOCOL_VERSION, version);
-    if let Some(method) = mirrored(method) {
-        fields.insert(METHOD, method);
-    }
-    if let Some(name) = name_of(method, params) {
-        fields.insert(NAME, name);
-    }
-    fields
+    request_fields(version, method, params)
 }
 
 /// What requests to one server have in common.

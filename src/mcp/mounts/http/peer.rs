@@ -1,7 +1,6 @@
 //! What a legacy server sends besides answers: notifications, and requests to the client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use addons::contract::{BoxFuture, RpcError};
 use serde_json::value::RawValue;
@@ -14,8 +13,6 @@ use crate::mcp::mounts::dropped::{Dropped, Reason};
 
 /// Requests of one server that may wait for an answer at once; more are dropped.
 const MAX_REQUESTS: usize = 64;
-/// Messages of one session that may be dropped before the session is ended as a flood.
-const MAX_DROPPED: u64 = 10_000;
 
 /// Sends a message back to the server.
 pub trait Replies: Send + Sync + 'static {
@@ -33,7 +30,6 @@ pub struct Inbox {
     pub ended: CancellationToken,
     requests: Arc<Semaphore>,
     dropped: Dropped,
-    lost: AtomicU64,
 }
 
 impl Inbox {
@@ -49,19 +45,13 @@ impl Inbox {
             ended,
             requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
             dropped,
-            lost: AtomicU64::new(0),
         }
     }
 
-    /// Counts a message that nobody gets. A session that floods is ended.
+    /// Counts a message that nobody gets.
     pub fn drop_one(&self, reason: Reason) {
         self.dropped.count(reason);
-        let lost = self.lost.fetch_add(1, Ordering::Relaxed);
-        if lost == MAX_DROPPED && !self.ended.is_cancelled() {
-            let server = &self.server;
-            tracing::warn!(%server, "the MCP server floods its session: {lost} messages were dropped");
-            self.ended.cancel();
-        }
+        tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
     /// Hands on a notification.

@@ -191,7 +191,7 @@ impl TwoEndpoints {
     ) -> Result<Arc<Self>, MountError> {
         let wire = transport.wire(opening)?;
         let answer = wire.get(HeaderMap::new()).await.map_err(cannot_start)?;
-        let mut stream = EventStream::of(&wire.client, answer, None)?;
+        let mut stream = EventStream::of(&wire.client, answer)?;
         let path = endpoint(&wire, &mut stream).await?;
         let peer = Arc::new(Peer {
             path,

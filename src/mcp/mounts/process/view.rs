@@ -21,6 +21,8 @@ const PLAIN_HOME: &str = "/home/mcp";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Variables of the appliance that children get too.
 const PASSED_ON: [&str; 4] = ["LANG", "LC_ALL", "PATH", "TZ"];
+const IF_MISSING: &str = "not found inside its sandbox: a program outside the system's directories \
+                          and PATH becomes visible when `read` in mcp.yaml names its directory";
 /// How long the look at the system's directories holds.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -67,6 +69,10 @@ impl Machine {
                 arguments: config.arguments(),
                 environment: self.environment(config),
                 directory,
+                if_missing: match config.confine {
+                    Confine::Namespaces => IF_MISSING.to_owned(),
+                    Confine::None => "not found".to_owned(),
+                },
             },
             terminal: None,
         })

@@ -1,0 +1,108 @@
+//! What a container sees of its servers' prompts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::super::settings::ServerSettings;
+use super::MAX_PROBLEMS;
+use super::names::{Named, Problem, exposed_name};
+use crate::raw_json::{Members, Node};
+
+/// The prompts of a container, by the names that it sees.
+#[derive(Debug, Default)]
+pub struct ExposedPrompts {
+    prompts: Vec<ExposedPrompt>,
+    by_name: HashMap<Arc<str>, usize>,
+    problems: Vec<Problem>,
+}
+
+/// One prompt under its exposed name.
+#[derive(Debug)]
+pub struct ExposedPrompt {
+    /// The name that the container sees.
+    pub name: Arc<str>,
+    /// The server that has it.
+    pub server: Arc<ServerSettings>,
+    /// The server's own name.
+    pub original: Arc<str>,
+    /// The entry of `prompts/list`, as JSON text.
+    pub json: String,
+}
+
+impl ExposedPrompts {
+    /// The view of a container. An entry without a name is left out.
+    #[must_use]
+    pub fn of<'l, L>(listings: L) -> Self
+    where
+        L: IntoIterator<Item = (&'l Arc<ServerSettings>, &'l [Box<RawValue>])>,
+    {
+        let mut exposed = Self::default();
+        for (server, prompts) in listings {
+            for raw in prompts {
+                exposed.add(server, raw);
+            }
+        }
+        exposed.problems.truncate(MAX_PROBLEMS);
+        exposed
+    }
+
+    /// The entries of `prompts/list` in a stable order, each as JSON text.
+    pub fn prompts(&self) -> impl Iterator<Item = &str> {
+        self.prompts.iter().map(|prompt| &*prompt.json)
+    }
+
+    /// The prompt that a container asks for by this name.
+    pub fn find(&self, name: &str) -> Option<&ExposedPrompt> {
+        self.prompts.get(*self.by_name.get(name)?)
+    }
+
+    /// What is wrong with what servers list, for the log.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    fn add(&mut self, server: &Arc<ServerSettings>, raw: &RawValue) {
+        let Ok(members) = Members::read(raw) else {
+            return;
+        };
+        let Some(original) = members.text("name").map(Arc::<str>::from) else {
+            return;
+        };
+        let name = match exposed_name(server, &original) {
+            Named::Whole(name) => name,
+            Named::Cut(exposed) => {
+                self.problems.push(Problem::Cut {
+                    server: Arc::clone(&server.name),
+                    name: Arc::clone(&original),
+                    exposed: Arc::clone(&exposed),
+                });
+                exposed
+            }
+            Named::Refused => {
+                self.problems.push(Problem::Name {
+                    server: Arc::clone(&server.name),
+                    name: original,
+                });
+                return;
+            }
+        };
+        if let Some(owner) = self.find(&name) {
+            let kept = (Arc::clone(&owner.server.name), Arc::clone(&owner.original));
+            self.problems.push(Problem::Collision {
+                exposed: name,
+                kept,
+                left_out: (Arc::clone(&server.name), original),
+            });
+            return;
+        }
+        self.by_name.insert(Arc::clone(&name), self.prompts.len());
+        self.prompts.push(ExposedPrompt {
+            json: members.with("name", &Node::string(&name).to_json()),
+            server: Arc::clone(server),
+            name,
+            original,
+        });
+    }
+}

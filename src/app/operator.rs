@@ -1,0 +1,133 @@
+//! What operators do with MCP over the admin socket.
+
+use std::sync::Arc;
+
+use addons::contract::{Client, Container, Definition, Direction, Frame, McpSubject, Principal};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::explain::{find, report};
+use crate::admin::{Acceptance, ExplainRequest, Explanation, OperatorRequest};
+use crate::mcp::{AcceptError, Caller, Core, DefinitionFile, Outcome, Version};
+use crate::registry::Registry;
+use crate::snapshot::Snapshot;
+
+/// The method of a tool call.
+pub const TOOL_CALL: &str = "tools/call";
+
+/// The gateway's parts that operators reach.
+#[derive(Clone)]
+pub struct Operator {
+    pub core: Arc<Core>,
+    pub definitions: Arc<DefinitionFile>,
+}
+
+impl Operator {
+    /// Sends a request on behalf of a container, as a client of the newest revision that can be
+    /// asked nothing.
+    pub async fn request(self, request: OperatorRequest) -> Outcome {
+        // Nobody takes progress and log messages.
+        let (events, _) = mpsc::channel(1);
+        let caller = Arc::new(caller(request.container));
+        let core = Arc::clone(&self.core);
+        core.request(caller, request.method, request.params, events)
+            .await
+    }
+
+    /// Accepts a changed definition; clients see the tool again.
+    pub async fn accept(self, acceptance: Acceptance) -> Result<(), AcceptError> {
+        let Acceptance { server, tool } = acceptance;
+        let (definitions, of) = (Arc::clone(&self.definitions), server.clone());
+        let accepting = tokio::task::spawn_blocking(move || definitions.accept(&of, &tool));
+        let accepted = accepting.await;
+        accepted.unwrap_or_else(|error| Err(AcceptError::Unwritten(error.to_string())))?;
+        self.core.mounts().accepted(&server);
+        Ok(())
+    }
+
+    /// Runs a tool call dry. Nothing is sent to the server but the question for its tools, where
+    /// they are not known yet.
+    pub async fn explain(
+        self,
+        snapshot: &Snapshot,
+        registry: &Registry,
+        question: ExplainRequest,
+    ) -> Result<Explanation, String> {
+        let container = find(registry, &question.container)?;
+        let (Some(server), Some(tool)) = (&question.server, &question.tool) else {
+            return Err(format!("{TOOL_CALL} needs a server and a tool"));
+        };
+        let definition = self.definition(&container, server, tool).await?;
+        let arguments = question.arguments.map_or_else(|| json!({}), Value::Object);
+        let params = json!({ "name": tool, "arguments": arguments });
+        let params = to_raw_value(&params).map_err(|error| error.to_string())?;
+        let subject = McpSubject {
+            server: Some(server.as_str().into()),
+            method: TOOL_CALL.into(),
+            name: Some(tool.as_str().into()),
+        };
+        let chain = snapshot.chain();
+        let mut start = chain.for_mcp(client(&container), subject);
+        start.principal = Some(Principal::from(container));
+        let mut flow = start.begin_dry();
+        let frame = Frame::request(Direction::ToServer, TOOL_CALL, Some(params));
+        let verdict = chain
+            .mcp_request(&mut flow, frame.of_tool(definition))
+            .await;
+        Ok(report(snapshot, &flow, verdict.err()))
+    }
+
+    /// The definition of a tool, as it was last read or as the server lists it now.
+    async fn definition(
+        &self,
+        container: &Arc<Container>,
+        server: &str,
+        tool: &str,
+    ) -> Result<Arc<Definition>, String> {
+        let mount = self.core.mounts().find(container, server).ok_or_else(|| {
+            format!(
+                "no server {server} is mounted for {}: see mcpServers in mcp.yaml",
+                container.id
+            )
+        })?;
+        let find = |tools: &[Arc<Definition>]| {
+            let found = tools.iter().find(|definition| *definition.name == *tool);
+            found.map(Arc::clone)
+        };
+        let known = mount.known(container).tools;
+        if let Some(definition) = known.as_deref().and_then(find) {
+            return Ok(definition);
+        }
+        let failed = |error: &dyn ToString| format!("{server}: {}", error.to_string());
+        let pooled = mount.session(&caller(Arc::clone(container))).await;
+        let pooled = pooled.map_err(|error| failed(&error))?;
+        let tools = pooled.catalog.tools().await;
+        let tools = tools.map_err(|error| failed(&error))?;
+        find(&tools).ok_or_else(|| {
+            format!("{server} lists no tool {tool}; tools are named as the server names them")
+        })
+    }
+}
+
+fn client(container: &Container) -> Client {
+    Client {
+        source: Some(container.source.clone()),
+        peer: None,
+    }
+}
+
+fn caller(container: Arc<Container>) -> Caller {
+    let none: Box<RawValue> = RawValue::from_string("{}".to_owned()).unwrap_or_default();
+    Caller {
+        client: client(&container),
+        principal: Principal::from(Arc::clone(&container)),
+        container,
+        version: Version::V2026_07_28,
+        capabilities: none.into(),
+        info: None,
+        session: None,
+        log_level: None,
+        trace: None,
+    }
+}

@@ -1,0 +1,60 @@
+//! `mcp accept`: an operator accepts a changed definition.
+
+use clap::Args;
+use http::Method;
+
+use crate::cli::Target;
+use crate::cli::exit::{Failure, print, printable};
+
+/// The tool whose definition changed.
+#[derive(Args, Debug)]
+pub struct Accept {
+    /// The server's name in mcp.yaml
+    server: String,
+    /// The server's own name for the tool
+    tool: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Accept {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let Self { server, tool, .. } = &self;
+        let path = format!(
+            "/internal/mcp/definitions/{}/{}/accept",
+            segment(server),
+            segment(tool)
+        );
+        let client = self.target.client();
+        let answer = client.call(Method::POST, &path, None).await?;
+        match self.json {
+            true => print(answer),
+            false => print(printable(&format!("accepted {tool} of {server}"))),
+        }
+    }
+}
+
+/// A text as one segment of a path.
+fn segment(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let bytes = text.bytes();
+    let encoded = bytes.map(|byte| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    encoded.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_segment_whatever_is_in_it() {
+        assert_eq!(segment("get_weather-2"), "get_weather-2");
+        assert_eq!(segment("../a/b?c#é"), "%2E%2E%2Fa%2Fb%3Fc%23%C3%A9");
+    }
+}

@@ -1,0 +1,179 @@
+//! Requests to the gateway: as the container that this runs in, or as an operator on behalf of one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::{ContainerId, RpcError};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+
+use super::endpoint::Endpoint;
+use super::http_client::{Answer, HttpClient, HttpError, MAX_MESSAGE};
+use super::rpc::{MAX_PAGES, next_cursor, own_meta, refusal};
+use crate::cli::client::Client;
+use crate::cli::exit::{Failure, code};
+use crate::mcp::{
+    EventReader, Id, Message, Outcome, Version, add_param_fields, request_fields, write_request,
+};
+
+/// How long a call may take: longer than a call lasts at the gateway.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
+/// Asks a gateway.
+pub enum Asker {
+    /// As the container that this runs in.
+    Container(Arc<HttpClient>),
+    /// As an operator.
+    Operator { client: Client, path: String },
+}
+
+impl Asker {
+    pub fn container(endpoint: Endpoint) -> Self {
+        Self::Container(HttpClient::new(endpoint))
+    }
+
+    pub fn operator(client: Client, id: &ContainerId) -> Self {
+        Self::Operator {
+            client: client.patient(PATIENCE),
+            path: format!("/internal/containers/{id}/mcp"),
+        }
+    }
+
+    /// The tools, as raw JSON.
+    pub async fn tools(&self) -> Result<Vec<Value>, Failure> {
+        let mut tools = Vec::new();
+        let mut params = json!({});
+        for _ in 0..MAX_PAGES {
+            let result = self.ask("tools/list", &params, None).await?;
+            let page = serde_json::from_str(result.get());
+            let page: Value = page.map_err(|error| Failure::new(code::SOFTWARE, error))?;
+            if let Some(Value::Array(page)) = page.get("tools") {
+                tools.extend_from_slice(page);
+            }
+            match next_cursor(&result) {
+                Some(cursor) => params = json!({ "cursor": cursor }),
+                None => break,
+            }
+        }
+        Ok(tools)
+    }
+
+    /// Calls a tool.
+    pub async fn call(&self, name: &str, arguments: &Value) -> Result<Value, Failure> {
+        let tool = match self {
+            // Which arguments are mirrored in header fields, its definition says.
+            Self::Container(_) => self
+                .tools()
+                .await?
+                .into_iter()
+                .find(|tool| tool.get("name").and_then(Value::as_str) == Some(name)),
+            Self::Operator { .. } => None,
+        };
+        let tool = tool.and_then(|tool| to_raw_value(&tool).ok());
+        let params = json!({ "name": name, "arguments": arguments });
+        let result = self.ask("tools/call", &params, tool.as_deref()).await?;
+        serde_json::from_str(result.get()).map_err(|error| Failure::new(code::SOFTWARE, error))
+    }
+
+    async fn ask(
+        &self,
+        method: &str,
+        params: &Value,
+        tool: Option<&RawValue>,
+    ) -> Result<Box<RawValue>, Failure> {
+        let outcome = match self {
+            Self::Container(http) => ask_gateway(http, method, params, tool).await?,
+            Self::Operator { client, path } => {
+                let body = json!({
+                    "jsonrpc": "2.0",
+                    "id": 1,
+                    "method": method,
+                    "params": params,
+                });
+                let answer = client.call(Method::POST, path, Some(&body)).await?;
+                read_outcome(&answer.to_string())?
+            }
+        };
+        outcome.map_err(|error| denied(&error))
+    }
+}
+
+async fn ask_gateway(
+    http: &Arc<HttpClient>,
+    method: &str,
+    params: &Value,
+    tool: Option<&RawValue>,
+) -> Result<Outcome, Failure> {
+    let mut params = params.clone();
+    if let Some(params) = params.as_object_mut() {
+        params.insert("_meta".to_owned(), own_meta());
+    }
+    let params = to_raw_value(&params).map_err(|error| Failure::new(code::SOFTWARE, error))?;
+    let version = HeaderValue::from_static(Version::V2026_07_28.as_str());
+    let mut fields: HeaderMap = request_fields(version, method, Some(&params));
+    if let Some(tool) = tool {
+        let added = add_param_fields(tool, Some(&params), &mut fields);
+        added.map_err(|error| Failure::new(code::USAGE, error))?;
+    }
+    let id = Id::number(1);
+    let text = write_request(Some(&id), method, Some(&params));
+    let answer = http.post(fields, text.into()).await.map_err(unreachable)?;
+    match answer.status == StatusCode::OK && answer.is_stream() {
+        true => read_stream(answer, &id).await,
+        false => {
+            let status = answer.status;
+            let body = answer.whole().await.map_err(unreachable)?;
+            Ok(match Message::parse(&body, usize::MAX) {
+                Ok(Message::Response { outcome, .. }) => outcome,
+                _ => Err(refusal(status, &body)),
+            })
+        }
+    }
+}
+
+/// Reads the stream of a request until its response; what comes before is for clients that show it.
+async fn read_stream(mut answer: Answer, id: &Id) -> Result<Outcome, Failure> {
+    let mut reader = EventReader::new(MAX_MESSAGE);
+    while let Some(mut piece) = answer.piece().await.map_err(unreachable)? {
+        let too_long = |error| Failure::new(code::SOFTWARE, error);
+        while let Some(event) = reader.next(&mut piece).map_err(too_long)? {
+            if let Ok(Message::Response { id: of, outcome }) =
+                Message::parse(&event.data, usize::MAX)
+                && of.as_ref() == Some(id)
+            {
+                return Ok(outcome);
+            }
+        }
+    }
+    Err(Failure::new(
+        code::UNAVAILABLE,
+        "the gateway closed the connection before it answered",
+    ))
+}
+
+fn read_outcome(text: &str) -> Result<Outcome, Failure> {
+    match Message::parse(text.as_bytes(), usize::MAX) {
+        Ok(Message::Response { outcome, .. }) => Ok(outcome),
+        _ => Err(Failure::new(
+            code::SOFTWARE,
+            "the server's answer is no response of JSON-RPC",
+        )),
+    }
+}
+
+fn unreachable(error: HttpError) -> Failure {
+    Failure::new(code::UNAVAILABLE, error)
+}
+
+/// An error of JSON-RPC, with the policy's reason.
+fn denied(error: &RpcError) -> Failure {
+    let data = error.data.as_deref().map(RawValue::get);
+    let data: Option<Value> = data.and_then(|data| serde_json::from_str(data).ok());
+    let reason = data.as_ref().and_then(|data| data.get("reason"));
+    let message = match reason.and_then(Value::as_str) {
+        Some(reason) => format!("{}: {reason} ({})", error.message, error.code),
+        None => format!("{} ({})", error.message, error.code),
+    };
+    Failure::new(code::DENIED, message)
+}

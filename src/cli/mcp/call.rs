@@ -1,0 +1,93 @@
+//! `mcp call`: one call of a tool.
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::OnBehalf;
+use crate::cli::exit::{Failure, code, print, printable};
+
+/// The call.
+#[derive(Args, Debug)]
+pub struct CallTool {
+    /// The tool's name, as `mcp list` prints it
+    tool: String,
+    /// The arguments: a JSON object
+    #[arg(value_name = "JSON", value_parser = parse_arguments, default_value = "{}")]
+    arguments: Value,
+    #[command(flatten)]
+    by: OnBehalf,
+}
+
+/// Reads a JSON object.
+pub fn parse_arguments(text: &str) -> Result<Value, String> {
+    let object: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| format!("no JSON object: {error}"))?;
+    Ok(object.into())
+}
+
+impl CallTool {
+    pub(super) async fn run(self) -> Result<(), Failure> {
+        let result = self.by.asker().call(&self.tool, &self.arguments).await?;
+        if result.get("resultType").and_then(Value::as_str) == Some("input_required") {
+            let message = "the tool asks its client for input; call it from an MCP client";
+            return Err(Failure::new(code::DENIED, message));
+        }
+        match self.by.json {
+            true => print(&result)?,
+            false => print(lines(&result))?,
+        }
+        match result.get("isError") {
+            Some(Value::Bool(true)) => Err(Failure::silent(code::DENIED)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The text of a result; what is no text, by its type.
+fn lines(result: &Value) -> String {
+    let content = result.get("content").and_then(Value::as_array);
+    let blocks = content.into_iter().flatten().map(|block| {
+        let text = |key: &str| block.get(key).and_then(Value::as_str);
+        match (text("type"), text("text")) {
+            (Some("text"), Some(text)) => {
+                text.lines().map(printable).collect::<Vec<_>>().join("\n")
+            }
+            (kind, _) => {
+                let detail = text("mimeType").or(text("uri")).unwrap_or_default();
+                let kind = kind.unwrap_or("unknown");
+                printable(format!("[{kind} {detail}").trim_end()) + "]"
+            }
+        }
+    });
+    let blocks: Vec<_> = blocks.collect();
+    match (blocks.is_empty(), result.get("structuredContent")) {
+        (true, Some(structured)) => structured.to_string(),
+        _ => blocks.join("\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_result_is_shown_as_text() {
+        let result = json!({"content": [
+            {"type": "text", "text": "sunny\n\u{1b}[2J"},
+            {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+            {"type": "resource_link", "uri": "file:///x"},
+        ]});
+        let expected = "sunny\n\\u{1b}[2J\n[image image/png]\n[resource_link file:///x]";
+        assert_eq!(lines(&result), expected);
+        assert_eq!(lines(&json!({"structuredContent": {"a": 1}})), r#"{"a":1}"#);
+    }
+
+    #[test]
+    fn arguments_are_an_object() {
+        assert!(parse_arguments(r#"{"a": 1}"#).is_ok());
+        assert!(parse_arguments("[1]").is_err());
+        assert!(parse_arguments("").is_err());
+    }
+}

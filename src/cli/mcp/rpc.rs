@@ -1,0 +1,117 @@
+//! What the commands read from messages, and write into them.
+
+use addons::contract::RpcError;
+use addons::raw_json::Members;
+use http::StatusCode;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use crate::mcp::{SERVER_ERROR, Version};
+
+/// Pages of one list that are read.
+pub const MAX_PAGES: usize = 100;
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// An error without data.
+pub fn protocol_error(code: i64, message: impl Into<String>) -> RpcError {
+    RpcError {
+        code,
+        message: message.into().into(),
+        data: None,
+    }
+}
+
+/// The revision that a request names (2026-07-28 and later).
+pub fn revision(params: Option<&RawValue>) -> Option<String> {
+    let params = Members::read(params?).ok()?;
+    let meta = RawValue::from_string(params.get("_meta")?.to_owned()).ok()?;
+    text_member(&meta, VERSION_KEY)
+}
+
+/// A member of an object that is a string.
+pub fn text_member(object: &RawValue, key: &str) -> Option<String> {
+    let members = Members::read(object).ok()?;
+    Some(members.text(key)?.into_owned())
+}
+
+/// The cursor of the page behind this one.
+pub fn next_cursor(result: &RawValue) -> Option<String> {
+    text_member(result, "nextCursor")
+}
+
+/// The params for a page, with the `_meta` of another request.
+pub fn page_params(like: Option<&RawValue>, cursor: Option<&str>) -> Option<Box<RawValue>> {
+    let like = like.and_then(|params| Members::read(params).ok());
+    let meta = like.as_ref().and_then(|params| params.get("_meta"));
+    let meta = meta.and_then(|meta| serde_json::from_str(meta).ok());
+    let mut params = Map::new();
+    params.extend(meta.map(|meta: Value| ("_meta".to_owned(), meta)));
+    params.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.into())));
+    to_raw_value(&params).ok()
+}
+
+/// The `_meta` of a request of ours: no capabilities, so that nobody asks us anything.
+pub fn own_meta() -> Value {
+    json!({
+        (VERSION_KEY): Version::V2026_07_28.as_str(),
+        "io.modelcontextprotocol/clientInfo": {
+            "name": "unified-proxy-mcp",
+            "version": env!("CARGO_PKG_VERSION"),
+        },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
+}
+
+/// A refusal in HTTP as an error of JSON-RPC, with the code and details of the denial.
+pub fn refusal(status: StatusCode, body: &[u8]) -> RpcError {
+    let mut data = Map::new();
+    data.insert("status".to_owned(), status.as_u16().into());
+    let mut message = format!("the gateway answered {status}");
+    if let Ok(Value::Object(denial)) = serde_json::from_slice(body) {
+        for (key, value) in denial {
+            match (key.as_str(), value) {
+                ("error", Value::String(sentence)) => message = sentence,
+                (_, value) => {
+                    data.insert(key, value);
+                }
+            }
+        }
+    }
+    RpcError {
+        code: SERVER_ERROR,
+        message: message.into(),
+        data: to_raw_value(&data).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_keeps_its_sentence_code_and_details() {
+        let body = br#"{"error":"Rate limit exceeded","code":"rate_limited","retry_after":3}"#;
+        let error = refusal(StatusCode::TOO_MANY_REQUESTS, body);
+        assert_eq!(error.message, "Rate limit exceeded");
+        let data: Value = serde_json::from_str(error.data.unwrap().get()).unwrap();
+        let expected = json!({"status": 429, "code": "rate_limited", "retry_after": 3});
+        assert_eq!(data, expected);
+        let bare = refusal(StatusCode::BAD_GATEWAY, b"<html>");
+        assert_eq!(bare.message, "the gateway answered 502 Bad Gateway");
+    }
+
+    #[test]
+    fn a_page_is_asked_for_with_the_meta_of_the_call() {
+        let call =
+            r#"{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+        let call = RawValue::from_string(call.to_owned()).unwrap();
+        assert_eq!(revision(Some(&call)).as_deref(), Some("2026-07-28"));
+        let params = page_params(Some(&call), Some("c")).unwrap();
+        let params: Value = serde_json::from_str(params.get()).unwrap();
+        let expected = json!({
+            "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"},
+            "cursor": "c",
+        });
+        assert_eq!(params, expected);
+    }
+}

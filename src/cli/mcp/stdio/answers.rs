@@ -1,0 +1,180 @@
+//! Reads what the gateway answers to a POST, and streams of events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::RpcError;
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use thiserror::Error;
+use tokio::time::sleep;
+
+use super::bridge::Bridge;
+use super::sessions::Session;
+use crate::cli::exit::warn;
+use crate::cli::mcp::http_client::{Answer, HttpError, MAX_MESSAGE};
+use crate::cli::mcp::rpc::refusal;
+use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, Outcome, write_response};
+
+/// How long to wait before a stream is asked for again, unless the gateway says otherwise.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// Connections in a row that brought nothing of a stream before it is given up.
+const FRUITLESS: u32 = 5;
+
+/// The response to a request.
+pub struct Response {
+    /// As it was received, with the request's id.
+    pub text: Bytes,
+    pub outcome: Outcome,
+}
+
+/// Why there is no response.
+#[derive(Debug, Error)]
+pub enum CallFailure {
+    /// The gateway does not know the session.
+    #[error("the gateway has ended the session")]
+    SessionGone,
+    #[error("{0}")]
+    Http(#[from] HttpError),
+    /// In HTTP, without a response in JSON-RPC.
+    #[error("{}", .0.message)]
+    Refused(RpcError),
+    #[error("the gateway closed the connection before it answered")]
+    Closed,
+    #[error("the gateway accepted the request without an answer")]
+    Unanswered,
+    #[error("an event of the gateway is longer than {MAX_MESSAGE} bytes")]
+    TooLong,
+}
+
+impl Bridge {
+    /// Reads the response to a request. What comes before it is relayed.
+    pub async fn read(
+        &self,
+        answer: Answer,
+        id: &Id,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Response, CallFailure> {
+        if is_gone(&answer, session) {
+            return Err(CallFailure::SessionGone);
+        }
+        if answer.status == StatusCode::OK && answer.is_stream() {
+            return self.follow(answer, id, session).await;
+        }
+        let status = answer.status;
+        let body = answer.whole().await?;
+        match Message::parse(&body, usize::MAX) {
+            Ok(Message::Response { id: of, outcome }) => {
+                let text = match of.as_ref() == Some(id) {
+                    true => body,
+                    // The gateway could not read the id.
+                    false => write_response(Some(id), &outcome).into(),
+                };
+                Ok(Response { text, outcome })
+            }
+            _ if status == StatusCode::ACCEPTED => Err(CallFailure::Unanswered),
+            _ => Err(CallFailure::Refused(refusal(status, &body))),
+        }
+    }
+
+    /// Reads what answers a message that has no response.
+    pub async fn accepted(
+        &self,
+        answer: Answer,
+        session: Option<&Arc<Session>>,
+    ) -> Result<(), CallFailure> {
+        if is_gone(&answer, session) {
+            return Err(CallFailure::SessionGone);
+        }
+        let status = answer.status;
+        let body = answer.whole().await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        match Message::parse(&body, usize::MAX) {
+            Ok(Message::Response {
+                outcome: Err(error),
+                ..
+            }) => Err(CallFailure::Refused(error)),
+            _ => Err(CallFailure::Refused(refusal(status, &body))),
+        }
+    }
+
+    /// Reads the stream of a request, over as many connections as it takes.
+    async fn follow(
+        &self,
+        mut answer: Answer,
+        id: &Id,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Response, CallFailure> {
+        let mut reader = EventReader::new(MAX_MESSAGE);
+        let mut fruitless = 0;
+        loop {
+            while let Ok(Some(mut piece)) = answer.piece().await {
+                while let Some(event) = next(&mut reader, &mut piece)? {
+                    fruitless = 0;
+                    if let Some(response) = self.relay(event, Some(id)).await {
+                        return Ok(response);
+                    }
+                }
+            }
+            fruitless += 1;
+            let session = session.ok_or(CallFailure::Closed)?;
+            if reader.last_event_id().is_none() || fruitless > FRUITLESS {
+                return Err(CallFailure::Closed);
+            }
+            sleep(reader.retry().unwrap_or(RECONNECT)).await;
+            reader.reconnect();
+            answer = self.open_stream(session, Some(&reader)).await?;
+        }
+    }
+
+    /// Asks for the session's own stream, or for the rest of one behind its last event.
+    pub async fn open_stream(
+        &self,
+        session: &Arc<Session>,
+        behind: Option<&EventReader>,
+    ) -> Result<Answer, CallFailure> {
+        let mut fields = session.fields();
+        let last = behind.and_then(EventReader::last_event_id);
+        if let Some(last) = last.and_then(|id| HeaderValue::from_bytes(id).ok()) {
+            fields.insert(LAST_EVENT_ID, last);
+        }
+        let answer = self.http.stream(fields).await?;
+        if is_gone(&answer, Some(session)) {
+            return Err(CallFailure::SessionGone);
+        }
+        if answer.status == StatusCode::OK && answer.is_stream() {
+            return Ok(answer);
+        }
+        let status = answer.status;
+        let body = answer.whole().await?;
+        Err(CallFailure::Refused(refusal(status, &body)))
+    }
+
+    /// Relays one event; returns it where it is the response to `call`.
+    pub async fn relay(&self, data: Vec<u8>, call: Option<&Id>) -> Option<Response> {
+        match Message::parse(&data, usize::MAX) {
+            Ok(Message::Response { id, outcome }) if call.is_some() && id.as_ref() == call => {
+                let text = data.into();
+                return Some(Response { text, outcome });
+            }
+            Ok(Message::Response { .. }) => {
+                warn("an answer to no request of this stream is dropped")
+            }
+            Ok(_) => self.output.message(data).await,
+            Err(error) => warn(format_args!("an event is dropped: {error}")),
+        }
+        None
+    }
+}
+
+/// The data of the next event that a piece completes.
+pub fn next(reader: &mut EventReader, piece: &mut Bytes) -> Result<Option<Vec<u8>>, CallFailure> {
+    let event = reader.next(piece).map_err(|_| CallFailure::TooLong)?;
+    Ok(event.map(|event| event.data))
+}
+
+fn is_gone(answer: &Answer, session: Option<&Arc<Session>>) -> bool {
+    answer.status == StatusCode::NOT_FOUND && session.is_some_and(|session| session.has_id())
+}

@@ -1,0 +1,371 @@
+//! Takes messages of stdin and sees each to its answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::RpcError;
+use addons::raw_json::Members;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::answers::{CallFailure, Response};
+use super::lines::{Line, Output};
+use super::mirrored_tools::MirroredTools;
+use super::sessions::{Session, Sessions};
+use crate::cli::exit::warn;
+use crate::cli::mcp::http_client::{HttpClient, MAX_MESSAGE};
+use crate::cli::mcp::rpc::{self, protocol_error};
+use crate::mcp::{
+    HEADER_MISMATCH, INVALID_REQUEST, Id, Message, MessageError, PARSE_ERROR, SERVER_ERROR,
+    request_fields, write_response,
+};
+
+/// Requests of the client that may be under way.
+const MAX_CALLS: usize = 256;
+/// How long the gateway may take to accept a message that has no answer.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A request whose answer ends a subscription, so nobody waits for it at the end.
+const LISTEN: &str = "subscriptions/listen";
+const CANCELLED: &str = "notifications/cancelled";
+const INITIALIZED: &str = "notifications/initialized";
+
+/// One client on stdin and stdout, and one gateway.
+pub struct Bridge {
+    pub http: Arc<HttpClient>,
+    pub output: Output,
+    pub sessions: Sessions,
+    pub tools: MirroredTools,
+    calls: Mutex<HashMap<Id, Call>>,
+    /// The revision of the last request that named one (2026-07-28 and later).
+    modern: Mutex<Option<HeaderValue>>,
+    tasks: TaskTracker,
+}
+
+/// A request under way.
+struct Call {
+    /// Its revision has no sessions: closing the connection cancels it.
+    is_modern: bool,
+    is_listen: bool,
+    cancelled: CancellationToken,
+}
+
+impl Bridge {
+    pub fn new(http: Arc<HttpClient>, output: Output) -> Arc<Self> {
+        Arc::new(Self {
+            http,
+            output,
+            sessions: Sessions::default(),
+            tools: MirroredTools::default(),
+            calls: Mutex::default(),
+            modern: Mutex::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Takes one line. Requests go on beside it; everything else is accepted by the gateway before
+    /// this returns, so that messages arrive in their order.
+    pub async fn take(self: &Arc<Self>, line: Line) {
+        let text = match line {
+            Line::Text(text) => Bytes::from(text),
+            Line::TooLong => {
+                let sentence = format!("a message is longer than {MAX_MESSAGE} bytes");
+                return self.refuse(None, INVALID_REQUEST, sentence).await;
+            }
+        };
+        match Message::parse(&text, usize::MAX) {
+            Ok(Message::Request { id, method, params }) => {
+                self.request(id, &method, params, text).await;
+            }
+            Ok(Message::Notification { method, params }) => {
+                self.notification(&method, params.as_deref(), text).await;
+            }
+            Ok(Message::Response { .. }) => self.deliver("an answer", text).await,
+            Err(error) => {
+                let code = match error {
+                    MessageError::Json(_) => PARSE_ERROR,
+                    MessageError::Batch | MessageError::NotRpc { .. } => INVALID_REQUEST,
+                };
+                let sentence = error.to_string();
+                let id = match error {
+                    MessageError::NotRpc { id, .. } => id,
+                    MessageError::Json(_) | MessageError::Batch => None,
+                };
+                self.refuse(id.as_ref(), code, sentence).await;
+            }
+        }
+    }
+
+    /// Waits for requests under way, but for subscriptions.
+    pub async fn finish(&self, most: Duration) {
+        for call in self.calls.lock().values().filter(|call| call.is_listen) {
+            call.cancelled.cancel();
+        }
+        self.tasks.close();
+        let _ = timeout(most, self.tasks.wait()).await;
+    }
+
+    /// Ends the session.
+    pub async fn end(&self) {
+        for call in self.calls.lock().values() {
+            call.cancelled.cancel();
+        }
+        if let Some(fields) = self.sessions.end() {
+            let _ = self.http.delete(fields).await;
+        }
+    }
+
+    async fn refuse(&self, id: Option<&Id>, code: i64, sentence: impl Into<String>) {
+        let outcome = Err(protocol_error(code, sentence));
+        self.output.message(write_response(id, &outcome)).await;
+    }
+
+    async fn request(
+        self: &Arc<Self>,
+        id: Id,
+        method: &Arc<str>,
+        params: Option<Box<RawValue>>,
+        text: Bytes,
+    ) {
+        if &**method == "initialize" {
+            let answer = self.initialize(&id, text).await;
+            return self.answer(&id, answer).await;
+        }
+        let revision = rpc::revision(params.as_deref());
+        let revision = revision.and_then(|revision| HeaderValue::from_str(&revision).ok());
+        if revision.is_some() {
+            self.modern.lock().clone_from(&revision);
+        }
+        let call = Call {
+            is_modern: revision.is_some(),
+            is_listen: &**method == LISTEN,
+            cancelled: CancellationToken::new(),
+        };
+        let cancelled = call.cancelled.clone();
+        if let Err(sentence) = self.begin(&id, call) {
+            return self.refuse(Some(&id), INVALID_REQUEST, sentence).await;
+        }
+        let (bridge, method) = (Arc::clone(self), Arc::clone(method));
+        self.tasks.spawn(async move {
+            let calling = async {
+                match revision {
+                    Some(revision) => {
+                        let asked = Asked {
+                            id: &id,
+                            method: &method,
+                            params: params.as_deref(),
+                            text,
+                        };
+                        bridge.call_modern(&asked, revision).await
+                    }
+                    None => bridge.call_legacy(&id, text).await,
+                }
+            };
+            let answer = cancelled.run_until_cancelled(calling).await;
+            bridge.calls.lock().remove(&id);
+            // A request that was cancelled is not answered.
+            if let Some(answer) = answer {
+                bridge.answer(&id, answer).await;
+            }
+        });
+    }
+
+    fn begin(&self, id: &Id, call: Call) -> Result<(), String> {
+        let mut calls = self.calls.lock();
+        if calls.len() >= MAX_CALLS {
+            return Err(format!("{MAX_CALLS} requests are under way already"));
+        }
+        if calls.contains_key(id) {
+            return Err(format!("a request with the id {id} is under way already"));
+        }
+        calls.insert(id.clone(), call);
+        Ok(())
+    }
+
+    async fn answer(&self, id: &Id, answer: Result<Response, CallFailure>) {
+        match answer {
+            Ok(response) => self.output.message(response.text).await,
+            Err(failure) => {
+                let outcome = Err(RpcError::from(failure));
+                self.output
+                    .message(write_response(Some(id), &outcome))
+                    .await;
+            }
+        }
+    }
+
+    async fn call_modern(
+        &self,
+        asked: &Asked<'_>,
+        revision: HeaderValue,
+    ) -> Result<Response, CallFailure> {
+        let response = self.ask_modern(asked, &revision).await?;
+        let refused = response.outcome.as_ref().err();
+        if &**asked.method == "tools/call"
+            && refused.is_some_and(|error| error.code == HEADER_MISMATCH)
+        {
+            // The definition says which arguments are mirrored, and it was never listed here.
+            self.list_tools(asked.params, &revision).await?;
+            return self.ask_modern(asked, &revision).await;
+        }
+        if &**asked.method == "tools/list"
+            && let Ok(result) = &response.outcome
+        {
+            self.tools.learn(result);
+        }
+        Ok(response)
+    }
+
+    async fn ask_modern(
+        &self,
+        asked: &Asked<'_>,
+        revision: &HeaderValue,
+    ) -> Result<Response, CallFailure> {
+        let mut fields = request_fields(revision.clone(), asked.method, asked.params);
+        if &**asked.method == "tools/call" {
+            self.tools.add_fields(asked.params, &mut fields);
+        }
+        let answer = self.http.post(fields, asked.text.clone()).await?;
+        self.read(answer, asked.id, None).await
+    }
+
+    /// Reads the list of tools as the client would.
+    async fn list_tools(
+        &self,
+        params: Option<&RawValue>,
+        revision: &HeaderValue,
+    ) -> Result<(), CallFailure> {
+        let (id, method) = (Id::number(0), Arc::from("tools/list"));
+        let mut cursor = None;
+        for _ in 0..rpc::MAX_PAGES {
+            let params = rpc::page_params(params, cursor.as_deref());
+            let text = crate::mcp::write_request(Some(&id), &method, params.as_deref());
+            let asked = Asked {
+                id: &id,
+                method: &method,
+                params: params.as_deref(),
+                text: text.into(),
+            };
+            let response = self.ask_modern(&asked, revision).await?;
+            let Ok(result) = response.outcome else {
+                return Ok(());
+            };
+            self.tools.learn(&result);
+            cursor = rpc::next_cursor(&result);
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn call_legacy(self: &Arc<Self>, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
+        let session = self.sessions.current();
+        match self.ask_legacy(id, text.clone(), session.as_ref()).await {
+            Err(CallFailure::SessionGone) => {
+                let session = self.renew(session.as_ref()).await?;
+                self.ask_legacy(id, text, Some(&session)).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn ask_legacy(
+        &self,
+        id: &Id,
+        text: Bytes,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Response, CallFailure> {
+        let fields = session.map(|session| session.fields()).unwrap_or_default();
+        let answer = self.http.post(fields, text).await?;
+        self.read(answer, id, session).await
+    }
+
+    async fn notification(self: &Arc<Self>, method: &str, params: Option<&RawValue>, text: Bytes) {
+        if method == CANCELLED {
+            let params = params.and_then(|params| Members::read(params).ok());
+            let id = params.as_ref().and_then(|params| params.get("requestId"));
+            let call = id.and_then(|id| self.cancel(id));
+            if call.is_some_and(|is_modern| is_modern) {
+                return;
+            }
+        }
+        self.deliver(method, text).await;
+        if method == INITIALIZED {
+            self.listen();
+        }
+    }
+
+    /// Calls a request off; tells whether its revision is a modern one.
+    fn cancel(&self, id: &str) -> Option<bool> {
+        let calls = self.calls.lock();
+        let (_, call) = calls.iter().find(|(known, _)| known.as_json() == id)?;
+        call.cancelled.cancel();
+        Some(call.is_modern)
+    }
+
+    /// Posts a message that is not answered.
+    async fn deliver(self: &Arc<Self>, what: &str, text: Bytes) {
+        let posting = async {
+            let session = self.sessions.current();
+            match self.post_accepted(text.clone(), session.as_ref()).await {
+                Err(CallFailure::SessionGone) => {
+                    let session = self.renew(session.as_ref()).await?;
+                    self.post_accepted(text, Some(&session)).await
+                }
+                posted => posted,
+            }
+        };
+        match timeout(ACCEPT_TIMEOUT, posting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => {
+                let error = RpcError::from(failure);
+                warn(format_args!("{what} was not accepted: {}", error.message));
+            }
+            Err(_elapsed) => warn(format_args!("{what} was not accepted in time")),
+        }
+    }
+
+    pub async fn post_accepted(
+        &self,
+        text: Bytes,
+        session: Option<&Arc<Session>>,
+    ) -> Result<(), CallFailure> {
+        let fields = match session {
+            Some(session) => session.fields(),
+            None => self.modern_fields(),
+        };
+        let answer = self.http.post(fields, text).await?;
+        self.accepted(answer, session).await
+    }
+
+    fn modern_fields(&self) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        if let Some(revision) = self.modern.lock().clone() {
+            fields.insert(crate::mcp::PROTOCOL_VERSION, revision);
+        }
+        fields
+    }
+}
+
+/// A request, and its text as the client wrote it.
+struct Asked<'a> {
+    id: &'a Id,
+    method: &'a Arc<str>,
+    params: Option<&'a RawValue>,
+    text: Bytes,
+}
+
+impl From<CallFailure> for RpcError {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Refused(error) => error,
+            other => protocol_error(SERVER_ERROR, other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The tools whose arguments are mirrored in header fields: `x-mcp-header` (2026-07-28).
+
+use std::collections::HashMap;
+
+use addons::raw_json::Members;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::mcp::add_param_fields;
+
+const ANNOTATION: &str = "x-mcp-header";
+/// Definitions that are remembered.
+const MAX_TOOLS: usize = 10_000;
+/// The largest definition that is remembered, in bytes of JSON.
+const MAX_DEFINITION: usize = 64 * 1024;
+
+/// The definitions that were listed last, by name.
+#[derive(Default)]
+pub struct MirroredTools(Mutex<HashMap<String, Box<RawValue>>>);
+
+impl MirroredTools {
+    /// Remembers what a page of `tools/list` says.
+    pub fn learn(&self, result: &RawValue) {
+        #[derive(Deserialize)]
+        struct Page {
+            #[serde(default)]
+            tools: Vec<Box<RawValue>>,
+        }
+        let Ok(page) = serde_json::from_str::<Page>(result.get()) else {
+            return;
+        };
+        let mut known = self.0.lock();
+        for tool in page.tools {
+            let name = Members::read(&tool).ok();
+            let Some(name) = name.and_then(|tool| Some(tool.text("name")?.into_owned())) else {
+                continue;
+            };
+            let text = tool.get();
+            let may_have = text.contains(ANNOTATION) || text.contains("\\u");
+            let has_room = known.len() < MAX_TOOLS || known.contains_key(&name);
+            match may_have && has_room && text.len() <= MAX_DEFINITION {
+                true => known.insert(name, tool),
+                false => known.remove(&name),
+            };
+        }
+    }
+
+    /// Adds the fields of a call.
+    pub fn add_fields(&self, params: Option<&RawValue>, fields: &mut HeaderMap) {
+        let name = params.and_then(|params| Members::read(params).ok());
+        let Some(name) = name.and_then(|params| Some(params.text("name")?.into_owned())) else {
+            return;
+        };
+        let Some(tool) = self.0.lock().get(&name).cloned() else {
+            return;
+        };
+        // A definition that breaks the rules has no fields; the gateway says what it makes of it.
+        let _ = add_param_fields(&tool, params, fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn fields_follow_the_definition_that_was_listed_last() {
+        let tools = MirroredTools::default();
+        let call = raw(r#"{"name":"sql","arguments":{"region":"eu"}}"#);
+        let field = || {
+            let mut fields = HeaderMap::new();
+            tools.add_fields(Some(&call), &mut fields);
+            fields.get("mcp-param-region").cloned()
+        };
+        assert_eq!(field(), None);
+        let annotated = r#"{"tools":[{"name":"sql","inputSchema":{"type":"object","properties":
+            {"region":{"type":"string","x-mcp-header":"Region"}}}}]}"#;
+        tools.learn(&raw(annotated));
+        assert_eq!(field().unwrap(), "eu");
+        tools.learn(&raw(
+            r#"{"tools":[{"name":"sql","inputSchema":{"type":"object"}}]}"#,
+        ));
+        assert_eq!(field(), None);
+    }
+}

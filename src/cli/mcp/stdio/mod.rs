@@ -1,0 +1,59 @@
+//! `mcp stdio`: the gateway for agents that speak MCP on stdin and stdout only.
+//!
+//! Each line of stdin is one message and becomes one POST; what the gateway answers or sends
+//! becomes lines of stdout. Messages are relayed as they are written; only header fields, sessions
+//! and streams of the HTTP transport begin and end here.
+
+mod answers;
+mod bridge;
+mod lines;
+mod mirrored_tools;
+mod sessions;
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+
+use self::bridge::Bridge;
+use self::lines::{Output, read_stdin};
+use super::endpoint::Endpoint;
+use super::http_client::HttpClient;
+use crate::cli::exit::Failure;
+
+/// How long requests under way may still take after the end of stdin. Clients send SIGTERM after
+/// about 2 s, which ends the wait.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+/// How long the gateway may take to end a session.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How long the reader of stdout may take for the last lines.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Relays until stdin ends, nobody reads stdout any more, or a signal ends it.
+pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
+    let ours = |error| Failure::internal(format_args!("cannot start: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
+    let mut input = read_stdin().map_err(ours)?;
+    let (output, mut written) = Output::start().map_err(ours)?;
+    let bridge = Bridge::new(HttpClient::new(endpoint), output);
+    let relaying = async {
+        while let Some(line) = input.recv().await {
+            bridge.take(line).await;
+        }
+        bridge.finish(LAST_ANSWERS).await;
+    };
+    tokio::select! {
+        () = relaying => {}
+        _ = &mut written => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    // A gateway that does not answer forgets the session with the lease.
+    let _ = timeout(FAREWELL, bridge.end()).await;
+    drop(bridge);
+    if !written.is_terminated() {
+        let _ = timeout(LAST_LINES, written).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Sessions of clients that begin with a handshake (up to 2025-11-25).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::answers::{CallFailure, Response, next};
+use super::bridge::Bridge;
+use crate::cli::exit::warn;
+use crate::cli::mcp::http_client::MAX_MESSAGE;
+use crate::cli::mcp::rpc::text_member;
+use crate::mcp::{EventReader, Id, PROTOCOL_VERSION, SESSION_ID, write_request};
+
+/// The first and the longest wait before the session's own stream is opened again.
+const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// One session at the gateway.
+pub struct Session {
+    id: Option<HeaderValue>,
+    version: Option<HeaderValue>,
+    /// Cancelled when another session takes its place, or at the end.
+    ended: CancellationToken,
+}
+
+impl Session {
+    /// The fields of every request in it.
+    pub fn fields(&self) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        if let Some(id) = &self.id {
+            fields.insert(SESSION_ID, id.clone());
+        }
+        if let Some(version) = &self.version {
+            fields.insert(PROTOCOL_VERSION, version.clone());
+        }
+        fields
+    }
+
+    pub fn has_id(&self) -> bool {
+        self.id.is_some()
+    }
+}
+
+/// The session, and what another one is begun with.
+#[derive(Default)]
+pub struct Sessions {
+    current: Mutex<Option<Arc<Session>>>,
+    /// The client's `initialize`, with its id.
+    handshake: Mutex<Option<(Id, Bytes)>>,
+    /// Held by the one who begins another session.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+impl Sessions {
+    pub fn current(&self) -> Option<Arc<Session>> {
+        self.current.lock().clone()
+    }
+
+    /// Ends the session here; the fields of the request that ends it at the gateway.
+    pub fn end(&self) -> Option<HeaderMap> {
+        let session = self.current.lock().take()?;
+        session.ended.cancel();
+        session.has_id().then(|| session.fields())
+    }
+}
+
+impl Bridge {
+    /// The client shakes hands.
+    pub async fn initialize(&self, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
+        if let Some(fields) = self.sessions.end() {
+            let _ = self.http.delete(fields).await;
+        }
+        *self.sessions.handshake.lock() = Some((id.clone(), text.clone()));
+        self.shake_hands(id, text).await
+    }
+
+    async fn shake_hands(&self, id: &Id, text: Bytes) -> Result<Response, CallFailure> {
+        let answer = self.http.post(HeaderMap::new(), text).await?;
+        let session_id = answer.headers.get(SESSION_ID).cloned();
+        let response = self.read(answer, id, None).await?;
+        if let Ok(result) = &response.outcome {
+            let version = text_member(result, "protocolVersion");
+            let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
+            let session = Session {
+                id: session_id,
+                version,
+                ended: CancellationToken::new(),
+            };
+            *self.sessions.current.lock() = Some(Arc::new(session));
+        }
+        Ok(response)
+    }
+
+    /// Begins another session in the place of one that the gateway has ended, as the client did.
+    pub async fn renew(
+        self: &Arc<Self>,
+        gone: Option<&Arc<Session>>,
+    ) -> Result<Arc<Session>, CallFailure> {
+        let _renewing = self.sessions.renewing.lock().await;
+        let current = self.sessions.current();
+        let is_gone = |current: &Arc<Session>| gone.is_some_and(|gone| Arc::ptr_eq(gone, current));
+        if let Some(current) = current.filter(|current| !is_gone(current)) {
+            return Ok(current);
+        }
+        self.sessions.end();
+        let handshake = self.sessions.handshake.lock().clone();
+        let (id, text) = handshake.ok_or(CallFailure::SessionGone)?;
+        self.shake_hands(&id, text).await?;
+        let session = self.sessions.current().ok_or(CallFailure::SessionGone)?;
+        let ready = write_request(None, "notifications/initialized", None);
+        self.post_accepted(ready.into(), Some(&session)).await?;
+        warn("the gateway had ended the session; another one was begun");
+        self.listen();
+        Ok(session)
+    }
+
+    /// Reads the session's own stream for as long as it lasts, where the gateway has one.
+    pub fn listen(self: &Arc<Self>) {
+        let Some(session) = self.sessions.current() else {
+            return;
+        };
+        let (bridge, ended) = (Arc::clone(self), session.ended.clone());
+        tokio::spawn(async move {
+            let listening = bridge.read_own_stream(&session);
+            if ended.run_until_cancelled(listening).await == Some(true) {
+                // The client may wait for messages without asking for anything.
+                if let Err(failure) = bridge.renew(Some(&session)).await {
+                    warn(format_args!("the session cannot be renewed: {failure}"));
+                }
+            }
+        });
+    }
+
+    /// Ends where there is no such stream; true if the gateway has ended the session.
+    async fn read_own_stream(&self, session: &Arc<Session>) -> bool {
+        let mut reader = EventReader::new(MAX_MESSAGE);
+        let (first, longest) = RECONNECT;
+        let mut wait = first;
+        loop {
+            match self.open_stream(session, Some(&reader)).await {
+                Ok(mut answer) => {
+                    reader.reconnect();
+                    while let Ok(Some(mut piece)) = answer.piece().await {
+                        wait = first;
+                        loop {
+                            match next(&mut reader, &mut piece) {
+                                Ok(Some(event)) => {
+                                    self.relay(event, None).await;
+                                }
+                                Ok(None) => break,
+                                Err(failure) => {
+                                    warn(failure);
+                                    return false;
+                                }
+                            }
+                        }
+                    }
+                }
+                Err(CallFailure::SessionGone) => return true,
+                Err(CallFailure::Refused(_)) => return false,
+                Err(_unreachable) => {}
+            }
+            sleep(reader.retry().unwrap_or(wait).max(wait)).await;
+            wait = wait.saturating_mul(2).min(longest);
+        }
+    }
+}

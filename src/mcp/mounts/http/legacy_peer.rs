@@ -1,0 +1,249 @@
+//! The server's side of a session over Streamable HTTP, 2025-03-26 to 2025-11-25.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use addons::contract::{BoxFuture, Fault};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::time::{sleep, timeout};
+
+use super::answer::{Answered, EventStream, StreamEnd, leave, outcome_of};
+use super::event_stream::EventReader;
+use super::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use super::peer::{Inbox, Replies};
+use super::wire::Wire;
+use crate::http::Answer;
+use crate::mcp::event::Events;
+use crate::mcp::message::{Id, Outcome};
+use crate::mcp::mounts::MountError;
+use crate::mcp::mounts::dropped::Reason;
+use crate::mcp::version::Version;
+
+/// How long to wait before a stream is continued, where the server does not say; at least, before
+/// the server's own is.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// How often a stream is asked for again before the next event of it has come.
+const TRIES: usize = 3;
+/// The longest wait before the server's own stream is asked for again.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How long a farewell, or the news that a call was cancelled, may take.
+pub const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Why a request has no outcome.
+pub enum CallError {
+    /// The server has forgotten the session, and did not read the request.
+    SessionGone,
+    Mount(MountError),
+}
+
+impl From<MountError> for CallError {
+    fn from(error: MountError) -> Self {
+        Self::Mount(error)
+    }
+}
+
+/// The server's side of a session.
+pub struct LegacyPeer {
+    wire: Wire,
+    session: Option<HeaderValue>,
+    pub version: Version,
+    pub inbox: Inbox,
+    /// The server has forgotten the session.
+    is_forgotten: AtomicBool,
+}
+
+impl LegacyPeer {
+    pub fn new(wire: Wire, session: Option<HeaderValue>, version: Version, inbox: Inbox) -> Self {
+        Self {
+            wire,
+            session,
+            version,
+            inbox,
+            is_forgotten: AtomicBool::new(false),
+        }
+    }
+
+    fn fields(&self) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        let version = HeaderValue::from_static(self.version.as_str());
+        fields.insert(PROTOCOL_VERSION, version);
+        if let Some(session) = &self.session {
+            fields.insert(SESSION_ID, session.clone());
+        }
+        fields
+    }
+
+    /// Posts a message.
+    pub async fn post(&self, message: String) -> Result<Answered, CallError> {
+        let path = &self.wire.target.path;
+        let answer = self.wire.post(path, self.fields(), message).await;
+        let answer = self.known(answer.map_err(MountError::Denied)?)?;
+        Ok(Answered::read(&self.wire.client, answer).await?)
+    }
+
+    /// An answer of a server that still knows the session.
+    fn known(&self, answer: Answer) -> Result<Answer, CallError> {
+        if answer.status == StatusCode::NOT_FOUND && self.session.is_some() {
+            leave(answer);
+            self.is_forgotten.store(true, Ordering::Relaxed);
+            self.inbox.ended.cancel();
+            return Err(CallError::SessionGone);
+        }
+        Ok(answer)
+    }
+
+    /// Asks for a stream: the one behind an event, or the server's own.
+    async fn stream(&self, before: &EventReader) -> Result<EventStream, CallError> {
+        let mut fields = self.fields();
+        let behind = before.last_event_id().filter(|id| !id.is_empty());
+        if let Some(behind) = behind.and_then(|id| HeaderValue::from_bytes(id).ok()) {
+            fields.insert(LAST_EVENT_ID, behind);
+        }
+        let answer = self.wire.get(fields).await.map_err(MountError::Denied)?;
+        let answer = self.known(answer)?;
+        Ok(EventStream::of(&self.wire.client, answer)?)
+    }
+
+    /// Reads the stream of a call until its outcome, over as many connections as it takes.
+    pub async fn follow(
+        self: &Arc<Self>,
+        mut stream: Box<EventStream>,
+        id: &Id,
+        events: &Events,
+    ) -> Result<Outcome, CallError> {
+        let mut tries = TRIES;
+        loop {
+            let event = match stream.next_event().await {
+                Ok(event) => event,
+                Err(StreamEnd::Failed(error)) => return Err(error.into()),
+                Err(StreamEnd::Closed) => {
+                    *stream = self.resume(stream.into_reader(), &mut tries).await?;
+                    continue;
+                }
+            };
+            tries = TRIES;
+            let Some(message) = stream.read(&event)? else {
+                continue;
+            };
+            let message = match outcome_of(message, id) {
+                Ok(outcome) => {
+                    stream.leave();
+                    return Ok(outcome);
+                }
+                Err(other) => other,
+            };
+            if self.inbox.take(message, events, self).is_some() {
+                self.inbox.drop_one(Reason::UnknownId);
+            }
+        }
+    }
+
+    /// Goes on with the stream of a call, where the server said how.
+    async fn resume(
+        &self,
+        mut reader: EventReader,
+        tries: &mut usize,
+    ) -> Result<EventStream, CallError> {
+        let is_resumable = reader.last_event_id().is_some_and(|id| !id.is_empty());
+        while is_resumable && *tries > 0 {
+            *tries = tries.saturating_sub(1);
+            sleep(reader.retry().unwrap_or(RECONNECT)).await;
+            reader.reconnect();
+            match self.stream(&reader).await {
+                Ok(stream) => return Ok(stream.behind(reader)),
+                // It may be back in a moment.
+                Err(CallError::Mount(MountError::Denied(denial)))
+                    if denial.code().fault() == Fault::Upstream => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let sentence = "it closed the stream before it answered";
+        Err(MountError::Protocol(sentence.to_owned()).into())
+    }
+
+    /// Reads the server's own stream for as long as the session lasts, where the server has one.
+    async fn listen(self: &Arc<Self>) {
+        let mut reader = EventReader::new(self.wire.client.limits().inspect_body_bytes);
+        let mut wait = RECONNECT;
+        loop {
+            match self.stream(&reader).await {
+                Ok(stream) => {
+                    let before = reader.last_event_id().map(<[u8]>::to_vec);
+                    let had_events;
+                    (reader, had_events) = self.read_own(stream.behind(reader)).await;
+                    reader.reconnect();
+                    if had_events || reader.last_event_id() != before.as_deref() {
+                        wait = RECONNECT;
+                    }
+                    sleep(reader.retry().unwrap_or(wait).max(wait)).await;
+                }
+                Err(CallError::SessionGone) => return,
+                // It has no such stream, or will not have it read.
+                Err(CallError::Mount(MountError::Protocol(_))) => return,
+                Err(CallError::Mount(_)) => sleep(wait).await,
+            }
+            wait = wait.saturating_mul(2).min(LONGEST_WAIT);
+        }
+    }
+
+    async fn read_own(self: &Arc<Self>, mut stream: EventStream) -> (EventReader, bool) {
+        // A connection that died without a word is replaced.
+        stream.quiet_for(self.wire.client.idle_timeout());
+        let mut had_events = false;
+        while let Ok(event) = stream.next_event().await {
+            had_events = true;
+            let message = match stream.read(&event) {
+                Ok(Some(message)) => message,
+                Ok(None) => continue,
+                Err(_) => {
+                    self.inbox.drop_one(Reason::Malformed);
+                    continue;
+                }
+            };
+            if self
+                .inbox
+                .take(message, &self.inbox.unsolicited, self)
+                .is_some()
+            {
+                self.inbox.drop_one(Reason::UnknownId);
+            }
+        }
+        (stream.into_reader(), had_events)
+    }
+
+    /// Lives as long as the session, and tells the server of its end.
+    pub async fn live(self: Arc<Self>) {
+        tokio::select! {
+            () = self.inbox.ended.cancelled() => {}
+            () = self.wire.client.ended() => {}
+            () = async {
+                self.listen().await;
+                std::future::pending().await
+            } => {}
+        }
+        self.inbox.ended.cancel();
+        if self.session.is_none() || self.is_forgotten.load(Ordering::Relaxed) {
+            return;
+        }
+        // What belonged to a lease that is over is ended by the appliance itself.
+        if let Some(client) = self.wire.client.beyond_lease() {
+            let wire = Wire {
+                client,
+                target: self.wire.target.clone(),
+            };
+            if let Ok(Ok(answer)) = timeout(FAREWELL, wire.delete(self.fields())).await {
+                leave(answer);
+            }
+        }
+    }
+}
+
+impl Replies for LegacyPeer {
+    fn reply(self: Arc<Self>, message: String) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            // A server that does not take the answer waits for it no longer.
+            let _ = self.post(message).await;
+        })
+    }
+}

@@ -1,0 +1,311 @@
+//! Mounts whose servers are processes of this machine, started by the real binary.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use addons::contract::settings::Place;
+use addons::contract::*;
+use addons::mcp::*;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use unified_proxy::mcp::*;
+
+use crate::loopback::{FakeContainers, Log, chain};
+
+/// The proxy, which starts sandboxes.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_unified-proxy");
+pub const SERVER: &str = include_str!("server.py");
+pub const ONE: &str = "127.0.0.1";
+const LIMITS: MessageLimits = MessageLimits {
+    bytes: 1 << 20,
+    values: 100_000,
+};
+
+pub struct Fixture {
+    pub mounts: Arc<Mounts>,
+    pub containers: Arc<FakeContainers>,
+    pub chain: Arc<Chain>,
+    pub metrics: prometheus::Registry,
+    transports: Arc<dyn Transports>,
+    /// State of the proxy, which no child may see.
+    pub state: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// The first digest of each tool is the accepted one.
+struct AllAccepted;
+
+impl Definitions for AllAccepted {
+    fn pin<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+        _: [u8; 32],
+    ) -> BoxFuture<'a, Result<Pin, Unavailable>> {
+        Box::pin(async { Ok(Pin::Accepted) })
+    }
+}
+
+/// Makes stdio transports alone.
+struct StdioAlone {
+    ports: Arc<StdioPorts>,
+    spawner: Spawner,
+    machine: Arc<Machine>,
+}
+
+impl Transports for StdioAlone {
+    fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
+        let (spawner, machine) = (self.spawner.clone(), Arc::clone(&self.machine));
+        let kind = server.kind.clone();
+        let settings = match &kind {
+            ServerKind::Stdio(settings) => settings.clone(),
+            _ => stdio(&["true"]),
+        };
+        let make = move || process_manager(&kind, &spawner, &machine).unwrap();
+        Arc::new(StdioTransport::new(
+            &self.ports,
+            server,
+            settings,
+            Box::new(make),
+        ))
+    }
+
+    fn settled(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.ports.children.settled())
+    }
+}
+
+/// A listener that answers everything with the name of who asks.
+struct Named(PathBuf);
+
+impl WayOut for Named {
+    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
+        use io::{Read, Write};
+        let path = self.0.join("way-out.sock");
+        let listener = UnixListener::bind(&path)?;
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request);
+                let _ = stream.write_all(delegation.system.name.as_bytes());
+            }
+        });
+        let guard = CancellationToken::new().drop_guard();
+        Ok(OpenWayOut { path, guard })
+    }
+}
+
+impl Fixture {
+    pub fn new(servers: Vec<ServerSettings>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(directory.path()).unwrap();
+        let (state, certificates) = (root.join("state"), root.join("certs"));
+        fs::create_dir(&state).unwrap();
+        fs::create_dir(&certificates).unwrap();
+        fs::write(certificates.join("ca-bundle.pem"), "").unwrap();
+        fs::write(state.join("registry.db"), "secret").unwrap();
+        let metrics = prometheus::Registry::new();
+        let containers = Arc::new(FakeContainers::at(&[ONE]));
+        let chain = chain(&containers, &Log::default());
+        let ports = StdioPorts {
+            children: Children::new(&metrics).unwrap(),
+            way_out: Arc::new(Named(state.clone())),
+            limits: Arc::new(|| LIMITS),
+        };
+        let in_force = Arc::clone(&chain);
+        let transports: Arc<dyn Transports> = Arc::new(StdioAlone {
+            ports: Arc::new(ports),
+            spawner: Spawner::start(PROGRAM.into()).unwrap(),
+            machine: Arc::new(Machine::new(certificates, vec![state.clone()])),
+        });
+        let ports = MountPorts {
+            chain: Arc::new(move || Some(Arc::clone(&in_force))),
+            definitions: Arc::new(AllAccepted),
+            transports: Arc::clone(&transports),
+        };
+        Self {
+            mounts: Arc::new(Mounts::new(ports, &by_name(servers))),
+            containers,
+            chain,
+            metrics,
+            transports,
+            state,
+            _directory: directory,
+        }
+    }
+
+    pub fn container(&self) -> &Arc<Container> {
+        self.containers.get(ONE)
+    }
+
+    pub fn caller(&self, version: Version) -> Caller {
+        let container = Arc::clone(self.container());
+        Caller {
+            client: Client::default(),
+            principal: Principal::from(Arc::clone(&container)),
+            container,
+            version,
+            capabilities: RawValue::from_string("{\"elicitation\":{}}".to_owned())
+                .unwrap()
+                .into(),
+            info: None,
+            session: None,
+            log_level: None,
+            trace: None,
+        }
+    }
+
+    pub async fn session(&self, server: &str, version: Version) -> Result<Arc<Pooled>, MountError> {
+        let mount = self.mounts.find(self.container(), server).unwrap();
+        mount.session(&self.caller(version)).await
+    }
+
+    /// A session outside the pool.
+    pub async fn open(&self, server: ServerSettings) -> Result<Arc<dyn MountSession>, MountError> {
+        let caller = self.caller(Version::V2025_11_25);
+        let opening = Opening {
+            container: Some(caller.container),
+            version: caller.version,
+            capabilities: caller.capabilities,
+            unsolicited: mpsc::channel(EVENT_QUEUE).0,
+        };
+        self.transports.of(&Arc::new(server)).open(opening).await
+    }
+
+    /// Calls a tool; the answer's text, which the servers here write as JSON.
+    pub async fn call(
+        &self,
+        pooled: &Pooled,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<Value, MountError> {
+        self.call_with(pooled, tool, arguments, mpsc::channel(256).0)
+            .await
+    }
+
+    pub async fn call_with(
+        &self,
+        pooled: &Pooled,
+        tool: &str,
+        arguments: Value,
+        events: Events,
+    ) -> Result<Value, MountError> {
+        let meta = serde_json::json!({ "progressToken": 7 });
+        let params = serde_json::json!({ "name": tool, "arguments": arguments, "_meta": meta });
+        let permit = self.permit("tools/call", params).await;
+        let result = pooled.session.request(permit, events).await?.unwrap();
+        let result: Value = serde_json::from_str(result.get()).unwrap();
+        let text = result["content"][0]["text"].as_str().unwrap();
+        Ok(serde_json::from_str(text).unwrap())
+    }
+
+    pub async fn permit(&self, method: &str, params: Value) -> CallPermit {
+        let subject = McpSubject {
+            server: Some("t".into()),
+            method: method.into(),
+            name: None,
+        };
+        let mut start = self.chain.for_mcp(Client::default(), subject);
+        start.principal = Some(Principal::from(Arc::clone(self.container())));
+        let mut live = LiveFlow::begin(&self.chain, start);
+        let params = to_raw_value(&params).unwrap();
+        let frame = Frame::request(Direction::ToServer, method, Some(params));
+        self.chain.mcp_request(&mut live.flow, frame).await.unwrap()
+    }
+}
+
+pub fn by_name(servers: Vec<ServerSettings>) -> BTreeMap<Arc<str>, Arc<ServerSettings>> {
+    let named = servers.into_iter();
+    named
+        .map(|server| (Arc::clone(&server.name), Arc::new(server)))
+        .collect()
+}
+
+pub fn stdio(command: &[&str]) -> StdioSettings {
+    StdioSettings {
+        command: command.iter().map(|part| (*part).to_owned()).collect(),
+        env: Vec::new(),
+        work_dir: None,
+        hosts: Vec::new(),
+        read: Vec::new(),
+        write: Vec::new(),
+        confine: Confine::Namespaces,
+    }
+}
+
+/// The test server with these eras.
+pub fn python(mode: &str) -> StdioSettings {
+    stdio(&["python3", "-c", SERVER, mode])
+}
+
+pub fn mounted(name: &str, settings: StdioSettings) -> ServerSettings {
+    ServerSettings {
+        name: name.into(),
+        prefix: format!("{name}_").into(),
+        kind: ServerKind::Stdio(settings),
+        timeout: Duration::from_secs(20),
+        containers: vec!["*".into()],
+        scope: Scope::Container,
+        place: Place { line: 1, column: 1 },
+    }
+}
+
+/// The processes that descend from one, zombies among them: number and state.
+pub fn descendants(of: u32) -> Vec<(u32, char)> {
+    let mut all = Vec::new();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let stat = fs::read_to_string(process.path().join("stat"));
+        if let (Ok(pid), Ok(stat)) = (process.file_name().to_str().unwrap().parse::<u32>(), stat) {
+            let fields: Vec<_> = stat
+                .rsplit_once(')')
+                .unwrap()
+                .1
+                .split_whitespace()
+                .collect();
+            let state = fields[0].chars().next().unwrap();
+            all.push((pid, fields[1].parse::<u32>().unwrap(), state));
+        }
+    }
+    let mut found = Vec::new();
+    let mut parents = vec![of];
+    while let Some(parent) = parents.pop() {
+        for (pid, of, state) in &all {
+            if *of == parent {
+                found.push((*pid, *state));
+                parents.push(*pid);
+            }
+        }
+    }
+    found
+}
+
+/// Whether any process of the machine has this text among its arguments.
+pub fn is_running(marker: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let has = |line: &Vec<u8>| String::from_utf8_lossy(line).contains(marker);
+    lines.any(|line| has(&line))
+}
+
+/// Waits until a condition holds.
+pub async fn eventually(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let until = tokio::time::Instant::now() + limit;
+    while !holds() {
+        if tokio::time::Instant::now() > until {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    true
+}
+
+pub fn open_descriptors() -> usize {
+    fs::read_dir(Path::new("/proc/self/fd")).unwrap().count()
+}

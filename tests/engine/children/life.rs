@@ -1,0 +1,142 @@
+//! Starts, ends, and what is left.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use addons::mcp::Confine;
+use serde_json::json;
+use unified_proxy::mcp::*;
+
+use super::fixture::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
+    let fixture = Fixture::new(Vec::new());
+    let own = std::process::id();
+    let cycle = async |confine: Confine| {
+        let mut settings = stdio(&["sh", "-c", LEGACY_SH]);
+        settings.confine = confine;
+        let session = fixture.open(mounted("t", settings)).await.unwrap();
+        session.ended().cancel();
+    };
+    let settled = async || {
+        let gone = || descendants(own).is_empty();
+        let limit = Duration::from_secs(20);
+        assert!(eventually(limit, gone).await, "{:?}", descendants(own));
+    };
+    // What is opened once for all.
+    cycle(Confine::Namespaces).await;
+    cycle(Confine::None).await;
+    settled().await;
+    let before = open_descriptors();
+    for _ in 0..50 {
+        cycle(Confine::Namespaces).await;
+        cycle(Confine::None).await;
+    }
+    settled().await;
+    let limit = Duration::from_secs(5);
+    let same = eventually(limit, || open_descriptors() <= before).await;
+    assert!(same, "{before} descriptors became {}", open_descriptors());
+    let metrics = fixture.metrics.gather();
+    let status = metrics
+        .iter()
+        .find(|family| family.name() == "proxy_mcp_process_status");
+    let series = status.unwrap().get_metric();
+    assert!(
+        series
+            .iter()
+            .all(|series| series.get_gauge().value() == 0.0)
+    );
+}
+
+/// Answers one handshake, and then whatever comes with nothing.
+pub const LEGACY_SH: &str = r#"read -r line
+printf '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}\n'
+while read -r line; do :; done"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_with_its_lease_within_five_seconds_whatever_the_server_does() {
+    let stubborn = format!("trap '' TERM HUP INT; {LEGACY_SH}; while :; do sleep 1; done");
+    let fixture = Fixture::new(vec![mounted("t", stdio(&["sh", "-c", &stubborn]))]);
+    fixture.session("t", Version::V2025_11_25).await.unwrap();
+    let began = Instant::now();
+    fixture.container().end();
+    let own = std::process::id();
+    let gone = eventually(Duration::from_secs(5), || descendants(own).is_empty()).await;
+    assert!(gone, "{:?} after {:?}", descendants(own), began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_fails_its_calls_with_its_exit_code_and_starts_again() {
+    let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
+    let version = Version::V2025_11_25;
+    let pooled = fixture.session("t", version).await.unwrap();
+    let hanging = fixture.call(&pooled, "hang", json!({}));
+    let killing = fixture.call(&pooled, "exit", json!({"code": 42}));
+    let (hanging, killing) = tokio::join!(hanging, killing);
+    for died in [hanging, killing] {
+        assert!(
+            matches!(died, Err(MountError::Died { exit: Some(42) })),
+            "{died:?}"
+        );
+    }
+    let again = async {
+        loop {
+            match fixture.session("t", version).await {
+                Ok(pooled) => return pooled,
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_secs(15), again)
+        .await
+        .unwrap();
+    let echoed = fixture.call(&again, "echo", json!({})).await;
+    assert_eq!(echoed.unwrap(), json!({}));
+}
+
+/// Not a test by itself: [`killed_appliance_leaves_no_child`] runs and kills it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test that kills it"]
+async fn appliance_that_is_killed() {
+    let marker = std::env::var("MARKER").unwrap();
+    let servers = [("confined", Confine::Namespaces), ("free", Confine::None)];
+    let servers = servers.map(|(name, confine)| {
+        let mut settings = stdio(&["python3", "-c", SERVER, "legacy", &marker]);
+        settings.confine = confine;
+        mounted(name, settings)
+    });
+    let fixture = Fixture::new(servers.into());
+    for name in ["confined", "free"] {
+        let pooled = fixture.session(name, Version::V2025_11_25).await.unwrap();
+        let daemon = json!({ "seconds": marker });
+        fixture.call(&pooled, "daemon", daemon).await.unwrap();
+    }
+    println!("\nready");
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_appliance_leaves_no_child() {
+    // Seconds that a daemon sleeps for, and nobody else does.
+    let marker = format!("98{}", std::process::id());
+    let mut appliance = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "children::life::appliance_that_is_killed",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("MARKER", &marker)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(appliance.stdout.take().unwrap()).lines();
+    let ready = lines.map_while(Result::ok).any(|line| line == "ready");
+    assert!(ready && is_running(&marker));
+    appliance.kill().unwrap();
+    appliance.wait().unwrap();
+    let gone = eventually(Duration::from_secs(5), || !is_running(&marker)).await;
+    assert!(gone, "children outlive the appliance");
+}

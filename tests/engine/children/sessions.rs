@@ -1,0 +1,155 @@
+//! Both eras, and what passes in a session.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use testkit::each_row_async;
+use tokio::sync::mpsc;
+use unified_proxy::mcp::*;
+
+use super::fixture::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_spoken_to_in_the_era_of_the_client_where_it_can() {
+    use Version::{V2025_06_18, V2025_11_25, V2026_07_28};
+    each_row_async(
+        [
+            ("legacy", V2025_06_18, V2025_06_18),
+            ("legacy", V2026_07_28, V2025_11_25),
+            ("legacy silent", V2026_07_28, V2025_11_25),
+            ("legacy strict", V2026_07_28, V2025_11_25),
+            ("modern", V2026_07_28, V2026_07_28),
+            ("modern", V2025_06_18, V2026_07_28),
+            ("legacy modern", V2025_06_18, V2025_06_18),
+            ("legacy modern", V2026_07_28, V2026_07_28),
+        ],
+        async |(mode, client, agreed)| {
+            let fixture = Fixture::new(vec![mounted("t", python(mode))]);
+            let pooled = fixture.session("t", client).await.unwrap();
+            assert_eq!(pooled.session.version(), agreed, "{mode}");
+            let capabilities = pooled.session.described().capabilities.get();
+            assert!(!capabilities.contains("tasks"), "{capabilities}");
+            let tools = pooled.catalog.tools().await.unwrap();
+            assert_eq!(tools.len(), 1, "{mode}");
+            let echoed = fixture.call(&pooled, "echo", json!({"a": 1})).await;
+            assert_eq!(echoed.unwrap(), json!({"a": 1}), "{mode}");
+            let again = fixture.session("t", client).await.unwrap();
+            assert!(Arc::ptr_eq(&pooled, &again), "pooled");
+            let tools_again = again.catalog.tools().await.unwrap();
+            assert!(Arc::ptr_eq(&tools, &tools_again));
+            let mount = fixture.mounts.find(fixture.container(), "t").unwrap();
+            pooled.session.ended().cancel();
+            assert_eq!(mount.known(fixture.container()).tools.unwrap().len(), 1);
+            fixture
+                .mounts
+                .stop(std::time::Duration::from_secs(10))
+                .await;
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_and_questions_of_a_server_reach_their_call() {
+    let fixture = Fixture::new(vec![mounted("t", python("legacy"))]);
+    let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
+    let (events, mut receiver) = mpsc::channel(16);
+    let done = fixture
+        .call_with(&pooled, "progress", json!({}), events)
+        .await;
+    assert_eq!(done.unwrap(), json!("done"));
+    let Some(Event::Notification { method, .. }) = receiver.recv().await else {
+        panic!("progress");
+    };
+    assert_eq!(&*method, "notifications/progress");
+    let (events, mut receiver) = mpsc::channel(16);
+    let answering = async {
+        let Some(Event::Request { method, reply, .. }) = receiver.recv().await else {
+            panic!("a question");
+        };
+        assert_eq!(&*method, "elicitation/create");
+        let answer = serde_json::value::to_raw_value(&json!({"action": "accept"})).unwrap();
+        reply.send(Ok(answer)).unwrap();
+    };
+    let asked = fixture.call_with(&pooled, "ask", json!({}), events);
+    let (answer, ()) = tokio::join!(asked, answering);
+    assert_eq!(answer.unwrap(), json!({"action": "accept"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_dropped_or_late_is_cancelled_at_the_server() {
+    let mut server = mounted("t", python("legacy"));
+    server.timeout = std::time::Duration::from_millis(700);
+    let fixture = Fixture::new(vec![server]);
+    let pooled = fixture.session("t", Version::V2025_11_25).await.unwrap();
+    let late = fixture.call(&pooled, "hang", json!({})).await;
+    assert!(matches!(late, Err(MountError::TimedOut)), "{late:?}");
+    let short = std::time::Duration::from_millis(100);
+    let dropped = tokio::time::timeout(short, fixture.call(&pooled, "hang", json!({}))).await;
+    assert!(dropped.is_err());
+    let cancelled = fixture.call(&pooled, "cancelled", json!({})).await.unwrap();
+    assert_eq!(cancelled.as_array().unwrap().len(), 2, "{cancelled}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_start_is_dead_and_says_why() {
+    let fixture = Fixture::new(vec![
+        mounted("gone", stdio(&["/no/such/program"])),
+        mounted("t", python("legacy")),
+    ]);
+    let failed = fixture.session("gone", Version::V2025_11_25).await;
+    let Err(MountError::CannotStart(why)) = failed.map(drop) else {
+        panic!("it cannot start");
+    };
+    assert!(why.contains("/no/such/program"), "{why}");
+    let health = |name: &str| {
+        let all = fixture.mounts.health();
+        all.into_iter()
+            .find(|health| &*health.server == name)
+            .unwrap()
+    };
+    assert_eq!(health("gone").state, MountState::Dead);
+    assert!(health("gone").failure.unwrap().contains("/no/such/program"));
+    assert_eq!(health("t").state, MountState::Connecting);
+    fixture.session("t", Version::V2025_11_25).await.unwrap();
+    assert_eq!(health("t").state, MountState::Ready);
+    let again = fixture.session("gone", Version::V2025_11_25).await;
+    assert!(again.is_err(), "not started again at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_keeps_what_is_the_same_and_ends_the_rest_after_its_calls() {
+    let fixture = Fixture::new(vec![
+        mounted("same", python("legacy")),
+        mounted("changed", python("legacy")),
+        mounted("removed", python("legacy")),
+    ]);
+    let version = Version::V2025_11_25;
+    let mut sessions = Vec::new();
+    for name in ["same", "changed", "removed"] {
+        sessions.push(fixture.session(name, version).await.unwrap());
+    }
+    let mut changes = fixture.mounts.changes(fixture.container());
+    let mut same = mounted("same", python("legacy"));
+    same.place.line = 9;
+    let mut changed = mounted("changed", python("legacy"));
+    changed.timeout = std::time::Duration::from_secs(5);
+    fixture.mounts.apply(&by_name(vec![same, changed]));
+    assert_eq!(changes.next().await, List::ALL);
+    let ended = |at: usize| sessions[at].session.ended().clone();
+    let limit = std::time::Duration::from_secs(15);
+    for at in [1, 2] {
+        tokio::time::timeout(limit, ended(at).cancelled())
+            .await
+            .unwrap();
+    }
+    assert!(!ended(0).is_cancelled());
+    assert!(
+        fixture
+            .mounts
+            .find(fixture.container(), "removed")
+            .is_none()
+    );
+    let changed = fixture.session("changed", version).await.unwrap();
+    assert!(!Arc::ptr_eq(&changed, &sessions[1]));
+}
