@@ -1,10 +1,8 @@
 //! The MCP gateway: its servers, what routes to them, and the front.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 
-use addons::contract::Delegation;
 use addons::mcp::McpMetrics;
 use prometheus::Registry;
 use tokio_util::task::TaskTracker;
@@ -15,38 +13,29 @@ use super::ours;
 use super::way_out::WaysOut;
 use crate::config::Config;
 use crate::http::Service;
-use crate::ingress::Engine;
 use crate::mcp::{
     Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
-    MessageLimits, MountPorts, Mounts, OpenWayOut, PinnedDefinitions, Rules, ServerTransports,
-    Spawner, StdioPorts, WayOut,
+    MessageLimits, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports, Spawner,
+    StdioPorts,
 };
+use crate::sandbox::OURSELVES;
 
-/// The gateway, and what else of it the appliance has to do with.
-pub struct McpParts {
-    pub gateway: Arc<Gateway>,
-    /// What operators reach of it.
-    pub operator: Operator,
-    /// Its servers.
-    pub mounts: Arc<Mounts>,
-    /// Leads nowhere until the engine is there.
-    pub ways_out: Arc<LateWaysOut>,
-}
-
-/// Builds the gateway over the servers of a configuration.
-pub fn build(
+/// Builds the gateway over the servers of a configuration in the directory `files`, and what
+/// operators reach of it.
+pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
+    files: &Path,
+    ways_out: Arc<WaysOut>,
     metrics: &Registry,
-) -> Result<McpParts, Failure> {
+) -> Result<(Arc<Gateway>, Operator), Failure> {
     let definitions = DefinitionFile::open(&config.proxy.data_dir);
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);
-    let ways_out = Arc::<LateWaysOut>::default();
     let ports = MountPorts {
         chain: Arc::new(move || Some(Arc::clone(current.current().chain()))),
         definitions: Arc::new(PinnedDefinitions(Arc::clone(&definitions))),
-        transports: Arc::new(transports(service, config, metrics, &ways_out)?),
+        transports: Arc::new(transports(service, config, files, ways_out, metrics)?),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
     let rules = move || {
@@ -57,22 +46,22 @@ pub fn build(
         }
     };
     let executions = McpMetrics::new(metrics).map_err(ours)?;
-    let core = Core::new(Box::new(rules), Arc::clone(&mounts), executions);
+    let core = Core::new(Box::new(rules), mounts, executions);
     let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
-    Ok(McpParts {
-        gateway: Arc::new(Gateway::new(Arc::new(Arc::clone(&core)), metrics)),
-        operator: Operator { core, definitions },
-        mounts,
-        ways_out,
-    })
+    let operator = Operator {
+        core: Arc::clone(&core),
+        definitions,
+    };
+    Ok((Arc::new(Gateway::new(Arc::new(core), metrics)), operator))
 }
 
-/// Makes the transport of each server by its kind.
+/// What makes the transport of each server. `files` is the directory of the configuration.
 fn transports(
     service: &Arc<Service>,
     config: &Config,
+    files: &Path,
+    ways_out: Arc<WaysOut>,
     metrics: &Registry,
-    ways_out: &Arc<LateWaysOut>,
 ) -> Result<ServerTransports, Failure> {
     let snapshots = Arc::clone(&service.snapshots);
     let limits = move || {
@@ -84,15 +73,18 @@ fn transports(
     };
     let stdio = StdioPorts {
         children: Children::new(metrics).map_err(ours)?,
-        way_out: Arc::clone(ways_out) as _,
+        way_out: ways_out,
         limits: Arc::new(limits),
     };
     let proxy = &config.proxy;
-    let hidden = vec![sockets(config), proxy.data_dir.clone()];
-    let program = std::env::current_exe().map_err(ours)?;
+    let hidden = vec![
+        socket_directory(config).to_owned(),
+        proxy.data_dir.clone(),
+        files.to_owned(),
+    ];
     Ok(ServerTransports {
         stdio: Arc::new(stdio),
-        spawner: Spawner::start(program).map_err(ours)?,
+        spawner: Spawner::start(OURSELVES.into()).map_err(ours)?,
         machine: Arc::new(Machine::new(proxy.certs_dir.clone(), hidden)),
         http: HttpParts {
             service: Arc::clone(service),
@@ -102,30 +94,8 @@ fn transports(
     })
 }
 
-/// Where Unix listeners are.
-fn sockets(config: &Config) -> PathBuf {
+/// Where sockets lie that lead to the proxy.
+pub fn socket_directory(config: &Config) -> &Path {
     let admin = config.proxy.listen.admin.parent();
-    admin.unwrap_or(Path::new(".")).to_owned()
-}
-
-/// Ways out of children's namespaces, once there is an engine that serves them.
-#[derive(Default)]
-pub struct LateWaysOut(OnceLock<WaysOut>);
-
-impl LateWaysOut {
-    /// Has `engine` serve them from now on. To be called in the runtime that serves.
-    pub fn lead_to(&self, engine: &Arc<Engine>, config: &Config) {
-        // A second call would name the same engine.
-        let _ = self
-            .0
-            .set(WaysOut::new(Arc::clone(engine), sockets(config)));
-    }
-}
-
-impl WayOut for LateWaysOut {
-    fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
-        let ways_out = self.0.get();
-        let ways_out = ways_out.ok_or_else(|| io::Error::other("the proxy is still starting"))?;
-        ways_out.open(delegation)
-    }
+    admin.unwrap_or(Path::new("."))
 }

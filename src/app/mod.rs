@@ -61,6 +61,7 @@ use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use operator::Operator;
 use reload::{Reloader, Source};
+use way_out::WaysOut;
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -214,21 +215,23 @@ impl App {
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
         let inspection = Inspection::new(&metrics).map_err(ours)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let mcp = mcp::build(&service, &config, &metrics)?;
-        let servers = Arc::clone(&mcp.mounts);
+        let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));
+        let out = Arc::clone(&ways_out);
+        let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
+        let servers = Arc::clone(operator.core.mounts());
         // A second call would name the same ones.
         let _ = checks.mcp_servers.set(Arc::clone(&servers));
         let engine = Engine::new(
             service,
             Arc::clone(&questions),
-            mcp.gateway,
+            gateway,
             Arc::new(authority),
             workers,
             shares.clients,
             &metrics,
         );
         let engine = Arc::new(engine.map_err(ours)?);
-        mcp.ways_out.lead_to(&engine, &config);
+        ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
         let reloader = reloader.map_err(ours)?.with_servers(servers);
@@ -244,7 +247,7 @@ impl App {
             reloader: Arc::new(reloader),
             snapshots,
             questions,
-            operator: mcp.operator,
+            operator,
             admin_uids,
             _data_dir: data_dir,
         })
