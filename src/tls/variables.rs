@@ -118,10 +118,7 @@ fn java(host: &str, port: &str, trust_store: &str) -> String {
         ("aether.connector.http.useSystemProperties", "true"),
         ("javax.net.ssl.trustStore", trust_store),
         ("javax.net.ssl.trustStoreType", "JKS"),
-        (
-            "javax.net.ssl.trustStorePassword",
-            TRUST_STORE_PASSWORD,
-        ),
+        ("javax.net.ssl.trustStorePassword", TRUST_STORE_PASSWORD),
     ];
     let options = properties.map(|(name, value)| jvm_word(&format!("-D{name}={value}")));
     options.join(" ")
