@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use addons::mcp::McpMetrics;
 use prometheus::Registry;
 use tokio_util::task::TaskTracker;
 
@@ -44,7 +45,8 @@ pub fn gateway(
             settings: Arc::clone(&snapshot.config.addons.mcp),
         }
     };
-    let core = Core::new(Box::new(rules), mounts);
+    let executions = McpMetrics::new(metrics).map_err(ours)?;
+    let core = Core::new(Box::new(rules), mounts, executions);
     let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
     let operator = Operator {
         core: Arc::clone(&core),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use addons::contract::*;
-use addons::mcp::ServerSettings;
+use addons::mcp::{McpMetrics, ServerSettings};
 use bytes::Bytes;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
@@ -142,7 +142,8 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
         settings: Arc::default(),
     };
     let mounts = Arc::new(Mounts::new(ports, &Default::default()));
-    let core = Core::new(Box::new(rules), mounts);
+    let counters = McpMetrics::new(metrics).unwrap();
+    let core = Core::new(Box::new(rules), mounts, counters);
     Gateway::new(Arc::new(core), GatewayMetrics::new(metrics).unwrap())
 }
 
