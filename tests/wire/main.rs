@@ -46,6 +46,8 @@ mod lfs;
 mod limits;
 mod listener;
 mod mcp;
+mod mcp_stdio;
+mod mcp_tour;
 mod migration;
 mod nameservers;
 mod oauth;

@@ -9,9 +9,16 @@ use crate::support::read_reply;
 const MAX_SESSIONS: usize = 1024;
 const MAX_STREAMS: usize = 1024;
 
+/// A gateway that counts no requests: what bounds a client here is the gateway's own.
+fn unlimited() -> Gateway {
+    Gateway::start_with(|setup| {
+        setup.policy = Some(json!({ "version": 1, "rate_limits": { "enabled": false } }));
+    })
+}
+
 #[test]
 fn ten_thousand_sessions_leave_the_newest_and_little_memory() {
-    let gateway = Gateway::start();
+    let gateway = unlimited();
     let oldest = gateway.session();
     let before = gateway.proxy.memory("VmRSS");
     let mut stream = gateway.connect();
@@ -42,7 +49,7 @@ fn ten_thousand_sessions_leave_the_newest_and_little_memory() {
 
 #[test]
 fn idle_streams_are_small_and_those_over_the_limit_are_refused() {
-    let gateway = Gateway::start();
+    let gateway = unlimited();
     let wanted = json!({ "notifications": { "toolsListChanged": true } });
     let listen = || modern(request(1, "subscriptions/listen", wanted.clone()));
     let (fields, message) = listen();

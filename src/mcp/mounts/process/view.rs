@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::ProcessConfig;
-use crate::sandbox::machine::{self, CERTIFICATES, variables};
+use crate::sandbox::machine::{self, CERTIFICATES};
 use crate::sandbox::{Access, Command, Entry, PROXY_PORT, Spec};
+use crate::tls::variables;
 
 /// The host name inside.
 const HOST_NAME: &str = "mcp";
