@@ -57,7 +57,7 @@ struct Inner {
     acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
-    resources: Cache<(Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>)>,
+    resources: Cache<Resources>,
 }
 
 /// A list in memory.

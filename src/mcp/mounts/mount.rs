@@ -77,7 +77,7 @@ impl Mount {
         let settings = self.settings();
         let same = ServerSettings {
             prefix: Arc::clone(&settings.prefix),
-            place: settings.place.clone(),
+            place: settings.place,
             ..other.clone()
         };
         same == *settings

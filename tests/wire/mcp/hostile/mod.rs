@@ -11,3 +11,4 @@ mod isolation;
 mod levels;
 mod policies;
 mod sessions;
+mod way_out;
