@@ -41,8 +41,8 @@ pub use limits::GatewayMetrics;
 use answer::Answered;
 use header::{PROTOCOL_VERSION, SESSION_ID, only};
 use limits::Count;
-use media::{EVENT_STREAM, JSON, check_accept, check_body};
-use refusal::{INVALID, refuse};
+use media::{EVENT_STREAM, check_accept, check_body};
+use refusal::{INVALID, JSON, refuse};
 use visit::{Visit, own_subject};
 
 /// Messages longer than this are parsed on a thread that may take its time.

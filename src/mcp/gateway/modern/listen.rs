@@ -24,7 +24,7 @@ use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
-use super::post::{Request, whole};
+use super::request::{Request, whole};
 use super::run::KEEP_ALIVE;
 
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";

@@ -52,6 +52,7 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
         server.list(vec![changed.clone(), tool("touch")]);
         text(&client.call("kb_touch", json!({})));
         eventually("it is blocked", SOON, || {
+            client.tools();
             code(&client.call("kb_read", json!({}))) == Some(DENIED)
         });
         let reached = server.calls().len();
@@ -76,6 +77,7 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
         server.list(vec![described("Read a file"), tool("touch")]);
         text(&client.call("kb_touch", json!({})));
         eventually("it is blocked again", SOON, || {
+            client.tools();
             code(&client.call("kb_read", json!({}))) == Some(DENIED)
         });
     });
@@ -94,9 +96,9 @@ fn a_definition_that_changed_while_the_proxy_was_down_is_blocked() {
     assert_eq!(server.calls().len(), 1);
 }
 
-/// `log` is the operator's choice; the change is counted all the same.
+/// `log` is the operator's choice.
 #[test]
-fn a_changed_definition_passes_and_is_counted_where_the_operator_chose_log() {
+fn a_changed_definition_passes_where_the_operator_chose_log() {
     let server = server();
     let gateway = Gateway::start(&json!({
         "mcpServers": { "kb": server.mount() }, "on_definition_change": "log",
@@ -104,11 +106,11 @@ fn a_changed_definition_passes_and_is_counted_where_the_operator_chose_log() {
     let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_read"]);
     server.list(vec![described("Read another file"), tool("touch")]);
     text(&client.call("kb_touch", json!({})));
-    eventually("the change is counted", SOON, || {
-        client.tools();
-        let labels = ["server=\"kb\""];
-        let proxy = &gateway.proxy;
-        proxy.metric("proxy_mcp_definition_changes_total", &labels) >= 1.0
+    eventually("the change is seen", SOON, || {
+        let listed = client.list();
+        listed
+            .iter()
+            .any(|tool| tool["description"] == "Read another file")
     });
     text(&client.call("kb_read", json!({})));
 }
