@@ -40,6 +40,9 @@ _unified__proxy() {
             unified__proxy,health)
                 cmd="unified__proxy__subcmd__health"
                 ;;
+            unified__proxy,mcp)
+                cmd="unified__proxy__subcmd__mcp"
+                ;;
             unified__proxy,registry)
                 cmd="unified__proxy__subcmd__registry"
                 ;;
@@ -57,6 +60,9 @@ _unified__proxy() {
                 ;;
             unified__proxy,sandbox-pid1)
                 cmd="unified__proxy__subcmd__sandbox__subcmd__pid1"
+                ;;
+            unified__proxy,sandbox-supervisor)
+                cmd="unified__proxy__subcmd__sandbox__subcmd__supervisor"
                 ;;
             unified__proxy,serve)
                 cmd="unified__proxy__subcmd__serve"
@@ -82,11 +88,26 @@ _unified__proxy() {
             unified__proxy__subcmd__container,list)
                 cmd="unified__proxy__subcmd__container__subcmd__list"
                 ;;
+            unified__proxy__subcmd__container,reset)
+                cmd="unified__proxy__subcmd__container__subcmd__reset"
+                ;;
             unified__proxy__subcmd__container,rm)
                 cmd="unified__proxy__subcmd__container__subcmd__rm"
                 ;;
             unified__proxy__subcmd__container,show)
                 cmd="unified__proxy__subcmd__container__subcmd__show"
+                ;;
+            unified__proxy__subcmd__mcp,accept)
+                cmd="unified__proxy__subcmd__mcp__subcmd__accept"
+                ;;
+            unified__proxy__subcmd__mcp,call)
+                cmd="unified__proxy__subcmd__mcp__subcmd__call"
+                ;;
+            unified__proxy__subcmd__mcp,list)
+                cmd="unified__proxy__subcmd__mcp__subcmd__list"
+                ;;
+            unified__proxy__subcmd__mcp,stdio)
+                cmd="unified__proxy__subcmd__mcp__subcmd__stdio"
                 ;;
             unified__proxy__subcmd__registry,backup)
                 cmd="unified__proxy__subcmd__registry__subcmd__backup"
@@ -104,7 +125,7 @@ _unified__proxy() {
 
     case "${cmd}" in
         unified__proxy)
-            opts="-h -V --help --version serve dev check run run-appliance sandbox-forwarder sandbox-pid1 ca audit explain tail container health env sandbox-files registry"
+            opts="-h -V --help --version serve dev check run run-appliance sandbox-forwarder sandbox-pid1 sandbox-supervisor ca audit explain tail container mcp health env sandbox-files registry"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -236,7 +257,7 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__container)
-            opts="-h --help add rm list show"
+            opts="-h --help add rm reset list show"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -292,6 +313,24 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__container__subcmd__list)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__container__subcmd__reset)
             opts="-h --json --socket --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -439,6 +478,108 @@ _unified__proxy() {
             fi
             case "${prev}" in
                 --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp)
+            opts="-h --help stdio list call accept"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__accept)
+            opts="-h --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__call)
+            opts="-h --container --url --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --container)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__list)
+            opts="-h --container --url --json --socket --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --container)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__mcp__subcmd__stdio)
+            opts="-h --url --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --url)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -634,6 +775,20 @@ _unified__proxy() {
             return 0
             ;;
         unified__subcmd__proxy__subcmd__sandbox__subcmd__pid1)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        unified__subcmd__proxy__subcmd__sandbox__subcmd__supervisor)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

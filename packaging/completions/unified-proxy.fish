@@ -33,11 +33,13 @@ complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run" -d
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "run-appliance" -d 'The appliance of one `run`'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-forwarder" -d 'The process between a sandbox and its way out'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-pid1" -d 'PID 1 of a sandbox'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-supervisor" -d 'The process above a command that is not confined'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "ca" -d 'The interception CA'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "audit" -d 'The audit log'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "explain" -d 'Say what would happen to a request, and why'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "tail" -d 'Show flows as they end'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "container" -d 'Register, remove and show containers'
+complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "mcp" -d 'Tools of MCP servers, for people and for agents that speak stdio only'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "health" -d 'Say whether listeners, registry and chain work'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "env" -d 'Print the environment that points clients at the proxy'
 complete -c unified-proxy -n "__fish_unified_proxy_needs_command" -f -a "sandbox-files" -d 'Write the placeholder credential files that a sandbox mounts'
@@ -67,6 +69,7 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run" -s h -l
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand run-appliance" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-forwarder" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-pid1" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand sandbox-supervisor" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "path" -d 'Print where its certificate is'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand ca; and not __fish_seen_subcommand_from path show rotate" -f -a "show" -d 'Show its certificate'
@@ -88,11 +91,12 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l con
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -l denied -d 'Only what was denied'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand tail" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -s h -l help -d 'Print help'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "add" -d 'Register a container, replacing whoever had its id or address'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "rm" -d 'Unregister a container; its connections end'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "list" -d 'List the registered containers'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm list show" -f -a "show" -d 'Show one container'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "add" -d 'Register a container, replacing whoever had its id or address'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "rm" -d 'Unregister a container; its connections end'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "reset" -d 'Clear a container\'s security level and its abort latch'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "list" -d 'List the registered containers'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and not __fish_seen_subcommand_from add rm reset list show" -f -a "show" -d 'Show one container'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l ip -d 'The address that its flows come from' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l listener -d 'Open a socket of its own for it, instead of an address' -r -f -a "unix\t''"
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from add" -l repo -d 'A repository that it may use; may be repeated' -r
@@ -106,12 +110,35 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; a
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from rm" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from list" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand container; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "stdio" -d 'Relay MCP between stdin and stdout and the gateway'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "list" -d 'List the tools that a container sees'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "call" -d 'Call a tool'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "accept" -d 'Accept the changed definition of a tool'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l container -d 'On behalf of this container, as an operator [default: of the container that this runs in]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l container -d 'On behalf of this container, as an operator [default: of the container that this runs in]' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -s h -l help -d 'Print help'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from accept" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from accept" -l json -d 'Print JSON'
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from accept" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand health" -s h -l help -d 'Print help'

@@ -1,6 +1,6 @@
 //! What works, for health checks and for metrics.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -11,6 +11,7 @@ use addons::contract::Containers;
 use addons::credentials::TokenSources;
 
 use crate::admin::{Check, Health};
+use crate::mcp::{MountState, Mounts};
 use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
 use crate::upstream::NameserverWatch;
@@ -22,6 +23,8 @@ pub struct Checks {
     pub dns: HealthFlag,
     /// `None` where `listen.mcp` is empty: the gateway is off.
     pub mcp: Option<HealthFlag>,
+    /// The MCP servers, once they are known.
+    pub mcp_servers: Arc<OnceLock<Arc<Mounts>>>,
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
@@ -49,7 +52,17 @@ impl Checks {
             check("upstream_dns_answers", self.nameservers.is_well(), false),
         ];
         checks.extend(mcp);
+        if self.mcp.is_some() {
+            checks.push(check("mcp_servers_alive", self.servers_are_alive(), false));
+        }
         Health(checks)
+    }
+
+    /// Whether no MCP server is dead.
+    fn servers_are_alive(&self) -> bool {
+        let servers = self.mcp_servers.get().map(|servers| servers.health());
+        let mut servers = servers.unwrap_or_default().into_iter();
+        servers.all(|server| server.state != MountState::Dead)
     }
 }
 

@@ -61,6 +61,7 @@ use health::{Checks, HealthCollector};
 use listeners::Listeners;
 use operator::Operator;
 use reload::{Reloader, Source};
+use way_out::WaysOut;
 
 /// How often a rotated CA is looked for.
 const CA_REFRESH: Duration = Duration::from_secs(60);
@@ -166,6 +167,7 @@ impl App {
             proxy: HealthFlag::default(),
             dns: HealthFlag::default(),
             mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
+            mcp_servers: Arc::default(),
             audit: HealthFlag::default(),
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
@@ -213,7 +215,12 @@ impl App {
         let questions = Arc::new(dns::Service::new(in_force, shares.dns));
         let inspection = Inspection::new(&metrics).map_err(ours)?;
         let service = Arc::new(Service::new(Arc::clone(&snapshots), inspection));
-        let (gateway, operator) = mcp::gateway(&service, &config, &metrics)?;
+        let ways_out = Arc::new(WaysOut::new(mcp::socket_directory(&config).to_owned()));
+        let out = Arc::clone(&ways_out);
+        let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
+        let servers = Arc::clone(operator.core.mounts());
+        // A second call would name the same ones.
+        let _ = checks.mcp_servers.set(Arc::clone(&servers));
         let engine = Engine::new(
             service,
             Arc::clone(&questions),
@@ -223,11 +230,13 @@ impl App {
             shares.clients,
             &metrics,
         );
-        let engine = engine.map_err(ours)?;
+        let engine = Arc::new(engine.map_err(ours)?);
+        ways_out.serve_with(&engine);
         let flag = checks.configuration.clone();
         let reloader = Reloader::new(source, builder, Arc::clone(&snapshots), flag, &metrics);
+        let reloader = reloader.map_err(ours)?.with_servers(servers);
         Ok(Self {
-            engine: Arc::new(engine),
+            engine,
             registry,
             metrics,
             checks,
@@ -235,7 +244,7 @@ impl App {
             buckets,
             breakers,
             log,
-            reloader: Arc::new(reloader.map_err(ours)?),
+            reloader: Arc::new(reloader),
             snapshots,
             questions,
             operator,
@@ -369,7 +378,11 @@ impl Running {
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
         let token_sources = &self.app.checks.token_sources;
         let refreshes = tokio::time::timeout(limit, token_sources.drain());
+        let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
+        // After the calls that they answer, and within the same time.
+        let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
+        self.app.operator.core.mounts().stop(left).await;
         // The last flows may have begun some more.
         let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
         self.shutdown.cancel();

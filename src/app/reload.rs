@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::build::Builder;
 use super::private_options::PrivateOptions;
 use crate::config::{self, Config, ConfigErrors, FILES, Listen, Profile};
+use crate::mcp::Mounts;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
@@ -74,6 +75,7 @@ pub struct Reloader {
     /// On while the files are what is in force. The lock also keeps two reloads apart.
     current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
+    servers: Option<Arc<Mounts>>,
 }
 
 impl Reloader {
@@ -101,7 +103,15 @@ impl Reloader {
             current: Mutex::new(Some(flag.on())),
             flag,
             reloads,
+            servers: None,
         })
+    }
+
+    /// Has these MCP servers follow the configuration.
+    #[must_use]
+    pub fn with_servers(mut self, servers: Arc<Mounts>) -> Self {
+        self.servers = Some(servers);
+        self
     }
 
     /// Loads the files; answers every error if there is one, and then nothing has changed.
@@ -113,7 +123,12 @@ impl Reloader {
         self.reloads.with_label_values(&[status]).inc();
         match loaded {
             Ok(snapshot) => {
+                let settings = Arc::clone(&snapshot.config.addons.mcp);
                 self.snapshots.replace(snapshot);
+                // Behind it: clients that are told of changed lists read the new settings.
+                if let Some(servers) = &self.servers {
+                    servers.apply(&settings.servers);
+                }
                 // The old guard clears the flag, so it goes first.
                 *current = None;
                 *current = Some(self.flag.on());

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use addons::contract::{Delegation, LeaseId};
 use tokio::net::UnixListener;
@@ -14,19 +14,26 @@ use crate::mcp::{OpenWayOut, WayOut};
 
 /// Opens them beside the containers' own listeners.
 pub struct WaysOut {
-    engine: Arc<Engine>,
+    /// Set once there is one: it holds the gateway, whose servers come here.
+    engine: OnceLock<Weak<Engine>>,
     directory: PathBuf,
     runtime: Handle,
 }
 
 impl WaysOut {
     /// Opens listeners in `directory`, served by the runtime that calls this.
-    pub fn new(engine: Arc<Engine>, directory: PathBuf) -> Self {
+    pub fn new(directory: PathBuf) -> Self {
         Self {
-            engine,
+            engine: OnceLock::new(),
             directory,
             runtime: Handle::current(),
         }
+    }
+
+    /// Serves what comes by the listeners with this engine.
+    pub fn serve_with(&self, engine: &Arc<Engine>) {
+        // A second call would name the same one.
+        let _ = self.engine.set(Arc::downgrade(engine));
     }
 }
 
@@ -36,9 +43,10 @@ impl WayOut for WaysOut {
         // Random, and short: the path of a socket has at most 107 bytes.
         let name = format!("mcp-{}.sock", LeaseId::generate().short());
         let path = self.directory.join(name);
+        let engine = self.engine.get().and_then(Weak::upgrade);
+        let engine = engine.ok_or(io::ErrorKind::NotConnected)?;
         let listener = UnixListener::bind(&path)?;
         let closed = CancellationToken::new();
-        let engine = Arc::clone(&self.engine);
         let (socket, until) = (path.clone(), closed.clone());
         self.runtime.spawn(async move {
             serve_delegated(engine, listener, delegation, until).await;

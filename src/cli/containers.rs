@@ -233,7 +233,7 @@ fn table(answer: &Value) -> String {
 
 fn details(container: &Value) -> String {
     let fields = container.as_object().into_iter().flatten();
-    let lines = fields.map(|(name, value)| format!("{name:<16}{}", text(value)));
+    let lines = fields.map(|(name, value)| format!("{name:<20}{}", text(value)));
     lines.collect::<Vec<_>>().join("\n")
 }
 

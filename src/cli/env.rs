@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::Server;
 use super::exit::{Failure, code, print};
 use crate::admin::SandboxSettings;
-use crate::sandbox::machine::variables;
+use crate::tls::variables;
 
 /// In which form to print, and where clients find the proxy.
 #[derive(Args, Debug)]

@@ -23,6 +23,7 @@ use super::pending_request::{drain_beside, name_of};
 use super::reply::{self, Reply};
 use super::session::Session;
 use super::streamed_body::{Pieces, StreamedBody};
+use super::under_way::UnderWay;
 use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
@@ -218,21 +219,5 @@ fn closing_if(closes: bool, response: Response<Reply>) -> Response<Reply> {
         reply::closing(response)
     } else {
         response
-    }
-}
-
-/// Counts a request as under way on its connection until it is dropped.
-pub struct UnderWay(Arc<Session>);
-
-impl UnderWay {
-    fn begin(session: &Arc<Session>, started: Instant) -> Self {
-        session.idle.begin(started.into());
-        Self(Arc::clone(session))
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.idle.end(Instant::now().into());
     }
 }

@@ -10,7 +10,7 @@ use http_body::{Body, Frame};
 
 use super::broke_off::BodyError;
 use super::idle::{Held, IdleTracker};
-use super::origin_form::UnderWay;
+use super::under_way::UnderWay;
 
 /// What is written, piece by piece.
 pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;

@@ -72,7 +72,8 @@ fn named(path: &Path, error: io::Error) -> io::Error {
 }
 
 impl Entry {
-    fn at(&self) -> &Path {
+    /// Where it is in the sandbox.
+    pub fn at(&self) -> &Path {
         match self {
             Self::Scratch { at, .. }
             | Self::File { at, .. }

@@ -99,9 +99,8 @@ fn kill_all() {
         for child in children() {
             let _ = kill_process(child, Signal::KILL);
         }
-        match waitpid(None, WaitOptions::empty()) {
-            Err(Errno::CHILD) => return,
-            Ok(_) | Err(_) => {}
+        if let Err(Errno::CHILD) = waitpid(None, WaitOptions::empty()) {
+            return;
         }
     }
 }

@@ -5,8 +5,10 @@ mod ca_files;
 mod signatures;
 mod trusted;
 mod upstream;
+mod variables;
 
 pub use authority::{Authority, MintError};
 pub use ca_files::{CaError, CaFiles, ROTATION_GRACE};
 pub use trusted::TRUST_STORE_PASSWORD;
 pub use upstream::UpstreamTls;
+pub(crate) use variables::variables;

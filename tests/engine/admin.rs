@@ -550,8 +550,8 @@ async fn a_changed_definition_is_accepted_or_the_answer_says_why_not() {
         ],
         async |(path, status, error)| {
             let answer = accept(path).await;
-            assert_eq!(answer.status, *status, "{path}");
-            assert_eq!(answer.body["error"], *error);
+            assert_eq!(answer.status, status, "{path}");
+            assert_eq!(answer.body["error"], error);
         },
     )
     .await;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use addons::contract::*;
+use addons::mcp::{McpMetrics, ServerSettings};
 use bytes::Bytes;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
@@ -21,7 +22,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 use unified_proxy::dns::{self, DnsServer, Limits};
-use unified_proxy::ingress::{self, Engine, Workers};
+use unified_proxy::http::{Inspection, Service};
+use unified_proxy::ingress::{self, Door, Engine, Workers};
+use unified_proxy::mcp::{
+    Core, Gateway, GatewayMetrics, MountPorts, Mounts, Rules, Transport, Transports,
+};
 use unified_proxy::snapshot::{Snapshot, SnapshotStore};
 use unified_proxy::tls::{Authority, CaFiles, UpstreamTls};
 use unified_proxy::upstream::{Network, Resolver, SocketBudget};
@@ -99,6 +104,49 @@ impl Addon for Waiter {
     }
 }
 
+/// An MCP gateway without servers.
+fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gateway {
+    struct Nothing;
+
+    impl Transports for Nothing {
+        fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport> {
+            panic!("{server:?} is mounted");
+        }
+
+        fn settled(&self) -> BoxFuture<'_, ()> {
+            Box::pin(async {})
+        }
+    }
+
+    impl Definitions for Nothing {
+        fn pin<'a>(
+            &'a self,
+            server: &'a str,
+            _: Vec<(Arc<str>, [u8; 32])>,
+        ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
+            panic!("{server} lists tools");
+        }
+    }
+
+    let (of_mounts, of_core) = (
+        Arc::clone(&service.snapshots),
+        Arc::clone(&service.snapshots),
+    );
+    let ports = MountPorts {
+        chain: Arc::new(move || Some(Arc::clone(of_mounts.current().chain()))),
+        definitions: Arc::new(Nothing),
+        transports: Arc::new(Nothing),
+    };
+    let rules = move || Rules {
+        chain: Arc::clone(of_core.current().chain()),
+        settings: Arc::default(),
+    };
+    let mounts = Arc::new(Mounts::new(ports, &Default::default()));
+    let counters = McpMetrics::new(metrics).unwrap();
+    let core = Core::new(Box::new(rules), mounts, counters);
+    Gateway::new(Arc::new(core), GatewayMetrics::new(metrics).unwrap())
+}
+
 /// A proxy and a DNS server whose chain waits.
 struct Fixture {
     proxy: std::net::SocketAddr,
@@ -157,11 +205,16 @@ impl Fixture {
         };
         let questions = Arc::new(dns::Service::new(current, Limits::default()));
         let of_engine = Arc::clone(&questions);
-        let engine = Engine::new(snapshots, of_engine, authority, workers, 100, &metrics);
+        let inspection = Inspection::new(&metrics).unwrap();
+        let service = Arc::new(Service::new(snapshots, inspection));
+        let gateway = Arc::new(gateway_to_nothing(&service, &metrics));
+        let engine = Engine::new(
+            service, of_engine, gateway, authority, workers, 100, &metrics,
+        );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let serving = ingress::serve_tcp(Arc::new(engine.unwrap()), listener);
+        let serving = ingress::serve_tcp(Arc::new(engine.unwrap()), listener, Door::Proxy);
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(serving));
         let server = DnsServer::bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let dns = server.local_addresses().unwrap()[0];

@@ -31,12 +31,28 @@ impl Dev {
     /// The same, where proxy.yaml names these addresses for the proxy and for DNS.
     pub fn start_at(
         origin: &Origin,
+        addresses: (SocketAddr, SocketAddr),
+        arguments: &[&str],
+        env: &[(&str, &str)],
+    ) -> Self {
+        Self::start_with(origin, addresses, &[], arguments, env)
+    }
+
+    /// With an MCP gateway at this address.
+    pub fn with_gateway(origin: &Origin, gateway: SocketAddr) -> Self {
+        let addresses = (free_address(), free_address());
+        Self::start_with(origin, addresses, &[gateway], &[], &[])
+    }
+
+    fn start_with(
+        origin: &Origin,
         (address, dns): (SocketAddr, SocketAddr),
+        gateway: &[SocketAddr],
         arguments: &[&str],
         env: &[(&str, &str)],
     ) -> Self {
         let dir = TempDir::new().unwrap();
-        copy_config(dir.path(), origin, address, dns);
+        copy_config(dir.path(), origin, address, dns, gateway);
         let output = |name: &str| Stdio::from(File::create(dir.path().join(name)).unwrap());
         let child = Command::new(binary())
             .env_clear()
@@ -104,7 +120,13 @@ pub fn binary() -> PathBuf {
     env!("CARGO_BIN_EXE_unified-proxy").into()
 }
 
-fn copy_config(dir: &Path, origin: &Origin, address: SocketAddr, dns: SocketAddr) {
+fn copy_config(
+    dir: &Path,
+    origin: &Origin,
+    address: SocketAddr,
+    dns: SocketAddr,
+    gateway: &[SocketAddr],
+) {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let config = dir.join("config");
     std::fs::create_dir(&config).unwrap();
@@ -131,6 +153,8 @@ fn copy_config(dir: &Path, origin: &Origin, address: SocketAddr, dns: SocketAddr
         assert!(text.contains(from), "{from} in {text}");
         text = text.replacen(from, &to, 1);
     }
-    let listen = json!({ "proxy": [address.to_string()], "dns": [dns.to_string()], "mcp": [] });
+    let gateway: Vec<_> = gateway.iter().map(ToString::to_string).collect();
+    let listen =
+        json!({ "proxy": [address.to_string()], "dns": [dns.to_string()], "mcp": gateway });
     std::fs::write(path, format!("{text}\nlisten: {listen}\n")).unwrap();
 }

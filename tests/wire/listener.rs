@@ -33,13 +33,10 @@ fn other_paths_in_origin_form_are_denied_in_plain_words() {
     let origin = Origin::start();
     let proxy = Proxy::start(&origin);
     let socket = proxy.own_listener("inner", json!({}));
-    let gateway = "The MCP gateway is not available on this listener";
-    let others = "Malformed request: in origin form this listener takes POST /dns-query alone";
+    let others = "Malformed request: in origin form this listener takes POST /dns-query and /mcp";
     each_row(
         [
-            ("/mcp", gateway),
-            ("/mcp/files", gateway),
-            ("/mcp?session=1", gateway),
+            ("/mcp/files", others),
             ("/mcpx", others),
             ("/", others),
             ("/dns-query/", others),
@@ -57,8 +54,9 @@ fn other_paths_in_origin_form_are_denied_in_plain_words() {
     // Both protocols on one connection.
     let mut stream = connect(&socket);
     for _ in 0..2 {
-        let reply = send(&mut stream, &origin_form("GET", "/mcp", "", b""));
-        assert_eq!(reply.status, 400);
+        let accept = "accept: text/event-stream\r\n";
+        let reply = send(&mut stream, &origin_form("GET", "/mcp", accept, b""));
+        assert_eq!(reply.status, 400, "a stream without a session");
         let reply = send(&mut stream, &dns_query(&question("plain.example.com")));
         assert_eq!(response_code(&reply), NOERROR);
         let plain =

@@ -210,10 +210,8 @@ impl Mcp {
         let suspicious = match &frame.body {
             FrameBody::Outcome(Err(error)) => {
                 let message = error.message.trim().to_ascii_lowercase();
-                let is_ours = |word: &&str| message.starts_with(word);
-                if RESERVED_CODES.contains(&error.code)
-                    || RESERVED_MESSAGES.iter().any(|one| is_ours(&one))
-                {
+                let is_ours = |word: &&str| message.starts_with(*word);
+                if RESERVED_CODES.contains(&error.code) || RESERVED_MESSAGES.iter().any(is_ours) {
                     return Err(target.misused(error.code));
                 }
                 is_suspicious(&error.message)

@@ -8,7 +8,7 @@ use super::Mcp;
 use super::denials::Target;
 use super::input::Question;
 use crate::contract::{Container, Denial, Direction, Flow, Frame, FrameBody, Verdict};
-use crate::raw_json::{Members, ObjectText};
+use crate::raw_json::{Members, ObjectText, RawJsonError};
 
 /// Methods that a server asks a client with, in either era.
 const ASKED_OF_CLIENTS: [&str; 3] = ["elicitation/create", "sampling/createMessage", "roots/list"];
@@ -30,16 +30,17 @@ impl Mcp {
         if !ASKED_OF_CLIENTS.iter().any(|method| evaluator.asks(method)) {
             return Ok(());
         }
-        // Results that are no objects carry no questions.
-        let Ok(members) = Members::read(result) else {
+        let members = match Members::read(result) {
+            Ok(members) => members,
+            // It carries no questions.
+            Err(RawJsonError::NotAnObject) => return Ok(()),
+            Err(error) => return Err(Denial::malformed(error)),
+        };
+        let requests = members.get("inputRequests").filter(|json| *json != "null");
+        let Some(requests) = requests else {
             return Ok(());
         };
-        let Some(requests) = members
-            .members("inputRequests")
-            .map_err(Denial::malformed)?
-        else {
-            return Ok(());
-        };
+        let requests = Members::parse(requests).map_err(Denial::malformed)?;
         let mut judged = ObjectText::default();
         let mut changed = false;
         for (key, request) in requests.iter() {

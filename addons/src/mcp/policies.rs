@@ -65,7 +65,10 @@ impl Mcp {
             }
             _ => Err(target.deny(&reason)),
         };
-        verdict.map_err(|denial| denial.rule(bundle))?;
+        verdict.map_err(|denial| {
+            let hint = format!("change the policy of {bundle}, under policies.bundles in mcp.yaml");
+            denial.rule(bundle).hint(hint)
+        })?;
         match ruling.modified {
             Some(modified) if !is_replacement(&modified) => {
                 Err(target.evaluator_failed("`modified` is no object"))

@@ -13,8 +13,9 @@ use super::visible;
 use crate::admin::SandboxSettings;
 use crate::cli::exit::{Failure, code};
 use crate::cli::sandbox_files;
-use crate::sandbox::machine::{self, CERTIFICATES, variables};
+use crate::sandbox::machine::{self, CERTIFICATES};
 use crate::sandbox::{Command, Entry, PROXY_PORT, Spec};
+use crate::tls::variables;
 
 /// The host name inside.
 const HOST_NAME: &str = "sandbox";

@@ -4,49 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use addons::contract::{
-    CallPermit, Definition, Denial, Direction, Frame, FrameBody, LiveFlow, RpcError,
-};
-use addons::mcp::ServerSettings;
+use addons::contract::{CallPermit, Denial, Direction, Frame, LiveFlow, RpcError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::params::{Change, Destination};
+use super::execution::Running;
+use super::params::Destination;
 use super::relay::Relay;
-use super::{
-    Caller, Core, EVENT_QUEUE, Era, Event, Events, Mount, MountError, Outcome, Pooled,
-    invalid_params, results, rpc_error,
-};
+use super::results::{self, into_outcome};
+use super::target::{Ask, Target};
+use super::{Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
 /// The longest that progress, or a client that is asked something, puts off the `timeout` of a
 /// call: counted from its beginning, unless `timeout` itself is longer.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
-
-/// The server that a request goes to, and what it is about there.
-#[derive(Clone)]
-pub(super) struct Target {
-    pub mount: Arc<Mount>,
-    pub settings: Arc<ServerSettings>,
-    pub pooled: Arc<Pooled>,
-    /// The tool or prompt by the server's own name, or the URI of a resource.
-    pub name: Option<Arc<str>>,
-    pub definition: Option<Arc<Definition>>,
-}
-
-/// A request to a server.
-pub(super) struct Ask<'a> {
-    pub caller: &'a Arc<Caller>,
-    pub target: &'a Target,
-    pub method: &'a Arc<str>,
-    /// As the client wrote them.
-    pub params: Option<&'a RawValue>,
-    /// What is changed in them.
-    pub changes: &'a [Change<'a>],
-    pub events: &'a Events,
-}
 
 impl Core {
     /// Sends a request to a server, and returns its answer as this client's era has it.
@@ -115,7 +88,11 @@ impl Core {
             client: ask.events,
             progress: made.progress.as_ref(),
         };
+        let running = Running::begin(&self.metrics, target);
         let answer = exchange(target, permit, &relay).await;
+        if let Some(running) = running {
+            running.end(&answer);
+        }
         let answer = answer.map_err(|error| error.into_denial(&target.settings.name))?;
         let mut frame = Frame::response(Direction::ToServer, ask.method, answer);
         frame.definition.clone_from(&target.definition);
@@ -138,14 +115,6 @@ enum Failure {
 impl From<Denial> for Failure {
     fn from(denial: Denial) -> Self {
         Self::Denied(denial)
-    }
-}
-
-/// The judged answer.
-pub(super) fn into_outcome(frame: Frame) -> Result<Outcome, Denial> {
-    match frame.body {
-        FrameBody::Outcome(outcome) => Ok(outcome),
-        FrameBody::Params(_) => Err(Denial::internal()),
     }
 }
 

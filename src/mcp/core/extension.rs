@@ -5,7 +5,7 @@ use std::sync::Arc;
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
-use super::exchange::Ask;
+use super::target::Ask;
 use super::{Caller, Core, Events, Outcome, method_not_found};
 
 impl Core {

@@ -11,9 +11,10 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::super::error::SERVER_ERROR;
-use super::exchange::{Ask, LONGEST_CALL};
+use super::exchange::LONGEST_CALL;
 use super::params::Change;
 use super::relay::Relay;
+use super::target::Ask;
 use super::{Core, Event, Outcome, protocol_error};
 
 /// How often one call may ask for something.

@@ -8,8 +8,8 @@ use addons::contract::{Code, Container, Denial};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::attach::{Attached, Wishes};
-use super::sessions::KnownSessions;
+use super::attached::{Attached, Wishes};
+use super::known_sessions::KnownSessions;
 use super::view::View;
 use super::{Caller, List};
 
@@ -40,7 +40,7 @@ pub(super) struct Lease {
 /// Lists that may look different, for reasons that mounts do not know of.
 #[derive(Default)]
 pub(super) struct Changed {
-    tools: AtomicBool,
+    lists: Mutex<Vec<List>>,
     notify: Notify,
     is_watched: AtomicBool,
 }
@@ -51,18 +51,24 @@ impl Changed {
         !self.is_watched.swap(true, Ordering::AcqRel)
     }
 
-    /// The tools may look different.
-    pub fn tools(&self) {
-        self.tools.store(true, Ordering::Release);
+    /// A list may look different.
+    pub fn tell(&self, list: List) {
+        let mut lists = self.lists.lock();
+        if !lists.contains(&list) {
+            lists.push(list);
+        }
         self.notify.notify_one();
     }
 
-    /// Waits for the next change. Cancellation-safe.
+    /// Waits for the next changes. Cancellation-safe.
     pub async fn next(&self) -> Vec<List> {
-        while !self.tools.swap(false, Ordering::AcqRel) {
+        loop {
+            let lists = std::mem::take(&mut *self.lists.lock());
+            if !lists.is_empty() {
+                return lists;
+            }
             self.notify.notified().await;
         }
-        vec![List::Tools]
     }
 }
 
@@ -155,15 +161,12 @@ impl Lease {
         self.slow.lock().contains(server)
     }
 
-    pub fn set_slow(&self, server: &Arc<str>, slow: bool) {
+    /// Whether it was slow before.
+    pub fn set_slow(&self, server: &Arc<str>, slow: bool) -> bool {
         let mut servers = self.slow.lock();
         match slow {
-            true => {
-                servers.insert(Arc::clone(server));
-            }
-            false => {
-                servers.remove(server);
-            }
+            true => !servers.insert(Arc::clone(server)),
+            false => servers.remove(server),
         }
     }
 

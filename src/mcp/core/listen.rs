@@ -1,7 +1,6 @@
 //! The stream of changes of a modern server (`subscriptions/listen`), which we open in the place
 //! of clients of either era.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,22 +11,15 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
+use super::known_sessions::{Followed, KnownSession};
 use super::lease::Lease;
 use super::params::{Destination, SUBSCRIPTION_ID, edit};
-use super::sessions::KnownSession;
 use super::{Caller, Core, EVENT_QUEUE, Event, List, Pooled};
 
 /// The pause after a stream ended; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-
-/// What a stream of changes tells of, besides changes of lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Filter {
-    /// These resources.
-    pub uris: BTreeSet<Arc<str>>,
-}
 
 impl Core {
     /// Opens, changes or ends the stream of a session.
@@ -36,7 +28,7 @@ impl Core {
         known: &Arc<KnownSession>,
         pooled: &Arc<Pooled>,
         caller: &Arc<Caller>,
-        filter: Option<Filter>,
+        filter: Option<Followed>,
     ) {
         let was_open = known.filter.borrow().is_some();
         let is_open = filter.is_some();
@@ -56,7 +48,7 @@ impl Core {
     /// Keeps a stream open until nobody wants it, or session or lease ended.
     async fn keep_listening(
         self: Arc<Self>,
-        mut filter: watch::Receiver<Option<Filter>>,
+        mut filter: watch::Receiver<Option<Followed>>,
         pooled: Arc<Pooled>,
         caller: Arc<Caller>,
     ) {
@@ -94,9 +86,9 @@ impl Core {
         self: &Arc<Self>,
         pooled: &Arc<Pooled>,
         caller: &Arc<Caller>,
-        filter: &Filter,
+        followed: &Followed,
     ) -> Told {
-        let uris: Vec<&str> = filter.uris.iter().map(|uri| &**uri).collect();
+        let uris: Vec<&str> = followed.iter().map(|uri| &**uri).collect();
         let wanted = json!({"notifications": {
             "toolsListChanged": true,
             "promptsListChanged": true,

@@ -15,13 +15,13 @@ use futures_util::future::join_all;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::exchange::into_outcome;
 use super::lease::Lease;
 use super::params::quote;
+use super::results::{into_outcome, object};
 use super::view::{Listed, hash, unique};
 use super::{
     Caller, Catalog, Core, Entry, Known, List, Mount, MountError, Outcome, invalid_params, members,
-    results, rpc_error,
+    rpc_error,
 };
 
 /// How long a list waits for a server whose list is not known yet.
@@ -147,7 +147,7 @@ impl Core {
             let next = page.next.map(|at| quote(&encode(at)));
             let mut members = vec![(listing.member(), &*page.entries)];
             members.extend(next.as_deref().map(|next| ("nextCursor", next)));
-            results::object(caller.version, &members, true)
+            object(caller.version, &members, true)
         };
         self.answer(caller, method, params, work).await
     }
@@ -235,7 +235,12 @@ impl Core {
                 L::read(pooled.catalog.clone()).await
             };
             let read = read.await;
-            slow.set_slow(&name, false);
+            if slow.set_slow(&name, false) && read.is_ok() {
+                // Lists left it out until now.
+                for list in List::ALL {
+                    slow.changed.tell(list);
+                }
+            }
             read
         });
         match timeout(LIST_PATIENCE, reading).await {

@@ -12,11 +12,14 @@
 //! | legacy | modern | `input`: an `input_required` result becomes requests to the client, and the call is repeated with its answers; `listen`: subscriptions |
 //! | modern | legacy | `results`: members that the newer revision wants. Requests of the server are events, which the gateway answers `input_required` for |
 
-mod attach;
+mod attached;
+mod attachment;
 mod describe;
 mod exchange;
+mod execution;
 mod extension;
 mod input;
+mod known_sessions;
 mod lease;
 mod listen;
 mod lists;
@@ -25,6 +28,7 @@ mod relay;
 mod resources;
 mod results;
 mod sessions;
+mod target;
 mod tools;
 mod unsolicited;
 mod view;
@@ -36,8 +40,9 @@ mod tests;
 use std::sync::{Arc, Weak};
 
 use addons::contract::{Chain, Denial, LiveFlow, McpSubject, RpcError};
-use addons::mcp::McpSettings;
+use addons::mcp::{McpMetrics, McpSettings};
 use addons::raw_json::Members;
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -51,7 +56,8 @@ use super::mounts::{
 };
 use super::version::{Era, Version};
 
-pub use attach::{Attachment, Filter, Interest, MAX_SUBSCRIPTIONS};
+pub use attached::{Filter, Interest, MAX_SUBSCRIPTIONS};
+pub use attachment::Attachment;
 pub use describe::Description;
 pub use lease::MAX_CALLS_PER_LEASE;
 
@@ -77,7 +83,10 @@ pub type CurrentRules = Box<dyn Fn() -> Rules + Send + Sync>;
 pub struct Core {
     rules: CurrentRules,
     mounts: Arc<Mounts>,
+    metrics: McpMetrics,
     calls: Arc<Semaphore>,
+    /// Those whose clients are told of changes.
+    watched: Mutex<Vec<Weak<Lease>>>,
     /// Where work goes on that no client waits for.
     runtime: Handle,
     me: Weak<Self>,
@@ -85,12 +94,14 @@ pub struct Core {
 
 impl Core {
     /// A core over these mounts. Work that no client waits for runs in the runtime that calls this.
-    pub fn new(rules: CurrentRules, mounts: Arc<Mounts>) -> Arc<Self> {
+    pub fn new(rules: CurrentRules, mounts: Arc<Mounts>, metrics: McpMetrics) -> Arc<Self> {
         let runtime = Handle::current();
         let core = Arc::new_cyclic(|me: &Weak<Self>| Self {
             rules,
             mounts: Arc::clone(&mounts),
+            metrics,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            watched: Mutex::default(),
             runtime,
             me: Weak::clone(me),
         });
@@ -125,7 +136,7 @@ impl Core {
         let level = caller.container.level();
         let answer = self.route(caller, method, params, &events).await;
         if caller.container.level() != level {
-            lease.changed.tools();
+            lease.changed.tell(List::Tools);
         }
         answer
     }

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use super::super::error::SERVER_ERROR;
-use super::exchange::into_outcome;
 use super::params::{Progress, edit};
+use super::results::into_outcome;
 use super::{
     Caller, Core, Era, Event, Events, LogLevel, Outcome, method_not_found, protocol_error,
     rpc_error,

@@ -10,11 +10,11 @@ use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
 use super::super::error::INVALID_PARAMS;
-use super::exchange::{Ask, Target};
 use super::lease::Lease;
-use super::lists::{LIST_PATIENCE, Resources};
+use super::lists::Resources;
 use super::params::{edit, quote};
 use super::results::{RESOURCE_NOT_FOUND, object};
+use super::target::Ask;
 use super::{Caller, Core, Era, Events, LogLevel, Mount, Outcome, invalid_params, members};
 
 /// Servers that are asked for a URI that none of them lists.
@@ -274,25 +274,5 @@ fn not_found(caller: &Caller, uri: &str) -> RpcError {
         code,
         message: "Resource not found".into(),
         data: RawValue::from_string(data).ok(),
-    }
-}
-
-/// How long a request waits for a server that only has to be told something.
-pub(super) const TELLING: Duration = LIST_PATIENCE;
-
-impl Target {
-    /// A server that is told something on the gateway's own account.
-    pub fn of_session(
-        mount: &Arc<Mount>,
-        pooled: &Arc<super::Pooled>,
-        uri: Option<&Arc<str>>,
-    ) -> Self {
-        Self {
-            settings: mount.settings(),
-            mount: Arc::clone(mount),
-            pooled: Arc::clone(pooled),
-            name: uri.cloned(),
-            definition: None,
-        }
     }
 }

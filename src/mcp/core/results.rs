@@ -1,6 +1,6 @@
 //! Answers of servers in the form of the client's era.
 
-use addons::contract::RpcError;
+use addons::contract::{Denial, Frame, FrameBody, RpcError};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
@@ -92,4 +92,12 @@ pub(super) fn object(client: Version, members: &[(&str, &str)], is_cacheable: bo
     // It is made of JSON texts.
     RawValue::from_string(object.end())
         .map_err(|_| super::protocol_error(SERVER_ERROR, "Internal error"))
+}
+
+/// The judged answer.
+pub(super) fn into_outcome(frame: Frame) -> Result<Outcome, Denial> {
+    match frame.body {
+        FrameBody::Outcome(outcome) => Ok(outcome),
+        FrameBody::Params(_) => Err(Denial::internal()),
+    }
 }

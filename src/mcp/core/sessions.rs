@@ -2,105 +2,22 @@
 //! log messages, and in the modern era a stream of changes.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use addons::raw_json::Members;
-use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::exchange::{Ask, Target};
+use super::known_sessions::KnownSession;
 use super::lease::Lease;
-use super::listen::Filter;
 use super::params::{edit, quote};
-use super::resources::TELLING;
-use super::{Caller, Core, Era, LogLevel, Mount, MountError, Pooled, Version};
+use super::target::{Ask, Target};
+use super::{Caller, Core, Era, LogLevel, Mount, MountError, Pooled};
 
-/// The sessions of a lease that were used.
-#[derive(Default)]
-pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
-
-/// What a session's server was told.
-pub(super) struct KnownSession {
-    pooled: Weak<Pooled>,
-    pub mount: Weak<Mount>,
-    /// The kind of clients that it is for.
-    version: Version,
-    capabilities: Arc<RawValue>,
-    /// Held while the server is told something.
-    telling: tokio::sync::Mutex<()>,
-    subscribed: Mutex<BTreeSet<Arc<str>>>,
-    level: Mutex<Option<LogLevel>>,
-    /// What the stream of changes is to tell of; `None` for no stream.
-    pub filter: watch::Sender<Option<Filter>>,
-}
-
-impl KnownSession {
-    pub fn pooled(&self) -> Option<Arc<Pooled>> {
-        let pooled = self.pooled.upgrade()?;
-        (!pooled.session.ended().is_cancelled()).then_some(pooled)
-    }
-
-    fn is_for(&self, caller: &Caller) -> bool {
-        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
-    }
-
-    fn is(&self, pooled: &Arc<Pooled>) -> bool {
-        std::ptr::eq(self.pooled.as_ptr(), Arc::as_ptr(pooled))
-    }
-}
-
-impl KnownSessions {
-    /// The record of a session, and whether it is new.
-    fn get(
-        &self,
-        caller: &Caller,
-        mount: &Arc<Mount>,
-        pooled: &Arc<Pooled>,
-    ) -> (Arc<KnownSession>, bool) {
-        let mut sessions = self.0.lock();
-        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
-            return (Arc::clone(known), false);
-        }
-        sessions.retain(|known| known.pooled().is_some());
-        let known = Arc::new(KnownSession {
-            pooled: Arc::downgrade(pooled),
-            mount: Arc::downgrade(mount),
-            version: caller.version,
-            capabilities: Arc::clone(&caller.capabilities),
-            telling: tokio::sync::Mutex::default(),
-            subscribed: Mutex::default(),
-            level: Mutex::default(),
-            filter: watch::Sender::new(None),
-        });
-        sessions.push(Arc::clone(&known));
-        (known, true)
-    }
-
-    /// Those of clients like this one that are open.
-    pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
-        let sessions = self.0.lock();
-        let open = sessions.iter().filter(|known| known.is_for(caller));
-        open.filter_map(|known| Some((Arc::clone(known), known.pooled()?)))
-            .collect()
-    }
-
-    /// The server was told that a resource is followed.
-    pub fn subscribed(&self, pooled: &Arc<Pooled>, uri: &Arc<str>) {
-        let sessions = self.0.lock();
-        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
-            known.subscribed.lock().insert(Arc::clone(uri));
-        }
-    }
-
-    pub fn clear(&self) {
-        for known in self.0.lock().drain(..) {
-            known.filter.send_replace(None);
-        }
-    }
-}
+/// How long a server may take that only has to be told something.
+const TELLING: Duration = Duration::from_secs(10);
 
 impl Core {
     /// An open session with a server.
@@ -184,12 +101,12 @@ impl Core {
         }
         match pooled.session.version().era() {
             Era::Modern => {
-                let filter = (!like.is_empty()).then_some(Filter { uris: wanted });
-                self.listen(known, &pooled, caller, filter);
+                let followed = (!like.is_empty()).then_some(wanted);
+                self.listen(known, &pooled, caller, followed);
             }
             Era::Legacy => {
                 let level = wishes.iter().filter_map(|wishes| wishes.log_level()).min();
-                let target = Target::of_session(&mount, &pooled, None);
+                let target = Target::of_session(&mount, &pooled);
                 self.tell_level(known, &target, caller, level).await;
                 self.tell_uris(known, &target, caller, &wanted).await;
             }

@@ -6,11 +6,11 @@ use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::ServerSettings;
 use serde_json::value::RawValue;
 
-use super::exchange::{Ask, Target};
 use super::lease::Lease;
 use super::lists::{Prompts, Tools};
 use super::params::quote;
 use super::resources::learn_links;
+use super::target::{Ask, Target};
 use super::view::{PromptView, ToolView};
 use super::{Caller, Core, Events, Outcome, invalid_params, members};
 

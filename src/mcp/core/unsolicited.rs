@@ -1,12 +1,12 @@
 //! Messages of servers that belong to no request, and of clients that are no requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use addons::contract::{BoxFuture, Container, Direction, Frame};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 
-use super::attach::Attached;
+use super::attached::Attached;
 use super::lease::Lease;
 use super::params::Destination;
 use super::relay::{Relay, can, severity};
@@ -15,20 +15,40 @@ use super::{Caller, Core, Event, Origin, Unsolicited, method_not_found};
 impl Unsolicited for Core {
     fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            // What a session that several containers share says to nobody in particular may be
-            // about any of them.
-            let Some(container) = &origin.container else {
-                return refuse(event);
-            };
             let Some(core) = self.me.upgrade() else {
                 return;
             };
-            core.unrelated(origin, container, event).await;
+            match &origin.container {
+                Some(container) => core.unrelated(origin, container, event).await,
+                None => core.shared(origin, event).await,
+            }
         })
     }
 }
 
 impl Core {
+    /// What a session that several containers share says to nobody in particular may be about any
+    /// of them: only updates are passed on, to those who follow the resource.
+    async fn shared(self: &Arc<Self>, origin: &Origin, event: Event) {
+        let Event::Notification { method, params } = event else {
+            return refuse(event);
+        };
+        if &*method != "notifications/resources/updated" {
+            return;
+        }
+        let leases: Vec<_> = self
+            .watched
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let server = Arc::clone(&origin.mount.settings().name);
+        for lease in leases {
+            self.updated(&like(&lease, origin), &server, params.clone())
+                .await;
+        }
+    }
+
     async fn unrelated(
         self: &Arc<Self>,
         origin: &Origin,
@@ -36,13 +56,7 @@ impl Core {
         event: Event,
     ) {
         let server = Arc::clone(&origin.mount.settings().name);
-        let attached = Lease::of(container).attached.lock().clone();
-        let is_like = |one: &Arc<Attached>| {
-            let caller = &one.caller;
-            caller.version == origin.version
-                && caller.capabilities.get() == origin.capabilities.get()
-        };
-        let like: Vec<_> = attached.into_iter().filter(is_like).collect();
+        let like = like(Lease::of(container), origin);
         match event {
             Event::Notification { method, params } => match &*method {
                 "notifications/resources/updated" => self.updated(&like, &server, params).await,
@@ -205,6 +219,16 @@ impl Core {
             }
         }
     }
+}
+
+/// The attached clients that a session was opened for.
+fn like(lease: &Lease, origin: &Origin) -> Vec<Arc<Attached>> {
+    let is_like = |one: &&Arc<Attached>| {
+        let caller = &one.caller;
+        caller.version == origin.version && caller.capabilities.get() == origin.capabilities.get()
+    };
+    let attached = lease.attached.lock();
+    attached.iter().filter(is_like).cloned().collect()
 }
 
 /// Tells a server that nobody answers its request.

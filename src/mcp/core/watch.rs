@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::attach::notification;
 use super::lease::{Lease, same_kind};
-use super::{Caller, Core, List};
+use super::{Caller, Core, Event, List};
 
 impl Core {
     /// Begins to compare what clients of a lease see with what they saw. `caller` was just
@@ -17,6 +16,10 @@ impl Core {
         let caller = Arc::clone(caller);
         let container = Arc::clone(&caller.container);
         if lease.changed.begin_watch() {
+            let mut watched = self.watched.lock();
+            watched.retain(|lease| lease.strong_count() > 0);
+            watched.push(Arc::downgrade(&lease));
+            drop(watched);
             let mut changes = self.mounts.changes(&container);
             self.runtime.spawn(async move {
                 let mut lists = List::ALL.to_vec();
@@ -69,7 +72,10 @@ impl Core {
             }
             for attached in lease.like(caller) {
                 if attached.wants(*list) {
-                    attached.send(notification(list.notification()));
+                    attached.send(Event::Notification {
+                        method: list.notification().into(),
+                        params: None,
+                    });
                 }
             }
         }

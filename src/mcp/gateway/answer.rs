@@ -6,8 +6,9 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::super::error::rpc_error;
 use super::super::message::{Id, Outcome, write_response};
-use super::media::{EVENT_STREAM, JSON};
+use super::media::EVENT_STREAM;
 use super::memory::Memory;
+use super::refusal::JSON;
 use crate::http::{OriginRequest, Pieces, Reply};
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

@@ -66,6 +66,18 @@ impl Call {
 }
 
 #[cfg(test)]
+impl Call {
+    /// A call whose outcome never comes.
+    pub fn pending() -> Self {
+        Self {
+            outcome: Box::pin(std::future::pending()),
+            events: mpsc::channel(1).1,
+            done: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::super::message::Outcome;
     use super::*;

@@ -18,7 +18,7 @@ pub struct LeaseState {
     /// Streams that wait for events.
     pub streams: Count,
     /// Calls that wait for the client's next request.
-    pub suspended: Suspended,
+    pub suspended: Arc<Suspended>,
     /// What streams keep for clients that come back.
     pub kept: KeptBytes,
 }

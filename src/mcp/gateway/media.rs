@@ -4,9 +4,8 @@ use addons::contract::{Code, Denial};
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use super::refusal::{INVALID, refuse};
+use super::refusal::{INVALID, JSON, refuse};
 
-pub const JSON: &str = "application/json";
 pub const EVENT_STREAM: &str = "text/event-stream";
 
 /// Refuses a body that is not JSON as it stands.

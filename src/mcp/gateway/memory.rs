@@ -62,3 +62,17 @@ impl Charge {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+impl Memory {
+    /// Memory that nobody pays for.
+    pub fn uncounted() -> Self {
+        let registry = prometheus::Registry::new();
+        Self {
+            inspection: Arc::new(Inspection::new(&registry).unwrap()),
+            container: None,
+            limit: usize::MAX,
+        }
+    }
+}

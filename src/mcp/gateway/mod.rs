@@ -41,8 +41,8 @@ pub use limits::GatewayMetrics;
 use answer::Answered;
 use header::{PROTOCOL_VERSION, SESSION_ID, only};
 use limits::Count;
-use media::{EVENT_STREAM, JSON, check_accept, check_body};
-use refusal::{INVALID, refuse};
+use media::{EVENT_STREAM, check_accept, check_body};
+use refusal::{INVALID, JSON, refuse};
 use visit::{Visit, own_subject};
 
 /// Messages longer than this are parsed on a thread that may take its time.
@@ -143,10 +143,19 @@ impl Gateway {
         check_body(visit.headers())?;
         check_accept(visit.headers(), &[JSON, EVENT_STREAM])?;
         let (message, body) = read(visit.request).await?;
-        match era(&visit, &message)? {
+        let is_listen = matches!(
+            &message,
+            Message::Request { method, .. } if &**method == "subscriptions/listen"
+        );
+        let answered = match era(&visit, &message)? {
             Era::Modern => modern::post(&visit, message, &body).await,
             Era::Legacy => legacy::post(&visit, message).await,
+        };
+        if is_listen {
+            // The stream may last for days, and holds nothing of the body.
+            request.release_body();
         }
+        answered
     }
 }
 

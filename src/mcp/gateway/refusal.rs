@@ -9,7 +9,9 @@ use http::StatusCode;
 
 use super::super::error::{INVALID_REQUEST, protocol_error};
 use super::super::message::{Id, write_response};
-use super::media::JSON;
+
+/// What messages are written in.
+pub const JSON: &str = "application/json";
 
 /// How much of an unread body is thrown away, for a client that reads no answer before it has sent
 /// all.

@@ -19,13 +19,13 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::changes::List;
+use super::changes::{List, ListNews};
 use super::known::{Entry, EntryKey, Known, Owned, named};
 use super::meta;
-use super::mount::Mount;
 use super::pages::{Kind, Pages};
-use super::sessions::{SessionSet, Wanted};
+use super::ports::Mounted;
 use super::tools::pinned;
+use super::wanted::Wanted;
 use super::{Era, MountError, MountSession, Outcome};
 
 /// A list that is older is read again beside the next request for it.
@@ -42,20 +42,22 @@ const READING: Duration = Duration::from_secs(30);
 pub struct Catalog(Arc<Inner>);
 
 struct Inner {
-    mount: Weak<Mount>,
-    set: Weak<SessionSet>,
+    /// Keeps what was read for the time after the session.
+    known: Arc<Mutex<Known>>,
+    /// Tells those who see the lists.
+    news: Arc<ListNews>,
     server: Arc<str>,
     session: Arc<dyn MountSession>,
     /// What the clients of the session can do.
     capabilities: Arc<RawValue>,
     /// The lease that lists are asked for.
     container: Mutex<Weak<Container>>,
-    is_shared: bool,
-    /// [`Mount::acceptances`] as of the last look at the tools.
+    mount: Arc<Mounted>,
+    /// [`Mounted::acceptances`] as of the last look at the tools.
     acceptances: AtomicU64,
     tools: Cache<Arc<[Arc<Definition>]>>,
     prompts: Cache<Arc<[Entry]>>,
-    resources: Cache<(Arc<[Entry]>, Arc<[Entry]>, Arc<Owned>)>,
+    resources: Cache<Resources>,
 }
 
 /// A list in memory.
@@ -149,20 +151,20 @@ impl<T: Clone> Cache<T> {
 
 impl Catalog {
     pub(super) fn new(
-        mount: &Arc<Mount>,
-        set: &Arc<SessionSet>,
+        mount: &Arc<Mounted>,
+        known: &Arc<Mutex<Known>>,
         session: Arc<dyn MountSession>,
         wanted: &Wanted,
     ) -> Self {
         Self(Arc::new(Inner {
-            mount: Arc::downgrade(mount),
-            set: Arc::downgrade(set),
+            known: Arc::clone(known),
+            news: Arc::clone(&wanted.news),
             server: Arc::clone(&mount.settings().name),
             session,
             capabilities: Arc::clone(&wanted.capabilities),
             container: Mutex::new(wanted.asked_by.clone()),
-            is_shared: wanted.container.is_none(),
             acceptances: AtomicU64::new(mount.acceptances()),
+            mount: Arc::clone(mount),
             tools: Cache::default(),
             prompts: Cache::default(),
             resources: Cache::default(),
@@ -223,7 +225,7 @@ impl Catalog {
             List::Prompts => self.0.prompts.outdate(),
             List::Resources => self.0.resources.outdate(),
         }
-        self.0.tell(list);
+        self.0.news.changed(list);
     }
 
     /// Asks for lists on behalf of this container from now on; for sessions that are shared.
@@ -248,14 +250,13 @@ impl Catalog {
             Found::Fresh(value) => return Ok(value),
             Found::Old(value) => {
                 let inner = Arc::clone(inner);
-                if let Some(mount) = inner.mount.upgrade()
-                    && cache(&inner).reading.try_lock().is_ok()
-                {
-                    let before = value.clone();
-                    mount.common.runtime.spawn(async move {
+                let is_being_read = cache(&inner).reading.try_lock().is_err();
+                if !is_being_read {
+                    let (before, runtime) = (value.clone(), inner.mount.common.runtime.clone());
+                    runtime.spawn(async move {
                         let now = cache(&inner).read(read(Arc::clone(&inner))).await;
                         if now.is_ok_and(|(now, read)| read && now.differs(&before)) {
-                            inner.tell(list);
+                            inner.news.changed(list);
                         }
                     });
                 }
@@ -302,30 +303,9 @@ impl Differs for Resources {
 impl Inner {
     /// Has the tools read again where an operator accepted a definition since the last look.
     fn look_for_acceptances(&self) {
-        let Some(mount) = self.mount.upgrade() else {
-            return;
-        };
-        let now = mount.acceptances();
+        let now = self.mount.acceptances();
         if self.acceptances.swap(now, Ordering::Relaxed) != now {
             self.tools.outdate();
-        }
-    }
-
-    fn tell(&self, list: List) {
-        let Some(mount) = self.mount.upgrade() else {
-            return;
-        };
-        let container = match self.is_shared {
-            true => None,
-            false => self.container.lock().upgrade(),
-        };
-        mount.news(container.as_deref()).changed(list);
-    }
-
-    /// Keeps what was read for the time after the session.
-    fn keep(&self, keep: impl FnOnce(&mut Known)) {
-        if let Some(set) = self.set.upgrade() {
-            keep(&mut set.known.lock());
         }
     }
 
@@ -340,12 +320,11 @@ impl Inner {
 
     async fn read_tools(self: Arc<Self>) -> Result<(Arc<[Arc<Definition>]>, Duration), MountError> {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
-        let mount = self.mount.upgrade().ok_or_else(gone)?;
-        let definitions = &mount.common.ports.definitions;
+        let definitions = &self.mount.common.ports.definitions;
         let check = |tool: &RawValue| self.session.check_definition(tool);
         let tools = pinned(&self.server, entries, check, &**definitions).await?;
         let tools = Self::same_or(&self.tools, tools.into());
-        self.keep(|known| known.tools = Some(Arc::clone(&tools)));
+        self.known.lock().tools = Some(Arc::clone(&tools));
         Ok((tools, age))
     }
 
@@ -353,7 +332,7 @@ impl Inner {
         let (entries, age) = self.read_pages(Kind::Prompts).await?;
         let prompts = named(entries, EntryKey::Name).into();
         let prompts = Self::same_or(&self.prompts, prompts);
-        self.keep(|known| known.prompts = Some(Arc::clone(&prompts)));
+        self.known.lock().prompts = Some(Arc::clone(&prompts));
         Ok((prompts, age))
     }
 
@@ -365,11 +344,11 @@ impl Inner {
         let owned = Arc::new(Owned::of(&resources, &templates));
         let all = Self::same_or(&self.resources, (resources.into(), templates.into(), owned));
         let (resources, templates, owned) = &all;
-        self.keep(|known| {
-            known.resources = Some(Arc::clone(resources));
-            known.templates = Some(Arc::clone(templates));
-            known.owned = Some(Arc::clone(owned));
-        });
+        let mut known = self.known.lock();
+        known.resources = Some(Arc::clone(resources));
+        known.templates = Some(Arc::clone(templates));
+        known.owned = Some(Arc::clone(owned));
+        drop(known);
         Ok((all, age))
     }
 
@@ -412,9 +391,8 @@ impl Inner {
         method: &str,
         params: Option<Box<RawValue>>,
     ) -> Result<Outcome, MountError> {
-        let mount = self.mount.upgrade().ok_or_else(gone)?;
         let container = self.container.lock().upgrade().ok_or_else(gone)?;
-        let chain = (mount.common.ports.chain)().ok_or_else(gone)?;
+        let chain = (self.mount.common.ports.chain)().ok_or_else(gone)?;
         let subject = McpSubject {
             server: Some(Arc::clone(&self.server)),
             method: method.into(),

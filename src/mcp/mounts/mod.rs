@@ -23,12 +23,14 @@ mod mount;
 mod pages;
 mod pool;
 mod pooled;
+mod ports;
 mod process;
 mod sessions;
 mod stdio;
 mod tools;
 mod transports;
 mod uri_template;
+mod wanted;
 mod way_out;
 
 use std::sync::Arc;
@@ -53,8 +55,9 @@ pub use http::{
 };
 pub use known::{Entry, Known};
 pub use mount::Mount;
-pub use pool::{CurrentChain, MountPorts, Mounts, Origin, Transports, Unsolicited};
+pub use pool::Mounts;
 pub use pooled::{MAX_CALLS, Pooled};
+pub use ports::{CurrentChain, MountPorts, Mounted, Origin, Transports, Unsolicited};
 pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,

@@ -1,67 +1,50 @@
 //! One server, and its sessions by lease.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use addons::contract::Container;
-use addons::mcp::{Scope, ServerSettings};
-use arc_swap::ArcSwap;
+use addons::mcp::ServerSettings;
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
 
 use super::changes::ListNews;
-use super::health::HealthRecord;
 use super::known::Known;
-use super::pool::Common;
-use super::sessions::{SessionSet, Wanted};
-use super::{Caller, MountError, MountHealth, Pooled, Transport};
+use super::ports::{Common, Mounted};
+use super::sessions::SessionSet;
+use super::wanted::Wanted;
+use super::{Caller, MountError, MountHealth, Pooled};
 
-/// A server of `mcp.yaml` under one definition.
+/// A server of `mcp.yaml` under one definition, and its sessions.
 pub struct Mount {
-    settings: ArcSwap<ServerSettings>,
-    pub(super) transport: Arc<dyn Transport>,
-    pub(super) common: Arc<Common>,
-    pub(super) record: HealthRecord,
-    /// Cancelled when the definition changed or was removed.
-    pub(super) retired: CancellationToken,
-    /// Cancelled when sessions must end at once.
-    pub(super) stopped: CancellationToken,
+    server: Arc<Mounted>,
     /// The sessions of all leases, for `scope: shared`.
     shared: Arc<SessionSet>,
-    /// How often an operator accepted a definition.
-    acceptances: AtomicU64,
 }
 
 impl Mount {
     pub(super) fn new(server: &Arc<ServerSettings>, common: &Arc<Common>) -> Arc<Self> {
-        let stopped = CancellationToken::new();
         Arc::new(Self {
-            settings: ArcSwap::new(Arc::clone(server)),
-            transport: common.ports.transports.of(server),
-            common: Arc::clone(common),
-            record: HealthRecord::default(),
-            retired: stopped.child_token(),
-            stopped,
+            server: Arc::new(Mounted::new(server, common)),
             shared: Arc::default(),
-            acceptances: AtomicU64::new(0),
         })
     }
 
     /// The server's settings.
     pub fn settings(&self) -> Arc<ServerSettings> {
-        self.settings.load_full()
+        self.server.settings()
     }
 
     /// Whether all containers share its sessions.
     pub fn is_shared(&self) -> bool {
-        self.settings.load().scope == Scope::Shared
+        self.server.is_shared()
     }
 
     /// An open session for a client of this revision and these capabilities. Several that ask for
     /// one at once wait for the same. Dropping the future does not keep the session from being
     /// opened.
     pub async fn session(self: &Arc<Self>, caller: &Caller) -> Result<Arc<Pooled>, MountError> {
-        let pooled = self.set_of(&caller.container).session(self, caller).await?;
+        let wanted = self.wanted(caller);
+        let set = self.set_of(&caller.container);
+        let pooled = set.session(&self.server, wanted).await?;
         if self.is_shared() {
             pooled.catalog.ask_for(&caller.container);
         }
@@ -73,22 +56,17 @@ impl Mount {
         self.set_of(container).known.lock().clone()
     }
 
-    /// How often an operator accepted a definition; lists that were read before are outdated.
-    pub(super) fn acceptances(&self) -> u64 {
-        self.acceptances.load(Ordering::Relaxed)
-    }
-
     pub(super) fn accepted(&self) {
-        self.acceptances.fetch_add(1, Ordering::Relaxed);
+        self.server.accepted();
     }
 
     /// How the mount is doing.
     pub fn health(&self) -> MountHealth {
-        self.record.read(&self.settings.load().name)
+        self.server.record.read(&self.settings().name)
     }
 
     pub(super) fn is_for(&self, container: &Container) -> bool {
-        let settings = self.settings.load();
+        let settings = self.settings();
         let mut patterns = settings.containers.iter();
         patterns.any(|pattern| fits(pattern, container.id.as_str()))
     }
@@ -96,42 +74,39 @@ impl Mount {
     /// Whether the sessions of this definition serve another one: only names are different, and
     /// where the file says it.
     pub(super) fn keeps(&self, other: &ServerSettings) -> bool {
-        let settings = self.settings.load();
+        let settings = self.settings();
         let same = ServerSettings {
             prefix: Arc::clone(&settings.prefix),
-            place: settings.place.clone(),
+            place: settings.place,
             ..other.clone()
         };
-        same == **settings
+        same == *settings
     }
 
     pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
-        self.settings.store(Arc::clone(settings));
+        self.server.update(settings);
     }
 
     /// Ends the sessions after the requests under way; no other is opened.
     pub(super) fn retire(&self) {
-        self.retired.cancel();
+        self.server.retired.cancel();
     }
 
     /// Ends the sessions at once; no other is opened.
     pub(super) fn stop(&self) {
-        self.stopped.cancel();
+        self.server.stopped.cancel();
     }
 
-    /// Tells of changed lists to the clients of a set.
-    pub(super) fn news<'a>(&'a self, container: Option<&'a Container>) -> &'a ListNews {
-        match container {
-            Some(container) => &LeaseMounts::of(container).news,
-            None => &self.common.news,
-        }
-    }
-
-    /// What a session with the server is wanted for.
-    pub(super) fn wanted(&self, caller: &Caller) -> Wanted {
+    fn wanted(&self, caller: &Caller) -> Wanted {
+        let is_shared = self.is_shared();
+        let news = match is_shared {
+            true => &self.server.common.news,
+            false => &LeaseMounts::of(&caller.container).news,
+        };
         Wanted {
-            container: (!self.is_shared()).then(|| Arc::clone(&caller.container)),
+            container: (!is_shared).then(|| Arc::clone(&caller.container)),
             asked_by: Arc::downgrade(&caller.container),
+            news: Arc::clone(news),
             version: caller.version,
             capabilities: Arc::clone(&caller.capabilities),
         }
@@ -150,7 +125,7 @@ impl Mount {
 pub(super) struct LeaseMounts {
     sets: Mutex<Vec<(Weak<Mount>, Arc<SessionSet>)>>,
     /// Changes that concern this lease.
-    pub news: ListNews,
+    pub news: Arc<ListNews>,
 }
 
 impl LeaseMounts {

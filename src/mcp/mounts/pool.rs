@@ -4,70 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, Chain, Container, Definitions};
+use addons::contract::Container;
 use addons::mcp::ServerSettings;
 use arc_swap::ArcSwap;
-use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::MountHealth;
 use super::changes::{List, ListChanges, ListNews};
 use super::mount::{LeaseMounts, Mount};
-use super::{Event, MountHealth, Transport, Version};
-
-/// The chain of the configuration in force; `None` before there is one.
-pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
+use super::ports::{Common, MountPorts, Unsolicited};
 
 /// Servers by name, as the settings have them.
 type Servers = BTreeMap<Arc<str>, Arc<ServerSettings>>;
-
-/// What mounts need from the rest of the appliance.
-pub struct MountPorts {
-    /// Judges what a mount asks for its lists.
-    pub chain: CurrentChain,
-    /// Remembers tools' definitions.
-    pub definitions: Arc<dyn Definitions>,
-    /// Makes sessions.
-    pub transports: Arc<dyn Transports>,
-}
-
-/// Makes the transport of each server.
-pub trait Transports: Send + Sync {
-    /// How sessions with a server are opened.
-    fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport>;
-
-    /// Done once nothing is left of sessions that have ended: no process, no connection.
-    fn settled(&self) -> BoxFuture<'_, ()>;
-}
-
-/// Takes the messages of servers that belong to no request, besides changes of lists.
-pub trait Unsolicited: Send + Sync {
-    /// Takes one message. The session's next one waits until the future is done; meanwhile more
-    /// than [`EVENT_QUEUE`](super::EVENT_QUEUE) of them are dropped, and requests are refused.
-    fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()>;
-}
-
-/// The session that a message comes from.
-pub struct Origin {
-    /// Its server.
-    pub mount: Arc<Mount>,
-    /// The lease that the session belongs to; `None` for one that all containers share.
-    pub container: Option<Arc<Container>>,
-    /// The revision of the clients that it was opened for.
-    pub version: Version,
-    /// What these clients can do.
-    pub capabilities: Arc<RawValue>,
-}
-
-/// What all mounts share.
-pub(super) struct Common {
-    pub ports: MountPorts,
-    pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
-    /// Changes that concern every lease.
-    pub news: ListNews,
-    /// Where sessions live. Those of connections end with their threads' other work.
-    pub runtime: Handle,
-}
 
 /// The servers of `mcp.yaml`.
 pub struct Mounts {
@@ -81,7 +30,7 @@ impl Mounts {
         let common = Arc::new(Common {
             ports,
             unsolicited: OnceLock::new(),
-            news: ListNews::default(),
+            news: Arc::<ListNews>::default(),
             runtime: Handle::current(),
         });
         let mount = |(name, server): (&Arc<str>, &Arc<ServerSettings>)| {

@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout};
 
 use super::catalog::Catalog;
 use super::known::Known;
-use super::mount::Mount;
-use super::pool::Origin;
 use super::pooled::{Calls, Counted};
-use super::{Caller, EVENT_QUEUE, Event, List, MountError, MountSession, Opening, Pooled, Version};
+use super::ports::{Mounted, Origin};
+use super::wanted::Wanted;
+use super::{EVENT_QUEUE, Event, List, MountError, MountSession, Opening, Pooled, Version};
 
 /// Sessions of one lease with one server. The one that was used least lately makes room for
 /// another if nobody uses it.
@@ -35,7 +35,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct SessionSet {
     slots: Mutex<Vec<Slot>>,
     backoff: Mutex<Backoff>,
-    pub known: Mutex<Known>,
+    pub known: Arc<Mutex<Known>>,
 }
 
 /// A session that is open or being opened.
@@ -48,16 +48,6 @@ struct Slot {
 
 /// `None` while it is being opened.
 type Opened = Option<Result<Arc<Pooled>, MountError>>;
-
-/// What a session is wanted for.
-pub(super) struct Wanted {
-    /// `None` for a session that all containers share.
-    pub container: Option<Arc<Container>>,
-    /// The container that asked first.
-    pub asked_by: Weak<Container>,
-    pub version: Version,
-    pub capabilities: Arc<RawValue>,
-}
 
 /// What failed lately, and when it is worth trying again.
 #[derive(Default)]
@@ -83,13 +73,13 @@ impl Backoff {
 }
 
 impl SessionSet {
-    /// The open session for a caller, or another one.
+    /// The open session for these clients, or another one.
     pub async fn session(
         self: &Arc<Self>,
-        mount: &Arc<Mount>,
-        caller: &Caller,
+        mount: &Arc<Mounted>,
+        wanted: Wanted,
     ) -> Result<Arc<Pooled>, MountError> {
-        let mut opened = self.find_or_open(mount, caller)?;
+        let mut opened = self.find_or_open(mount, wanted)?;
         let outcome = match opened.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone(),
             Err(_panicked) => None,
@@ -100,13 +90,13 @@ impl SessionSet {
 
     fn find_or_open(
         self: &Arc<Self>,
-        mount: &Arc<Mount>,
-        caller: &Caller,
+        mount: &Arc<Mounted>,
+        wanted: Wanted,
     ) -> Result<watch::Receiver<Opened>, MountError> {
         let mut slots = self.slots.lock();
         slots.retain(Slot::is_of_use);
         let mut found = slots.iter_mut();
-        if let Some(slot) = found.find(|slot| slot.is_for(caller)) {
+        if let Some(slot) = found.find(|slot| slot.is_for(&wanted)) {
             slot.used = Instant::now();
             return Ok(slot.opened.clone());
         }
@@ -121,7 +111,6 @@ impl SessionSet {
             slots.swap_remove(oldest.ok_or(MountError::Busy)?).end();
         }
         let (sender, opened) = watch::channel(None);
-        let wanted = mount.wanted(caller);
         slots.push(Slot {
             version: wanted.version,
             capabilities: Arc::clone(&wanted.capabilities),
@@ -137,7 +126,7 @@ impl SessionSet {
     /// Opens a session and attends to it until it has ended.
     async fn open(
         self: Arc<Self>,
-        mount: Arc<Mount>,
+        mount: Arc<Mounted>,
         wanted: Wanted,
         opened: watch::Sender<Opened>,
     ) {
@@ -174,7 +163,7 @@ impl SessionSet {
             session,
             calls: Arc::clone(&calls),
         });
-        let catalog = Catalog::new(&mount, &self, Arc::clone(&counted), &wanted);
+        let catalog = Catalog::new(&mount, &self.known, Arc::clone(&counted), &wanted);
         let pooled = Pooled {
             session: Arc::clone(&counted),
             catalog: catalog.clone(),
@@ -202,7 +191,7 @@ impl SessionSet {
     }
 
     /// Forgets the session, and remembers that it failed if it ended by itself.
-    fn ended(&self, mount: &Mount, ending: Ending, began: Instant) {
+    fn ended(&self, mount: &Mounted, ending: Ending, began: Instant) {
         self.slots.lock().retain(Slot::is_of_use);
         let Ending::ByItself = ending else {
             mount.record.ended(None);
@@ -221,8 +210,8 @@ impl SessionSet {
 }
 
 impl Slot {
-    fn is_for(&self, caller: &Caller) -> bool {
-        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+    fn is_for(&self, wanted: &Wanted) -> bool {
+        self.version == wanted.version && self.capabilities.get() == wanted.capabilities.get()
     }
 
     /// Whether it is open or being opened.

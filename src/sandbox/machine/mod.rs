@@ -1,16 +1,14 @@
-//! What of this machine every sandbox sees, and what points its programs at the way out.
+//! What of this machine every sandbox sees.
 
 mod programs;
 mod sockets;
 mod system;
 mod unplaced;
-mod variables;
 
 use std::path::{Component, Path, PathBuf};
 
 pub use programs::programs;
 pub use system::{CERTIFICATES, own, system};
-pub(crate) use variables::variables;
 
 use super::{Access, Entry};
 

@@ -46,10 +46,9 @@ impl Definitions for AllAccepted {
     fn pin<'a>(
         &'a self,
         _: &'a str,
-        _: &'a str,
-        _: [u8; 32],
-    ) -> BoxFuture<'a, Result<Pin, Unavailable>> {
-        Box::pin(async { Ok(Pin::Accepted) })
+        tools: Vec<(Arc<str>, [u8; 32])>,
+    ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
+        Box::pin(async move { Ok(vec![Pin::Accepted; tools.len()]) })
     }
 }
 

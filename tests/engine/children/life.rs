@@ -46,7 +46,7 @@ async fn a_hundred_starts_and_stops_leave_no_process_descriptor_or_zombie() {
     assert!(
         series
             .iter()
-            .all(|series| series.get_gauge().value() == 0.0)
+            .all(|series| series.get_gauge().get_value() == 0.0)
     );
 }
 

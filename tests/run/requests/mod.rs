@@ -6,3 +6,4 @@ mod logins;
 mod names;
 mod repositories;
 mod server;
+mod tools;

@@ -3,20 +3,25 @@
 mod collector;
 mod export;
 
-use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::value::RawValue;
 
 use super::line::AuditLine;
-use crate::contract::{Addon, Flow, Order, Outcome, Request, Step, names};
+use crate::contract::{
+    Addon, Direction, Flow, Frame, FrameBody, Order, Outcome, Request, Step, names,
+};
+use crate::raw_json::Members;
 
 pub use collector::Collector;
 pub use export::Traces;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Where an MCP message says what is not its method's business.
+const META: &str = "_meta";
 const SAMPLED: u8 = 1;
 
 /// Takes spans. It must not block: it is called where flows end.
@@ -78,6 +83,18 @@ impl Addon for Trace {
         Step::PASS
     }
 
+    fn mcp_request<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
+        if frame.direction == Direction::ToServer
+            && let Some((context, params)) = frame
+                .params()
+                .and_then(|params| Context::moved_on(params, flow.id().number()))
+        {
+            frame.body = FrameBody::Params(Some(params));
+            flow.put_slot(context);
+        }
+        Step::PASS
+    }
+
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         // The appliance's own errands are in nobody's trace, least of all those that bring spans.
         if flow.known_container().is_none() {
@@ -121,6 +138,17 @@ impl Context {
         Self::parse(only?.to_str().ok()?)
     }
 
+    /// The context that a message's `_meta` has, and the params with our span in its place.
+    fn moved_on(params: &RawValue, span: u64) -> Option<(Self, Box<RawValue>)> {
+        let members = Members::read(params).ok()?;
+        let meta = members.members(META).ok()??;
+        let context = Self::parse(&meta.text(TRACEPARENT.as_str())?)?;
+        let ours = format!("\"{}\"", context.text(span));
+        let meta = meta.with(TRACEPARENT.as_str(), &ours);
+        let params = RawValue::from_string(members.with(META, &meta)).ok()?;
+        Some((context, params))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let mut hex = |length: usize| {
@@ -142,16 +170,14 @@ impl Context {
         (context.trace != 0 && context.parent != 0).then_some(context)
     }
 
-    /// The field for the upstream, whose parent is our span.
+    /// The context for whoever is asked next, whose parent is our span.
+    fn text(self, span: u64) -> String {
+        format!("00-{:032x}-{span:016x}-{:02x}", self.trace, self.flags)
+    }
+
+    /// The same as a field.
     fn field(self, span: u64) -> HeaderValue {
-        let mut text = String::with_capacity(55);
-        // Nothing fails that writes to a String.
-        let _ = write!(
-            text,
-            "00-{:032x}-{span:016x}-{:02x}",
-            self.trace, self.flags
-        );
-        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+        HeaderValue::try_from(self.text(span)).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
 }
 
@@ -209,6 +235,37 @@ mod tests {
             .collect();
         let span = kept.0.lock().pop();
         (sent, span)
+    }
+
+    #[test]
+    fn a_tool_call_with_context_is_a_child_and_the_server_a_child_of_ours() {
+        let rows = [
+            (Direction::ToServer, PARENT, true),
+            (Direction::ToClient, PARENT, false),
+            (Direction::ToServer, "00-0-0-00", false),
+        ];
+        each_row(rows, |(direction, parent, moves_on)| {
+            let kept = Arc::new(Kept::default());
+            let trace = Trace::new(Arc::clone(&kept) as _);
+            let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
+            let params =
+                format!("{{\"n\":1.0,\"_meta\":{{\"x\":1e3,\"traceparent\":\"{parent}\"}}}}");
+            let raw = RawValue::from_string(params.clone()).unwrap();
+            let mut frame = Frame::request(direction, "tools/call", Some(raw));
+            let step = trace.mcp_request(&mut flow, &mut frame);
+            drop(step);
+            trace.finished(&flow, &outcome());
+            let sent = frame.params().unwrap().get().to_owned();
+            let span = kept.0.lock().pop().unwrap();
+            if moves_on {
+                let ours = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{:016x}-01", span.id);
+                assert_eq!(sent, params.replace(PARENT, &ours));
+                assert_eq!(span.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+                assert_eq!(span.parent, Some(0x00f0_67aa_0ba9_02b7));
+            } else {
+                assert_eq!((sent, span.parent), (params, None));
+            }
+        });
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::mcp::{McpSettings, OverrideRule};
-use serde_json::{Value, json};
+use addons::mcp::{McpSettings, OverrideRule, Scope, ServerSettings};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::double::{Fixture, Server, error, notification, parsed, raw, tool};
+use super::double::{Fixture, Server, error, notification, parsed, raw, settings_of, tool};
 use crate::mcp::{Event, Filter, Interest, LogLevel, Version};
 
 const LEGACY: Version = Version::V2025_11_25;
@@ -384,5 +384,70 @@ async fn a_session_that_is_opened_again_is_told_everything_again() {
     told(&mut events).await;
     assert_eq!(server.sent("resources/subscribe").len(), 1);
     assert_eq!(server.sent("logging/setLevel").len(), 1);
-    let _: Vec<Value> = Vec::new();
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_are_told_when_a_server_that_was_left_out_answers() {
+    let (good, late) = (Server::new(LEGACY), Server::new(LEGACY));
+    *late.hangs.lock() = true;
+    let fixture = Fixture::of(&[("good", &good), ("late", &late)]);
+    let client = fixture.client(LEGACY);
+    let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    assert_eq!(fixture.names(&client, "tools/list").await, ["good_echo"]);
+    sleep(Duration::from_secs(15)).await;
+    assert!(told(&mut events).await.is_empty());
+    *late.hangs.lock() = false;
+    sleep(Duration::from_secs(5)).await;
+    let told = told(&mut events).await;
+    assert!(
+        told.contains(&"notifications/tools/list_changed".to_owned()),
+        "{told:?}"
+    );
+    assert_eq!(
+        fixture.names(&client, "tools/list").await,
+        ["good_echo", "late_echo"]
+    );
+}
+
+#[tokio::test]
+async fn what_a_shared_session_says_reaches_only_those_who_follow_it() {
+    let server = Server::new(LEGACY);
+    *server.resources.lock() = json!([{"uri": "a://1", "name": "a"}]);
+    let settings = ServerSettings {
+        scope: Scope::Shared,
+        ..ServerSettings::clone(&settings_of("only", ""))
+    };
+    let fixture = Fixture::with(&[("only", &server)], vec![Arc::new(settings)]);
+    let client = fixture.client(LEGACY);
+    let (_attachment, mut events) = fixture.attach(&client, Interest::Everything);
+    assert!(
+        fixture
+            .ask(&client, "resources/subscribe", json!({"uri": "a://1"}))
+            .await
+            .is_ok()
+    );
+    told(&mut events).await;
+    server
+        .say(notification(
+            "notifications/message",
+            json!({"level": "error", "data": 1}),
+        ))
+        .await;
+    server
+        .say(notification(
+            "notifications/resources/updated",
+            json!({"uri": "b://1"}),
+        ))
+        .await;
+    assert!(
+        told(&mut events).await.is_empty(),
+        "it may be about another container"
+    );
+    server
+        .say(notification(
+            "notifications/resources/updated",
+            json!({"uri": "a://1"}),
+        ))
+        .await;
+    assert_eq!(told(&mut events).await, ["notifications/resources/updated"]);
 }

@@ -12,7 +12,9 @@ use addons::contract::{
     Link, Outcome as Ended, Pin, Principal, Registration, Request, RpcError, Source, Standing,
     Step, Unavailable, names,
 };
-use addons::mcp::{Confine, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings};
+use addons::mcp::{
+    Confine, McpMetrics, McpSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use serde_json::value::{RawValue, to_raw_value};
@@ -222,8 +224,8 @@ impl Transport for Opens {
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>> {
         Box::pin(async move {
             let server = Arc::clone(&self.0);
-            if *server.hangs.lock() {
-                std::future::pending::<()>().await;
+            while *server.hangs.lock() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
             if *server.is_down.lock() {
                 return Err(MountError::CannotStart("it is down".to_owned()));
@@ -412,7 +414,11 @@ impl Fixture {
             settings: in_force.load_full(),
         };
         Self {
-            core: Core::new(Box::new(rules), mounts),
+            core: Core::new(
+                Box::new(rules),
+                mounts,
+                McpMetrics::new(&prometheus::Registry::new()).unwrap(),
+            ),
             container: container(),
             judge,
             settings,

@@ -1,6 +1,5 @@
 //! Which server a message goes to, and what the chain sees of it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -440,5 +439,4 @@ async fn clients_of_one_kind_share_a_session_and_others_have_their_own() {
             .is_ok()
     );
     assert_eq!(server.opened.load(Ordering::SeqCst), 2);
-    let _ = Arc::clone(&plain);
 }

@@ -244,7 +244,7 @@ enum Next {
 }
 
 impl Reader {
-    fn next(&self, context: &Context<'_>) -> Next {
+    fn take(&self, context: &Context<'_>) -> Next {
         let mut state = self.stream.state.lock();
         if state.readers != self.reader {
             return Next::End;
@@ -269,7 +269,7 @@ impl Stream for Reader {
     type Item = Bytes;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        match self.next(context) {
+        match self.take(context) {
             Next::Event(event) => {
                 self.stream.changed.notify_waiters();
                 let next = Instant::now() + KEEP_ALIVE;
@@ -321,6 +321,10 @@ mod tests {
         EventStream::new(3, true, primed, KeptBytes::default())
     }
 
+    async fn push(stream: &EventStream, json: &str) {
+        stream.push(json, &Memory::uncounted()).await.unwrap();
+    }
+
     async fn read(reader: &mut Reader) -> String {
         let event = reader.next().await.unwrap();
         String::from_utf8(event.to_vec()).unwrap()
@@ -335,10 +339,10 @@ mod tests {
         let stream = stream(true);
         let mut reader = stream.read(None, token());
         assert_eq!(read(&mut reader).await, "id: 3-0\nretry: 1000\ndata:\n\n");
-        stream.push("{\"n\":1}").await;
+        push(&stream, "{\"n\":1}").await;
         assert!(read(&mut reader).await.starts_with("id: 3-1\n"));
         drop(reader);
-        stream.push("{\"n\":2}").await;
+        push(&stream, "{\"n\":2}").await;
         stream.finish();
         let mut again = stream.read(Some(0), token());
         assert!(read(&mut again).await.contains("{\"n\":1}"));
@@ -358,14 +362,14 @@ mod tests {
         drop(first);
         assert!(stream.has_reader());
         for _ in 0..MAX_EVENTS {
-            timeout(SOON, stream.push("{}")).await.unwrap();
+            timeout(SOON, push(&stream, "{}")).await.unwrap();
         }
-        assert!(timeout(SOON, stream.push("{}")).await.is_err());
+        assert!(timeout(SOON, push(&stream, "{}")).await.is_err());
         read(&mut second).await;
-        timeout(SOON, stream.push("{}")).await.unwrap();
+        timeout(SOON, push(&stream, "{}")).await.unwrap();
         drop(second);
         for _ in 0..10 * MAX_EVENTS {
-            timeout(SOON, stream.push("{}")).await.unwrap();
+            timeout(SOON, push(&stream, "{}")).await.unwrap();
         }
         assert_eq!(stream.state.lock().events.len(), MAX_EVENTS);
     }
@@ -379,7 +383,7 @@ mod tests {
             .collect();
         for stream in &streams {
             for _ in 0..10 {
-                stream.push(&long).await;
+                push(&stream, &long).await;
             }
             assert!(stream.state.lock().bytes <= MAX_BYTES);
         }
@@ -387,7 +391,7 @@ mod tests {
         // A message that is longer than all that is kept still arrives where a client reads.
         let mut reader = streams[99].read(None, token());
         let huge = format!("\"{}\"", "x".repeat(2 * MAX_BYTES));
-        streams[99].push(&huge).await;
+        push(&streams[99], &huge).await;
         let mut read_all = 0;
         while read_all < huge.len() {
             read_all = reader.next().await.unwrap().len();

@@ -3,6 +3,7 @@
 mod event_stream;
 mod handshake;
 mod http_sse;
+mod line;
 mod post;
 mod questions;
 mod relay;

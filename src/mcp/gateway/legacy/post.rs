@@ -25,7 +25,7 @@ use super::super::refusal::{over_limit, refuse};
 use super::super::visit::Visit;
 use super::event_stream::EventStream;
 use super::handshake;
-use super::relay::Line;
+use super::line::Line;
 use super::session::{CallGuard, LegacySession, NotBegun, Transport};
 
 /// How long a request may go on before its client gets a stream in the place of a JSON answer, so

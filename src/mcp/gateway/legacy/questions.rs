@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::super::super::error::method_not_found;
 use super::super::super::message::{Id, Outcome, write_request};
 use super::super::capabilities::can_answer;
-use super::relay::Line;
+use super::line::Line;
 
 /// Sends a request to the client, and its answer to the server when it comes. A server that stops
 /// waiting has the request cancelled at the client.

@@ -1,31 +1,16 @@
 //! From a call, or from what belongs to none, to the stream that the client reads.
 
-use std::sync::Arc;
-
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::super::super::error::{SERVER_ERROR, protocol_error, rpc_error};
 use super::super::super::event::Event;
 use super::super::super::message::{Id, Outcome, write_request, write_response};
 use super::super::backend::Attached;
 use super::super::call::{Call, Step};
-use super::super::limits::GatewayMetrics;
-use super::super::memory::Memory;
-use super::event_stream::{EventStream, MAX_BYTES};
+use super::event_stream::MAX_BYTES;
+use super::line::Line;
 use super::questions;
-use super::session::{CallGuard, LegacySession};
-
-/// Where messages for a client go.
-#[derive(Clone)]
-pub struct Line {
-    pub session: Arc<LegacySession>,
-    pub stream: Arc<EventStream>,
-    pub memory: Memory,
-    pub metrics: GatewayMetrics,
-    /// Ends everything at once.
-    pub killed: CancellationToken,
-}
+use super::session::CallGuard;
 
 impl Line {
     /// Relays a call to its end, to a stream of its own. It is cancelled by the client, or when

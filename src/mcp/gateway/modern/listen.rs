@@ -24,7 +24,7 @@ use super::super::limits::{Counted, MAX_SUBSCRIBED, MAX_URI};
 use super::super::sse;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
-use super::post::{Request, whole};
+use super::request::{Request, whole};
 use super::run::KEEP_ALIVE;
 
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
@@ -90,7 +90,10 @@ fn is_bounded(wanted: &Wanted) -> bool {
 /// What the servers can do of what the client wants.
 fn granted(wanted: Wanted, capabilities: &RawValue) -> Filter {
     let can: Value = serde_json::from_str(capabilities.get()).unwrap_or_default();
-    let can = |list: &str, what: &str| can[list][what] == true;
+    let can = |list: &str, what: &str| {
+        let declared = can.get(list).and_then(|list| list.get(what));
+        declared.and_then(Value::as_bool) == Some(true)
+    };
     let uris = wanted.resource_subscriptions.into_iter().map(Arc::from);
     Filter {
         tools: wanted.tools_list_changed && can("tools", "listChanged"),

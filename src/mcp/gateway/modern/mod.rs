@@ -8,6 +8,7 @@ mod listen;
 mod param_headers;
 mod params;
 mod post;
+mod request;
 mod retry;
 mod run;
 mod suspended;

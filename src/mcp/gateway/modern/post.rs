@@ -2,21 +2,18 @@
 
 use std::sync::Arc;
 
-use addons::contract::{Code, Denial, RpcError};
+use addons::contract::{Code, Denial};
 use bytes::Bytes;
 use http::StatusCode;
-use serde_json::value::RawValue;
 
 use super::super::super::caller::Caller;
-use super::super::super::error::{
-    HEADER_MISMATCH, METHOD_NOT_FOUND, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
-    method_not_found,
-};
-use super::super::super::message::{Id, Message, Outcome};
-use super::super::answer::{Answered, response_bytes};
+use super::super::super::error::method_not_found;
+use super::super::super::message::Message;
+use super::super::answer::Answered;
 use super::super::refusal::{INVALID, refuse, refuse_with};
 use super::super::visit::Visit;
 use super::params::{ModernParams, text};
+use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::is_ours;
 use super::{discover, envelope, listen, param_headers, retry};
@@ -50,14 +47,6 @@ pub async fn post(visit: &Visit<'_>, message: Message, body: &Bytes) -> Result<A
             Err(refuse(status, id.as_ref(), INVALID, sentence))
         }
     }
-}
-
-/// A request that was parsed.
-pub struct Request<'a> {
-    pub id: Id,
-    pub method: Arc<str>,
-    pub params: Option<Box<RawValue>>,
-    pub body: &'a Bytes,
 }
 
 impl Request<'_> {
@@ -98,22 +87,4 @@ impl Request<'_> {
         let running = Running::begin(visit, self, caller);
         Ok(run(visit, running).await)
     }
-
-    /// Refuses it in JSON-RPC's form.
-    pub fn refuse(&self, error: RpcError) -> Denial {
-        let code = Code::MalformedRequest;
-        refuse_with(code, envelope::STATUS, Some(&self.id), error)
-    }
-}
-
-/// An answer in one piece. A few errors have a status of their own in this revision.
-pub fn whole(visit: &Visit<'_>, id: &Id, outcome: &Outcome) -> Answered {
-    let status = match outcome.as_ref().map_err(|error| error.code) {
-        Err(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
-        Err(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY | UNSUPPORTED_VERSION) => {
-            StatusCode::BAD_REQUEST
-        }
-        _ => StatusCode::OK,
-    };
-    Answered::json(status, response_bytes(&visit.memory, id, outcome))
 }

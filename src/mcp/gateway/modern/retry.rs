@@ -11,7 +11,7 @@ use super::super::super::error::{INVALID_PARAMS, protocol_error, rpc_error};
 use super::super::answer::Answered;
 use super::super::visit::Visit;
 use super::params::{ModernParams, object};
-use super::post::{Request, whole};
+use super::request::{Request, whole};
 use super::run::{Running, run};
 use super::suspended::suspend;
 
@@ -33,8 +33,8 @@ pub async fn resume(
         let running = Running::resume(visit, request, caller, entry.call);
         return Ok(run(visit, running).await);
     }
-    let (gateway, lease) = (visit.gateway, &visit.lease);
-    let asked = suspend(lease, &gateway.suspended, &gateway.metrics, entry);
+    let gateway = visit.gateway;
+    let asked = suspend(waiting, &gateway.suspended, &gateway.metrics, entry);
     let outcome = asked.map_err(|denial| rpc_error(&denial));
     Ok(whole(visit, &request.id, &outcome))
 }

@@ -15,14 +15,13 @@ use super::super::super::message::{Id, Outcome, write_request, write_response};
 use super::super::answer::Answered;
 use super::super::call::{Call, Step};
 use super::super::capabilities::can_answer;
-use super::super::lease::LeaseState;
 use super::super::limits::{Count, GatewayMetrics};
 use super::super::media::prefers_events;
 use super::super::memory::Memory;
 use super::super::sse;
 use super::super::visit::Visit;
-use super::post::{Request, whole};
-use super::suspended::{Entry, Question, suspend};
+use super::request::{Request, whole};
+use super::suspended::{Entry, Question, Suspended, suspend};
 
 /// How long a request may go on before its client gets a stream in the place of a JSON answer, so
 /// that nobody between us takes the connection for dead.
@@ -41,7 +40,7 @@ pub struct Running {
     id: Id,
     method: Arc<str>,
     body: Bytes,
-    lease: Arc<LeaseState>,
+    waiting: Arc<Suspended>,
     memory: Memory,
     metrics: GatewayMetrics,
     suspended_in_all: Count,
@@ -75,7 +74,7 @@ impl Running {
             id: request.id.clone(),
             method: Arc::clone(&request.method),
             body: request.body.clone(),
-            lease: Arc::clone(&visit.lease),
+            waiting: Arc::clone(&visit.lease.suspended),
             memory: visit.memory.clone(),
             metrics: visit.gateway.metrics.clone(),
             suspended_in_all: visit.gateway.suspended.clone(),
@@ -140,7 +139,7 @@ impl Running {
     /// Leaves the call to the client's next request.
     fn suspend(&self, call: Call, questions: Vec<Question>) -> Outcome {
         let entry = Entry::new(call, &self.method, &self.body, questions);
-        let suspended = suspend(&self.lease, &self.suspended_in_all, &self.metrics, entry);
+        let suspended = suspend(&self.waiting, &self.suspended_in_all, &self.metrics, entry);
         suspended.map_err(|denial| rpc_error(&denial))
     }
 

@@ -15,7 +15,6 @@ use tokio::sync::oneshot;
 
 use super::super::super::message::Outcome;
 use super::super::call::Call;
-use super::super::lease::LeaseState;
 use super::super::limits::{Count, Counted, GatewayMetrics, MAX_SUSPENDED, MAX_SUSPENDED_IN_ALL};
 use super::super::random;
 use super::super::refusal::over_limit;
@@ -103,7 +102,7 @@ impl Entry {
 
 /// Keeps a call until its client comes back. Over a limit it is denied, which cancels it.
 pub fn suspend(
-    lease: &Arc<LeaseState>,
+    calls: &Arc<Suspended>,
     in_all: &Count,
     metrics: &GatewayMetrics,
     entry: Entry,
@@ -119,17 +118,17 @@ pub fn suspend(
         .input_required(&state)
         .map_err(|_| Denial::internal())?;
     {
-        let mut waiting = lease.suspended.0.lock();
+        let mut waiting = calls.0.lock();
         if waiting.ended || waiting.calls.len() >= MAX_SUSPENDED {
             return Err(full());
         }
         waiting.calls.insert(state.clone(), (entry, counted));
     }
-    let lease = Arc::downgrade(lease);
+    let calls = Arc::downgrade(calls);
     tokio::spawn(async move {
         tokio::time::sleep(TTL).await;
-        if let Some(lease) = lease.upgrade() {
-            let expired = lease.suspended.0.lock().calls.remove(&state);
+        if let Some(calls) = calls.upgrade() {
+            let expired = calls.0.lock().calls.remove(&state);
             drop(expired);
         }
     });
@@ -199,9 +198,59 @@ fn sorted(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use addons::contract::Code;
+    use prometheus::Registry;
     use testkit::each_row;
 
     use super::*;
+
+    fn entry() -> (Entry, oneshot::Receiver<Outcome>) {
+        let (reply, answer) = oneshot::channel();
+        let question = Question {
+            method: "elicitation/create".into(),
+            params: None,
+            reply,
+        };
+        let body = Bytes::from_static(b"{}");
+        let entry = Entry::new(Call::pending(), "tools/call", &body, vec![question]);
+        (entry, answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_wait_are_bounded_for_a_lease_and_in_all_and_are_given_up_in_time() {
+        let metrics = GatewayMetrics::new(&Registry::new()).unwrap();
+        let (in_all, mut answers) = (Count::default(), Vec::new());
+        let mut put = |lease: &Arc<Suspended>| {
+            let (entry, answer) = entry();
+            let suspended = suspend(lease, &in_all, &metrics, entry);
+            answers.push(answer);
+            suspended.map_err(|denial| denial.code())
+        };
+        let leases: Vec<_> = (0..=MAX_SUSPENDED_IN_ALL / MAX_SUSPENDED)
+            .map(|_| Arc::<Suspended>::default())
+            .collect();
+        let (last, first) = leases.split_last().unwrap();
+        for lease in first {
+            for _ in 0..MAX_SUSPENDED {
+                put(lease).unwrap();
+            }
+            assert_eq!(put(lease).unwrap_err(), Code::RateLimited);
+        }
+        assert_eq!(put(last).unwrap_err(), Code::RateLimited);
+        assert_eq!(metrics.suspended.get() as usize, MAX_SUSPENDED_IN_ALL);
+        // The lease's end gives its places back, and time those of the others.
+        first[0].end();
+        assert!(put(last).is_ok());
+        assert!(put(&first[0]).is_err());
+        tokio::time::sleep(TTL + Duration::from_secs(1)).await;
+        assert_eq!(metrics.suspended.get(), 0);
+        for answer in answers {
+            assert!(
+                answer.await.is_err(),
+                "its server is told that nobody answers"
+            );
+        }
+    }
 
     #[test]
     fn a_retry_is_bound_to_method_and_params_and_not_to_their_order() {

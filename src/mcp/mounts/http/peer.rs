@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mcp::event::{Event, Events};
 use crate::mcp::message::{Id, Message, Outcome, write_response};
+use crate::mcp::mounts::List;
 use crate::mcp::mounts::dropped::{Dropped, Reason};
 
 /// Requests of one server that may wait for an answer at once; more are dropped.
@@ -54,8 +55,12 @@ impl Inbox {
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
-    /// Hands on a notification.
+    /// Hands on a notification. A changed list concerns the session, whichever stream says so.
     pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
+        let events = match List::of_notification(&method) {
+            Some(_) => &self.unsolicited,
+            None => events,
+        };
         let event = Event::Notification { method, params };
         if events.try_send(event).is_err() {
             self.drop_one(Reason::QueueFull);

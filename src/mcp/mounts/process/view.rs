@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::ProcessConfig;
-use crate::sandbox::machine::{self, CERTIFICATES, variables};
+use crate::sandbox::machine::{self, CERTIFICATES};
 use crate::sandbox::{Access, Command, Entry, PROXY_PORT, Spec};
+use crate::tls::variables;
 
 /// The host name inside.
 const HOST_NAME: &str = "mcp";
@@ -90,11 +91,12 @@ impl Machine {
                 shown.push((self.place(path)?, access));
             }
         }
-        let is_shown = |path: &Path| shown.iter().any(|(root, _)| path.starts_with(root));
-        if directory != self.home && !is_shown(directory) {
+        let named: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
+        if directory != self.home && !is_below(&named, directory) {
             shown.push((directory.to_owned(), Access::ReadOnly));
         }
         self.check(&shown)?;
+        let roots: Vec<PathBuf> = shown.iter().map(|(path, _)| path.clone()).collect();
         // What holds others comes first.
         shown.sort_by_key(|(path, _)| path.components().count());
         let writable = |path: &Path| {
@@ -109,12 +111,10 @@ impl Machine {
         files.extend(machine::own(&self.home, &certificates));
         let program = find(&config.program(), directory);
         let real_home = Some(self.home.as_path()).filter(|home| home.is_dir());
-        files.extend(machine::programs(
-            &self.home,
-            real_home,
-            program.as_deref(),
-            resolve,
-        ));
+        let programs = machine::programs(&self.home, real_home, program.as_deref(), resolve);
+        // A mount that a later one covers cannot be made read-only, and what is shown has it already.
+        let programs = programs.into_iter();
+        files.extend(programs.filter(|entry| !is_below(&roots, entry.at())));
         files.extend(shown.into_iter().map(|(path, access)| Entry::Bind {
             from: path.clone(),
             at: path,
@@ -199,6 +199,11 @@ impl Machine {
         }
         environment
     }
+}
+
+/// Whether a path is one of these, or below one.
+fn is_below(roots: &[PathBuf], path: &Path) -> bool {
+    roots.iter().any(|root| path.starts_with(root))
 }
 
 /// Where a program is, without links.

@@ -1,6 +1,5 @@
 //! What a server writes, line by line.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +11,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{Asking, notify};
-use super::session::Shared;
+use super::shared::Shared;
 use crate::mcp::event::Event;
 use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::{Era, MountError, error};
 
 /// Lines that are no message, of one process, before its session ends.
 const MAX_NOISE: u32 = 1000;
-/// Requests of a server that may wait for an answer at once.
-const MAX_REQUESTS: usize = 64;
 /// Messages besides answers that are taken in a second; further ones wait in the pipe.
 const MAX_MESSAGES: u32 = 1000;
 
@@ -78,7 +75,7 @@ impl<'a> Incoming<'a> {
     fn notification(&self, method: &Arc<str>, params: Option<Box<RawValue>>) {
         let shared = self.shared;
         if &**method == "notifications/cancelled" {
-            return shared.cancel_asked(params.as_deref());
+            return shared.asked.cancel(params.as_deref());
         }
         let may_belong = &**method == "notifications/message";
         let events = shared.calls.events_of(params.as_deref(), may_belong);
@@ -182,46 +179,5 @@ async fn wait_for_client(
     if let Some(answer) = answer {
         let text = write_response(Some(&id), &answer);
         let _ = shared.writer.send(text, None).await;
-    }
-}
-
-/// Requests of a server that wait for an answer.
-#[derive(Default)]
-pub(super) struct Asked(parking_lot::Mutex<HashMap<Id, CancellationToken>>);
-
-impl Asked {
-    /// `None` where there are too many already, or one with this id.
-    fn begin(&self, id: &Id) -> Option<CancellationToken> {
-        let mut asked = self.0.lock();
-        if asked.len() >= MAX_REQUESTS || asked.contains_key(id) {
-            return None;
-        }
-        let cancelled = CancellationToken::new();
-        asked.insert(id.clone(), cancelled.clone());
-        Some(cancelled)
-    }
-
-    fn end(&self, id: &Id) {
-        self.0.lock().remove(id);
-    }
-}
-
-impl Shared {
-    /// The server takes a request back.
-    fn cancel_asked(&self, params: Option<&RawValue>) {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Cancelled {
-            request_id: Box<RawValue>,
-        }
-        let cancelled = params.and_then(|params| serde_json::from_str(params.get()).ok());
-        let Some(Cancelled { request_id }) = cancelled else {
-            return;
-        };
-        let asked = self.asked.0.lock();
-        let mut named = asked.iter();
-        if let Some((_, token)) = named.find(|(id, _)| id.as_json() == request_id.get()) {
-            token.cancel();
-        }
     }
 }

@@ -1,9 +1,11 @@
 //! Servers that are child processes: messages are lines of their standard streams.
 
+mod asked;
 mod calls;
 mod incoming;
 mod opening;
 mod session;
+mod shared;
 mod writer;
 
 use std::sync::Arc;

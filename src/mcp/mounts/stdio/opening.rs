@@ -12,7 +12,8 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::StdioTransport;
-use super::session::{Belongings, Shared, StdioSession, attend, no_events};
+use super::session::{Belongings, StdioSession, attend, no_events};
+use super::shared::Shared;
 use crate::mcp::mounts::handshake::{
     Discovered, Initialized, Refusal, discover_params, initialize_params,
 };

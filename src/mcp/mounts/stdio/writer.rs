@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::super::process::ProcessManager;
-use super::session::Shared;
+use super::calls::Calls;
+use crate::mcp::mounts::process::ProcessManager;
 
 /// Lines that wait to be written.
 const MAX_LINES: usize = 512;
@@ -73,13 +73,13 @@ fn line(text: String, id: Option<u64>, bytes: OwnedSemaphorePermit) -> Line {
 
 impl Lines {
     /// Writes lines until the session ends. A request that cannot be written is answered so.
-    pub async fn write_all(mut self, process: &dyn ProcessManager, shared: &Shared) {
+    pub async fn write_all(mut self, process: &dyn ProcessManager, calls: &Calls) {
         while let Some(Line { text, id, _bytes }) = self.0.recv().await {
             let Err(error) = process.write(text.as_bytes()).await else {
                 continue;
             };
             if let Some(id) = id {
-                shared.calls.answer(id, Err(error));
+                calls.answer(id, Err(error));
             }
             // What was not taken then is not taken later.
             return;

@@ -249,6 +249,7 @@ fn questions_in_a_result_are_judged_one_by_one() {
                 Some(Code::MalformedRequest),
             ),
             (json!([ask("password?")]), Some(Code::MalformedRequest)),
+            (Value::Null, None),
             (json!({ "a": { "method": "sampling/createMessage" } }), None),
         ],
         |(requests, expected)| {
@@ -262,6 +263,11 @@ fn questions_in_a_result_are_judged_one_by_one() {
         },
     );
     let gate = about_questions();
+    let twice = r#"{"inputRequests":{},"inputRequests":{"a":{"method":"elicitation/create"}}}"#;
+    let (_, judged) = run(gate.answer(Ok(raw(twice))));
+    assert_eq!(code(&judged), Some(Code::MalformedRequest));
+    let (_, judged) = run(gate.answer(Ok(raw("[]"))));
+    assert_eq!(code(&judged), None);
     let escaped = r#"{"input\u0052equests":{"a":{"m\u0065thod":"elicitation/creat\u0065","params":{"message":"password?"}}}}"#;
     let (_, judged) = run(gate.answer(Ok(raw(escaped))));
     assert_eq!(code(&judged), Some(Code::PolicyDeniedContinue));

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use super::trusted::TRUST_STORE_PASSWORD;
+
 /// Hosts that are reached without the proxy: an agent's own servers on loopback, and the MCP
 /// gateway, which has a port of its own.
 const NO_PROXY: [&str; 4] = ["localhost", "127.0.0.1", "::1", "unified-proxy"];
@@ -116,10 +118,7 @@ fn java(host: &str, port: &str, trust_store: &str) -> String {
         ("aether.connector.http.useSystemProperties", "true"),
         ("javax.net.ssl.trustStore", trust_store),
         ("javax.net.ssl.trustStoreType", "JKS"),
-        (
-            "javax.net.ssl.trustStorePassword",
-            crate::tls::TRUST_STORE_PASSWORD,
-        ),
+        ("javax.net.ssl.trustStorePassword", TRUST_STORE_PASSWORD),
     ];
     let options = properties.map(|(name, value)| jvm_word(&format!("-D{name}={value}")));
     options.join(" ")

@@ -1,20 +1,14 @@
 //! Clients that take messages which belong to no call of theirs.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::value::RawValue;
 
-use super::lease::Lease;
-use super::{Caller, Core, Event, Events, List, LogLevel};
+use super::{Caller, Event, Events, List, LogLevel};
 
 /// The most resources that one client may follow.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
-/// How long servers are not told that a client went away: it may come back with its session.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Which messages that belong to no call a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +72,6 @@ impl Wishes {
 
 /// A client that is attached.
 pub(super) struct Attached {
-    id: u64,
     pub caller: Arc<Caller>,
     events: Events,
     /// Held by requests that wait for it and belong to no call.
@@ -88,6 +81,26 @@ pub(super) struct Attached {
 }
 
 impl Attached {
+    pub fn new(
+        caller: &Arc<Caller>,
+        interest: Interest,
+        wishes: Arc<Wishes>,
+        events: Events,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            caller: Arc::clone(caller),
+            events,
+            asked: Arc::default(),
+            interest: Mutex::new(interest),
+            wishes,
+        })
+    }
+
+    /// Changes what the client is told of.
+    pub fn set_interest(&self, interest: Interest) {
+        *self.interest.lock() = interest;
+    }
+
     /// Hands an event to the client; drops a notification that finds the queue full, and a request
     /// with it, which tells its server that nobody answers.
     pub fn send(&self, event: Event) {
@@ -153,74 +166,5 @@ impl Attached {
                 first.cloned().collect()
             }
         }
-    }
-}
-
-/// A client's place among those who are told of events. Dropping it detaches the client.
-pub struct Attachment {
-    core: Weak<Core>,
-    lease: Arc<Lease>,
-    attached: Arc<Attached>,
-}
-
-impl Attachment {
-    /// Changes what the client is told of.
-    pub fn set(&self, interest: Interest) {
-        *self.attached.interest.lock() = interest;
-        if let Some(core) = self.core.upgrade() {
-            core.interest_changed(&self.lease, &self.attached.caller, Duration::ZERO);
-        }
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        let mut attached = self.lease.attached.lock();
-        attached.retain(|one| one.id != self.attached.id);
-        drop(attached);
-        if let Some(core) = self.core.upgrade() {
-            core.interest_changed(&self.lease, &self.attached.caller, LINGER);
-        }
-    }
-}
-
-impl Core {
-    /// Attaches a client: from now on, what it is interested in goes to `events`.
-    pub fn attach(
-        self: &Arc<Self>,
-        caller: &Arc<Caller>,
-        interest: Interest,
-        events: Events,
-    ) -> Attachment {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let lease = Lease::of(&caller.container);
-        let wishes = match interest {
-            Interest::Everything => lease.wishes(caller),
-            Interest::Filter(_) => Arc::default(),
-        };
-        let attached = Arc::new(Attached {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            caller: Arc::clone(caller),
-            events,
-            asked: Arc::default(),
-            interest: Mutex::new(interest),
-            wishes,
-        });
-        lease.attached.lock().push(Arc::clone(&attached));
-        self.watch(lease, caller);
-        self.interest_changed(lease, caller, Duration::ZERO);
-        Attachment {
-            core: Arc::downgrade(self),
-            lease: Arc::clone(lease),
-            attached,
-        }
-    }
-}
-
-/// A notification without params.
-pub(super) fn notification(method: &str) -> Event {
-    Event::Notification {
-        method: method.into(),
-        params: None::<Box<RawValue>>,
     }
 }

@@ -1,0 +1,64 @@
+//! A client's place among those who are told of what belongs to no call of theirs.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::attached::{Attached, Interest};
+use super::lease::Lease;
+use super::{Caller, Core, Events};
+
+/// How long servers are not told that a client went away: it may come back with its session.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A client's place among those who are told of events. Dropping it detaches the client.
+pub struct Attachment {
+    core: Weak<Core>,
+    lease: Arc<Lease>,
+    attached: Arc<Attached>,
+}
+
+impl Attachment {
+    /// Changes what the client is told of.
+    pub fn set(&self, interest: Interest) {
+        self.attached.set_interest(interest);
+        if let Some(core) = self.core.upgrade() {
+            core.interest_changed(&self.lease, &self.attached.caller, Duration::ZERO);
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let mut attached = self.lease.attached.lock();
+        attached.retain(|one| !Arc::ptr_eq(one, &self.attached));
+        drop(attached);
+        if let Some(core) = self.core.upgrade() {
+            core.interest_changed(&self.lease, &self.attached.caller, LINGER);
+        }
+    }
+}
+
+impl Core {
+    /// Attaches a client: from now on, what it is interested in goes to `events`.
+    pub fn attach(
+        self: &Arc<Self>,
+        caller: &Arc<Caller>,
+        interest: Interest,
+        events: Events,
+    ) -> Attachment {
+        let lease = Lease::of(&caller.container);
+        let wishes = match interest {
+            Interest::Everything => lease.wishes(caller),
+            Interest::Filter(_) => Arc::default(),
+        };
+        let attached = Attached::new(caller, interest, wishes, events);
+        lease.attached.lock().push(Arc::clone(&attached));
+        self.watch(lease, caller);
+        self.interest_changed(lease, caller, Duration::ZERO);
+        Attachment {
+            core: Arc::downgrade(self),
+            lease: Arc::clone(lease),
+            attached,
+        }
+    }
+}

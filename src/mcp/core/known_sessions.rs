@@ -1,0 +1,97 @@
+//! The sessions with servers that a lease used, and what their servers were told.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use super::{Caller, LogLevel, Mount, Pooled, Version};
+
+/// What a stream of changes tells of, besides changes of lists: these resources.
+pub(super) type Followed = BTreeSet<Arc<str>>;
+
+/// The sessions of a lease that were used.
+#[derive(Default)]
+pub(super) struct KnownSessions(Mutex<Vec<Arc<KnownSession>>>);
+
+/// What a session's server was told.
+pub(super) struct KnownSession {
+    pooled: Weak<Pooled>,
+    pub mount: Weak<Mount>,
+    /// The kind of clients that it is for.
+    version: Version,
+    capabilities: Arc<RawValue>,
+    /// Held while the server is told something.
+    pub telling: tokio::sync::Mutex<()>,
+    pub subscribed: Mutex<BTreeSet<Arc<str>>>,
+    pub level: Mutex<Option<LogLevel>>,
+    /// What the stream of changes is to tell of; `None` for no stream.
+    pub filter: watch::Sender<Option<Followed>>,
+}
+
+impl KnownSession {
+    pub fn pooled(&self) -> Option<Arc<Pooled>> {
+        let pooled = self.pooled.upgrade()?;
+        (!pooled.session.ended().is_cancelled()).then_some(pooled)
+    }
+
+    fn is_for(&self, caller: &Caller) -> bool {
+        self.version == caller.version && self.capabilities.get() == caller.capabilities.get()
+    }
+
+    fn is(&self, pooled: &Arc<Pooled>) -> bool {
+        std::ptr::eq(self.pooled.as_ptr(), Arc::as_ptr(pooled))
+    }
+}
+
+impl KnownSessions {
+    /// The record of a session, and whether it is new.
+    pub fn get(
+        &self,
+        caller: &Caller,
+        mount: &Arc<Mount>,
+        pooled: &Arc<Pooled>,
+    ) -> (Arc<KnownSession>, bool) {
+        let mut sessions = self.0.lock();
+        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
+            return (Arc::clone(known), false);
+        }
+        sessions.retain(|known| known.pooled().is_some());
+        let known = Arc::new(KnownSession {
+            pooled: Arc::downgrade(pooled),
+            mount: Arc::downgrade(mount),
+            version: caller.version,
+            capabilities: Arc::clone(&caller.capabilities),
+            telling: tokio::sync::Mutex::default(),
+            subscribed: Mutex::default(),
+            level: Mutex::default(),
+            filter: watch::Sender::new(None),
+        });
+        sessions.push(Arc::clone(&known));
+        (known, true)
+    }
+
+    /// Those of clients like this one that are open.
+    pub fn open(&self, caller: &Caller) -> Vec<(Arc<KnownSession>, Arc<Pooled>)> {
+        let sessions = self.0.lock();
+        let open = sessions.iter().filter(|known| known.is_for(caller));
+        open.filter_map(|known| Some((Arc::clone(known), known.pooled()?)))
+            .collect()
+    }
+
+    /// The server was told that a resource is followed.
+    pub fn subscribed(&self, pooled: &Arc<Pooled>, uri: &Arc<str>) {
+        let sessions = self.0.lock();
+        if let Some(known) = sessions.iter().find(|known| known.is(pooled)) {
+            known.subscribed.lock().insert(Arc::clone(uri));
+        }
+    }
+
+    pub fn clear(&self) {
+        for known in self.0.lock().drain(..) {
+            known.filter.send_replace(None);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What mounts need from the rest of the appliance, and what they share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use addons::contract::{BoxFuture, Chain, Container, Definitions};
+use addons::mcp::{Scope, ServerSettings};
+use arc_swap::ArcSwap;
+use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::changes::ListNews;
+use super::health::HealthRecord;
+use super::{Event, Transport, Version};
+
+/// The chain of the configuration in force; `None` before there is one.
+pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
+
+/// What mounts need from the rest of the appliance.
+pub struct MountPorts {
+    /// Judges what a mount asks for its lists.
+    pub chain: CurrentChain,
+    /// Remembers tools' definitions.
+    pub definitions: Arc<dyn Definitions>,
+    /// Makes sessions.
+    pub transports: Arc<dyn Transports>,
+}
+
+/// Makes the transport of each server.
+pub trait Transports: Send + Sync {
+    /// How sessions with a server are opened.
+    fn of(&self, server: &Arc<ServerSettings>) -> Arc<dyn Transport>;
+
+    /// Done once nothing is left of sessions that have ended: no process, no connection.
+    fn settled(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Takes the messages of servers that belong to no request, besides changes of lists.
+pub trait Unsolicited: Send + Sync {
+    /// Takes one message. The session's next one waits until the future is done; meanwhile more
+    /// than [`EVENT_QUEUE`](super::EVENT_QUEUE) of them are dropped, and requests are refused.
+    fn take<'a>(&'a self, origin: &'a Origin, event: Event) -> BoxFuture<'a, ()>;
+}
+
+/// The session that a message comes from.
+pub struct Origin {
+    /// Its server.
+    pub mount: Arc<Mounted>,
+    /// The lease that the session belongs to; `None` for one that all containers share.
+    pub container: Option<Arc<Container>>,
+    /// The revision of the clients that it was opened for.
+    pub version: Version,
+    /// What these clients can do.
+    pub capabilities: Arc<RawValue>,
+}
+
+/// What all mounts share.
+pub(super) struct Common {
+    pub ports: MountPorts,
+    pub unsolicited: OnceLock<Weak<dyn Unsolicited>>,
+    /// Changes that concern every lease.
+    pub news: Arc<ListNews>,
+    /// Where sessions live. Those of connections end with their threads' other work.
+    pub runtime: Handle,
+}
+
+/// A server under one definition: what its mount and its sessions share.
+pub struct Mounted {
+    settings: ArcSwap<ServerSettings>,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) common: Arc<Common>,
+    pub(super) record: HealthRecord,
+    /// Cancelled when the definition changed or was removed.
+    pub(super) retired: CancellationToken,
+    /// Cancelled when sessions must end at once.
+    pub(super) stopped: CancellationToken,
+    /// How often an operator accepted a definition.
+    acceptances: AtomicU64,
+}
+
+impl Mounted {
+    pub(super) fn new(server: &Arc<ServerSettings>, common: &Arc<Common>) -> Self {
+        let stopped = CancellationToken::new();
+        Self {
+            settings: ArcSwap::new(Arc::clone(server)),
+            transport: common.ports.transports.of(server),
+            common: Arc::clone(common),
+            record: HealthRecord::default(),
+            retired: stopped.child_token(),
+            stopped,
+            acceptances: AtomicU64::new(0),
+        }
+    }
+
+    /// How often an operator accepted a definition; lists that were read before are outdated.
+    pub(super) fn acceptances(&self) -> u64 {
+        self.acceptances.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn accepted(&self) {
+        self.acceptances.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The server's settings.
+    pub fn settings(&self) -> Arc<ServerSettings> {
+        self.settings.load_full()
+    }
+
+    /// Whether all containers share its sessions.
+    pub fn is_shared(&self) -> bool {
+        self.settings.load().scope == Scope::Shared
+    }
+
+    /// Takes up settings that differ in names alone.
+    pub(super) fn update(&self, settings: &Arc<ServerSettings>) {
+        self.settings.store(Arc::clone(settings));
+    }
+}

@@ -1,0 +1,52 @@
+//! Requests of a server to the client.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use crate::mcp::message::Id;
+
+/// Requests of a server that may wait for an answer at once.
+const MAX_REQUESTS: usize = 64;
+
+/// Requests of a server that wait for an answer.
+#[derive(Default)]
+pub(super) struct Asked(Mutex<HashMap<Id, CancellationToken>>);
+
+impl Asked {
+    /// `None` where there are too many already, or one with this id.
+    pub fn begin(&self, id: &Id) -> Option<CancellationToken> {
+        let mut asked = self.0.lock();
+        if asked.len() >= MAX_REQUESTS || asked.contains_key(id) {
+            return None;
+        }
+        let cancelled = CancellationToken::new();
+        asked.insert(id.clone(), cancelled.clone());
+        Some(cancelled)
+    }
+
+    pub fn end(&self, id: &Id) {
+        self.0.lock().remove(id);
+    }
+
+    /// The server takes a request back.
+    pub fn cancel(&self, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Cancelled {
+            request_id: Box<RawValue>,
+        }
+        let cancelled = params.and_then(|params| serde_json::from_str(params.get()).ok());
+        let Some(Cancelled { request_id }) = cancelled else {
+            return;
+        };
+        let asked = self.0.lock();
+        let mut named = asked.iter();
+        if let Some((_, token)) = named.find(|(id, _)| id.as_json() == request_id.get()) {
+            token.cancel();
+        }
+    }
+}

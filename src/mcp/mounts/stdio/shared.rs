@@ -1,0 +1,125 @@
+//! What the tasks of a session share: how messages are sent.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use super::asked::Asked;
+use super::calls::{Answer, Calls};
+use super::writer::{Lines, Writer};
+use crate::mcp::event::Events;
+use crate::mcp::message::{Id, Outcome, write_request, write_response};
+use crate::mcp::mounts::{MountError, Version};
+
+/// What the tasks of a session share.
+pub(super) struct Shared {
+    pub server: Arc<str>,
+    pub calls: Calls,
+    pub asked: Asked,
+    pub writer: Writer,
+    pub unsolicited: Events,
+    pub ended: CancellationToken,
+    /// Set once it was agreed on.
+    pub version: OnceLock<Version>,
+    next: AtomicU64,
+    /// Why it ended.
+    failure: Mutex<Option<MountError>>,
+}
+
+impl Shared {
+    pub fn new(server: &Arc<str>, unsolicited: Events) -> (Arc<Self>, Lines) {
+        let (writer, lines) = Writer::new();
+        let shared = Self {
+            server: Arc::clone(server),
+            calls: Calls::default(),
+            asked: Asked::default(),
+            writer,
+            unsolicited,
+            ended: CancellationToken::new(),
+            version: OnceLock::new(),
+            next: AtomicU64::new(1),
+            failure: Mutex::new(None),
+        };
+        (Arc::new(shared), lines)
+    }
+
+    /// Sends a request and waits for its answer, at most `limit`. Dropped, it cancels the request
+    /// if the server `may_cancel` it.
+    pub async fn ask(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+        events: Events,
+        limit: Option<Duration>,
+        may_cancel: bool,
+    ) -> Answer {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, clock) = self.calls.add(id, method, params, events)?;
+        let _cancelling = Cancelling {
+            shared: self,
+            id,
+            may_cancel,
+        };
+        if self.ended.is_cancelled() {
+            return Err(self.failure());
+        }
+        let text = write_request(Some(&Id::number(id)), method, params);
+        let answering = async {
+            if self.writer.send(text, Some(id)).await.is_none() {
+                return Err(self.failure());
+            }
+            answer.await.unwrap_or_else(|_| Err(self.failure()))
+        };
+        let Some(limit) = limit else {
+            return answering.await;
+        };
+        tokio::select! {
+            answer = answering => answer,
+            () = clock.expired(limit) => Err(MountError::TimedOut),
+        }
+    }
+
+    /// Sends a notification.
+    pub async fn tell(&self, method: &str, params: Option<&RawValue>) -> Result<(), MountError> {
+        let text = write_request(None, method, params);
+        let sent = self.writer.send(text, None).await;
+        sent.ok_or_else(|| self.failure())
+    }
+
+    /// Answers a request of the server. Where it does not read, the answer is dropped.
+    pub fn reply(&self, id: &Id, outcome: &Outcome) {
+        let _ = self.writer.try_send(write_response(Some(id), outcome));
+    }
+
+    /// Remembers why the session ends; the first reason counts.
+    pub fn fail(&self, error: MountError) {
+        self.failure.lock().get_or_insert(error);
+    }
+
+    pub fn failure(&self) -> MountError {
+        let failure = self.failure.lock().clone();
+        failure.unwrap_or(MountError::Died { exit: None })
+    }
+}
+
+/// Cancels a request at the server unless it was answered.
+struct Cancelling<'a> {
+    shared: &'a Shared,
+    id: u64,
+    may_cancel: bool,
+}
+
+impl Drop for Cancelling<'_> {
+    fn drop(&mut self) {
+        if self.shared.calls.remove(self.id) && self.may_cancel {
+            let params = format!("{{\"requestId\":{},\"reason\":\"cancelled\"}}", self.id);
+            let params = RawValue::from_string(params).ok();
+            let text = write_request(None, "notifications/cancelled", params.as_deref());
+            let _ = self.shared.writer.try_send(text);
+        }
+    }
+}

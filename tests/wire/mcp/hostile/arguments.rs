@@ -1,0 +1,228 @@
+//! Names, arguments and bodies that mean one thing to the gate and another to a server.
+
+use serde_json::{Value, json};
+use testkit::each_row;
+
+use super::client::{Client, ERAS, Era, Gateway, assert_code, response, text};
+use super::server::{Answer, McpServer, tool};
+
+const NOT_FOUND: i64 = -32602;
+
+/// A server whose `fetch` is renamed and simplified.
+fn renamed(server: &McpServer) -> Gateway {
+    Gateway::start(&json!({
+        "mcpServers": { "kb": server.mount() },
+        "overrides": { "kb:fetch": {
+            "rename": "look-up",
+            "hide_fields": ["debug", "options.root"],
+            "defaults": { "station": "12345" },
+        } },
+    }))
+}
+
+fn fetch() -> Value {
+    json!({ "name": "fetch", "inputSchema": { "type": "object", "properties": {
+        "city": { "type": "string" },
+        "station": { "type": "string" },
+        "debug": { "type": "boolean" },
+        "options": { "type": "object", "properties": { "root": {}, "depth": {} } },
+    } } })
+}
+
+#[test]
+fn a_renamed_tool_is_unknown_by_its_old_name() {
+    let server = McpServer::start(vec![fetch()]);
+    let gateway = renamed(&server);
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["look-up"]);
+        for name in ["kb_fetch", "fetch", "kb:fetch", "kb/fetch"] {
+            assert_code(&client.call(name, json!({})), NOT_FOUND);
+        }
+    });
+    assert_eq!(server.calls().len(), 0);
+    let client = Client::open(&gateway, Era::Modern);
+    assert!(text(&client.call("look-up", json!({}))).starts_with("\"fetch\""));
+    // The header names the tool as the server knows it.
+    assert_eq!(server.calls()[0].header("mcp-name"), Some("fetch"));
+}
+
+#[test]
+fn names_that_look_like_a_tools_are_unknown() {
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+        for name in [
+            // Cyrillic, full width, a ligature's parts, joiners, case, space, a C string's end.
+            "kb_r\u{435}ad",
+            "kb_\u{ff52}ead",
+            "kb\u{ff3f}read",
+            "kb_re\u{200d}ad",
+            "kb_read\u{200b}",
+            "kb_re\u{301}ad",
+            "KB_READ",
+            "kb_read ",
+            " kb_read",
+            "kb_read\0",
+            "kb_read\0x",
+            "kb__read",
+        ] {
+            assert_code(&client.call(name, json!({})), NOT_FOUND);
+        }
+    });
+    assert_eq!(server.calls().len(), 0);
+}
+
+#[test]
+fn hidden_and_injected_fields_of_the_caller_never_reach_the_server() {
+    let server = McpServer::start(vec![fetch()]);
+    let gateway = renamed(&server);
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["look-up"]);
+        let listed = client.list()[0]["inputSchema"]["properties"].clone();
+        assert_eq!(
+            listed,
+            json!({
+                "city": { "type": "string" },
+                "options": { "type": "object", "properties": { "depth": {} } },
+            })
+        );
+        let arguments = json!({
+            "city": "Oslo", "debug": true, "station": "1",
+            "options": { "root": "/", "depth": 1 },
+        });
+        text(&client.call("look-up", arguments));
+        let expected = json!({ "city": "Oslo", "station": "12345", "options": { "depth": 1 } });
+        assert_eq!(server.arguments(), expected);
+    });
+}
+
+#[test]
+fn hidden_fields_under_an_escaped_name_are_dropped_too() {
+    let server = McpServer::start(vec![fetch()]);
+    let gateway = renamed(&server);
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["look-up"]);
+    let body = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":
+        {"n\u0061me":"look-up","arguments":{"\u0064ebug":true,"sta\u0074ion":"1","city":"Oslo"}}}"#;
+    text(&response(&client.post(&[], body.as_bytes())));
+    let expected = json!({ "city": "Oslo", "station": "12345" });
+    assert_eq!(server.arguments(), expected);
+}
+
+#[test]
+fn a_body_with_two_readings_is_refused() {
+    let server = McpServer::start(vec![tool("read"), tool("write")]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_read"]);
+    let call = r#""jsonrpc":"2.0","id":9,"method":"tools/call""#;
+    each_row(
+        [
+            format!(r#"{{{call},"method":"ping","params":{{"name":"kb_read"}}}}"#),
+            format!(r#"{{{call},"params":{{"name":"kb_read"}},"params":{{"name":"kb_write"}}}}"#),
+            format!(r#"{{{call},"params":{{"name":"kb_read","name":"kb_write"}}}}"#),
+            format!(r#"{{{call},"params":{{"name":"kb_read","n\u0061me":"kb_write"}}}}"#),
+            format!(r#"{{{call},"params":{{"name":"kb_read","arguments":{{"a":1,"a":2}}}}}}"#),
+            format!(
+                r#"{{{call},"params":{{"name":"kb_read","arguments":{{"a":[{{"b":1,"b":2}}]}}}}}}"#
+            ),
+            format!(r#"[{{{call},"params":{{"name":"kb_read"}}}}]"#),
+            format!(r#"{{{call},"params":{{"name":"kb_read"}}}} {{}}"#),
+        ],
+        |body| {
+            let reply = client.post(&[], body.as_bytes());
+            assert_eq!(reply.status, 400, "{}", reply.text());
+            let code = reply.json()["error"]["code"].as_i64().unwrap();
+            assert!([-32700, -32600].contains(&code), "{code}");
+        },
+    );
+    let mut invalid = br#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":"#.to_vec();
+    invalid.extend(b"{\"name\":\"kb_read\",\"arguments\":{\"a\":\"\xc0\xaf\"}}}");
+    assert_eq!(client.post(&[], &invalid).status, 400);
+    assert_eq!(server.calls().len(), 0);
+}
+
+#[test]
+fn a_compressed_body_is_refused() {
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+        for coding in ["gzip", "br", "zstd", "identity, gzip"] {
+            let reply = client.post(&[("content-encoding", coding)], b"\x1f\x8b\x08");
+            assert_eq!(reply.status, 415, "{coding}: {}", reply.text());
+        }
+        // JSON by another name is not JSON.
+        let reply = client.post(&[("content-type", "text/plain")], b"{}");
+        assert_eq!(reply.status, 415, "{}", reply.text());
+    });
+    assert_eq!(server.calls().len(), 0);
+}
+
+#[test]
+fn headers_that_differ_from_the_body_are_refused() {
+    let server = McpServer::start(vec![tool("read"), tool("write")]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_read", "kb_write"]);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let body = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": { "name": "kb_write", "arguments": {}, "_meta": meta },
+    })
+    .to_string();
+    let (version, method, name) = ("mcp-protocol-version", "mcp-method", "mcp-name");
+    let right = [(method, "tools/call"), (name, "kb_write")];
+    each_row(
+        [
+            vec![(method, "tools/call"), (name, "kb_read")],
+            vec![(method, "tools/list"), (name, "kb_write")],
+            vec![(method, "tools/call")],
+            vec![(name, "kb_write")],
+            vec![right[0], right[1], (name, "kb_read")],
+            vec![right[0], right[1], (version, "2025-11-25")],
+        ],
+        |headers| {
+            let reply = client.post(&headers, body.as_bytes());
+            assert_eq!(reply.status, 400, "{}", reply.text());
+            assert_code(&reply.json(), -32020);
+        },
+    );
+    assert_eq!(server.calls().len(), 0);
+    text(&response(&client.post(&right, body.as_bytes())));
+    assert_eq!(server.calls().len(), 1);
+}
+
+/// Their results would come by `tasks/result`, past the gate for results.
+#[test]
+fn tasks_are_nobodys() {
+    let server = McpServer::scripted(vec![tool("read")], |seen| {
+        seen.method()
+            .starts_with("tasks/")
+            .then(|| Answer::text("a result that nobody judged"))
+    });
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+        for method in ["get", "result", "list", "cancel", "update", "anything"] {
+            let asked = client.request(&format!("tasks/{method}"), json!({ "taskId": "1" }));
+            assert_code(&asked, -32601);
+        }
+        let described = match era {
+            Era::Legacy => response(&client.fresh(|client| client.initialize())),
+            Era::Modern => client.request("server/discover", json!({})),
+        };
+        let capabilities = described["result"]["capabilities"].to_string();
+        assert!(capabilities.contains("tools"), "{capabilities}");
+        assert!(!capabilities.contains("tasks"), "{capabilities}");
+    });
+    let seen = server.seen();
+    let is_task = |method: &str| method.starts_with("tasks/");
+    assert!(!seen.iter().any(|one| is_task(one.method())));
+    let opened = server.of("initialize");
+    assert!(!opened.is_empty() && !server.of("server/discover").is_empty());
+    for one in opened.iter().chain(&server.of("server/discover")) {
+        assert!(!one.message.to_string().contains("task"), "{}", one.message);
+    }
+}

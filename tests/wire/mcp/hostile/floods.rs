@@ -1,0 +1,86 @@
+//! Clients that open more sessions and streams than anyone needs.
+
+use std::io::{Read, Write};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+
+use super::client::{Client, Era, FIRST, Gateway, SECOND, message, text};
+use super::server::{McpServer, tool};
+use crate::support::read_reply;
+
+/// Sessions and streams of one container, as `src/mcp/gateway/limits.rs` has them.
+const MOST: usize = 1024;
+/// How much they may cost, in kilobytes.
+const GROWTH: u64 = 64 * 1024;
+
+fn gateway(server: &McpServer) -> Gateway {
+    Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }))
+}
+
+#[test]
+fn a_flood_of_sessions_closes_none_of_another_container() {
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = gateway(&server);
+    let other = Client::of(&gateway, Era::Legacy, SECOND).wait_for(&["kb_read"]);
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_read"]);
+    let host = gateway.address;
+    let body = client.initialize();
+    let length = body.len();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    let mut stream = gateway.connect(FIRST);
+    for number in 0..MOST + 100 {
+        stream.write_all(request.as_bytes()).unwrap();
+        let reply = read_reply(&mut stream).unwrap();
+        assert_eq!(reply.status, 200, "{number}: {}", reply.text());
+    }
+    let sessions = gateway.proxy.metric("proxy_mcp_sessions", &[]);
+    assert_eq!(sessions, (MOST + 1) as f64);
+    // The session that was not used for the longest time gave way: the client's own.
+    let list = message(&1.into(), "tools/list", json!({})).to_string();
+    assert_eq!(client.post(&[], list.as_bytes()).status, 404);
+    text(&other.call("kb_read", json!({})));
+    // One session with the server serves them all.
+    assert!(server.of("initialize").len() <= 2);
+}
+
+#[test]
+fn streams_of_a_client_are_held_to_a_bound_and_leave_others_theirs() {
+    let limit = getrlimit(Resource::Nofile);
+    let files = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, files).unwrap();
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = gateway(&server);
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["kb_read"]);
+    let other = Client::of(&gateway, Era::Modern, SECOND).wait_for(&["kb_read"]);
+    let before = gateway.proxy.memory("VmRSS");
+    let listen = |client: &Client<'_>, number: usize| {
+        let params = json!({ "notifications": { "toolsListChanged": true } });
+        let id = format!("listen-{number}");
+        let mut stream = client.begin(&id.into(), "subscriptions/listen", params);
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        (stream, String::from_utf8_lossy(&head[9..]).into_owned())
+    };
+    let opened: Vec<_> = (0..MOST + 200).map(|at| listen(&client, at)).collect();
+    let accepted = opened.iter().filter(|(_, status)| status == "200").count();
+    let limited = opened.iter().filter(|(_, status)| status == "429").count();
+    assert_eq!((accepted, limited), (MOST, 200));
+    let grown = gateway.proxy.memory("VmHWM").saturating_sub(before);
+    assert!(grown < GROWTH, "grew by {grown} KiB");
+    let (_stream, status) = listen(&other, 0);
+    assert_eq!(status, "200");
+    text(&other.call("kb_read", json!({})));
+    text(&client.call("kb_read", json!({})));
+    drop(opened);
+    // Those that went make room.
+    crate::support::eventually("there is room again", crate::support::SOON, || {
+        listen(&client, 0).1 == "200"
+    });
+}

@@ -1,0 +1,143 @@
+//! Servers that are processes of the machine, and sessions with servers: whose they are.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+use testkit::each_row;
+
+use super::client::{Client, ERAS, Era, Gateway, SECOND, text};
+use super::server::{McpServer, tool};
+use crate::support::{SOON, eventually};
+
+/// A server on stdio that reports what it sees and reaches.
+pub const PROBE: &str = include_str!("probe.py");
+
+/// What `mcp.yaml` says of it.
+pub fn probing() -> Value {
+    json!({ "command": "python3", "args": ["-c", PROBE], "env": { "API_KEY": "of-the-server" } })
+}
+
+/// What the probe found.
+fn probed(client: &Client<'_>, arguments: Value) -> Value {
+    let response = client.call("p_probe", arguments);
+    serde_json::from_str(text(&response)).unwrap()
+}
+
+#[test]
+fn a_stdio_server_sees_no_secret_and_no_admin_socket_and_reaches_nothing() {
+    let gateway = Gateway::with(&json!({ "mcpServers": { "p": probing() } }), |setup| {
+        setup
+            .env
+            .push(("APPLIANCE_SECRET".into(), "hunter2".into()));
+    });
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["p_probe"]);
+    let own = gateway.proxy.path("");
+    let path = |name: &str| gateway.proxy.path(name);
+    let outside = TcpListener::bind("127.0.0.1:0").unwrap();
+    let found = probed(
+        &client,
+        json!({
+            "paths": [
+                path("api.sock"), path("data"), path("config"), path("certs/ca-key.pem"),
+                path("config/mcp.yaml"), env!("CARGO_MANIFEST_DIR"), "/etc/shadow",
+            ],
+            "sockets": [path("api.sock")],
+            "addresses": [
+                ["127.0.0.1", outside.local_addr().unwrap().port()],
+                ["127.0.0.1", gateway.address.port()],
+                ["127.0.0.1", gateway.proxy.address.port()],
+                ["192.0.2.1", 443],
+            ],
+        }),
+    );
+    assert_eq!(found["sees"], json!([]), "{found}");
+    assert_eq!(found["reaches"], json!([]), "{found}");
+    assert_eq!(found["status"]["NoNewPrivs"], "1");
+    assert_eq!(found["status"]["Seccomp"], "2");
+    assert_eq!(found["status"]["CapEff"], "0000000000000000");
+    let environment = found["environment"].as_object().unwrap();
+    assert_eq!(environment["API_KEY"], "of-the-server");
+    assert!(!found.to_string().contains("hunter2"), "{found}");
+    assert!(
+        !found.to_string().contains(own.to_str().unwrap()),
+        "{found}"
+    );
+    // It shares no process with the machine, and dies with the proxy.
+    assert!(found["processes"].as_u64().unwrap() <= 4, "{found}");
+    let inside = found["marker"].as_str().unwrap().to_owned();
+    assert!(is_open(&inside));
+    gateway.proxy.signal(rustix::process::Signal::KILL);
+    eventually("the server is gone", SOON, || !is_open(&inside));
+}
+
+/// Whether a process of the machine is in the network namespace with this name.
+fn is_open(namespace: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut names = processes.filter_map(|one| std::fs::read_link(one.path().join("ns/net")).ok());
+    names.any(|name| name.as_os_str() == namespace)
+}
+
+/// Each container has a process of its own, whose state the other cannot see.
+#[test]
+fn each_container_has_its_own_process_of_a_stdio_server() {
+    let gateway = Gateway::start(&json!({ "mcpServers": { "p": probing() } }));
+    let first = Client::open(&gateway, Era::Legacy).wait_for(&["p_probe"]);
+    let second = Client::of(&gateway, Era::Legacy, SECOND).wait_for(&["p_probe"]);
+    let marker = |client: &Client<'_>| probed(client, json!({}))["marker"].clone();
+    assert_eq!(marker(&first), marker(&first));
+    assert_ne!(marker(&first), marker(&second));
+}
+
+#[test]
+fn a_session_with_a_server_belongs_to_one_lease_unless_it_is_shared() {
+    each_row([("container", 2), ("shared", 1)], |(scope, expected)| {
+        for era in ERAS {
+            let server = McpServer::start(vec![tool("read")]);
+            let mut mount = server.mount();
+            mount["scope"] = scope.into();
+            let gateway = Gateway::start(&json!({ "mcpServers": { "kb": mount } }));
+            let sources = [super::client::FIRST, SECOND];
+            for source in sources {
+                let client = Client::of(&gateway, era, source).wait_for(&["kb_read"]);
+                for _ in 0..3 {
+                    text(&client.call("kb_read", json!({})));
+                }
+            }
+            // In the modern era there are no sessions, but what is cached of a server.
+            let (calls, field) = (server.calls(), "mcp-session-id");
+            match era {
+                Era::Legacy => {
+                    let ids: BTreeSet<_> = calls.iter().map(|one| one.header(field)).collect();
+                    assert!(!ids.contains(&None));
+                    assert_eq!(ids.len(), expected, "{ids:?}");
+                }
+                Era::Modern => {
+                    let lists = server.of("server/discover").len();
+                    assert_eq!(lists, expected);
+                    assert!(calls.iter().all(|one| one.header(field).is_none()));
+                }
+            }
+            assert_eq!(calls.len(), 6);
+        }
+    });
+}
+
+/// What belongs to a lease ends with it: who gets the address afterwards begins anew.
+#[test]
+fn a_session_ends_with_its_lease() {
+    let server = McpServer::start(vec![tool("read")]);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    let before = Client::open(&gateway, Era::Legacy).wait_for(&["kb_read"]);
+    text(&before.call("kb_read", json!({})));
+    let proxy = &gateway.proxy;
+    proxy.admin("DELETE", "/internal/containers/sandbox", None);
+    proxy.register("127.0.0.1", "next");
+    let list = super::client::message(&1.into(), "tools/list", json!({})).to_string();
+    assert_eq!(before.post(&[], list.as_bytes()).status, 404);
+    let next = Client::open(&gateway, Era::Legacy).wait_for(&["kb_read"]);
+    text(&next.call("kb_read", json!({})));
+    let calls = server.calls();
+    let session = |at: usize| calls[at].header("mcp-session-id").unwrap().to_owned();
+    assert_ne!(session(0), session(1));
+}

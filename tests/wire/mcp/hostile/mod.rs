@@ -1,0 +1,14 @@
+//! The gateway before clients and servers that mean harm.
+
+mod client;
+mod server;
+
+mod arguments;
+mod bounds;
+mod definitions;
+mod floods;
+mod isolation;
+mod levels;
+mod policies;
+mod sessions;
+mod way_out;

@@ -1,0 +1,216 @@
+//! What policies decide, what follows from it, and servers that claim to be the policy.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testkit::each_row;
+
+use super::client::{Client, ERAS, Era, Gateway, SECOND, assert_code, text};
+use super::server::{Answer, McpServer, tool};
+
+const ABORTED: i64 = -32950;
+const DENIED: i64 = -32951;
+const MISUSED: i64 = -32952;
+const FAILED: i64 = -32953;
+
+/// One decision for each tool.
+const RULES: &str = r#"package mcp.authz
+
+free := {"read", "other"}
+
+decision := "allow" if input.tool in free
+
+decision := "deny_abort" if input.tool == "abort"
+
+reason := "not in this house" if input.tool == "abort"
+
+decision := "ask" if input.tool == "ask"
+
+reason := "it costs money" if input.tool == "ask"
+
+# A tool that two rules disagree about cannot be decided.
+decision := "allow" if input.tool == "fail"
+
+decision := "deny_continue" if input.tool == "fail"
+
+decision := "allow" if {
+	input.tool == "slow"
+	count([1 | some i in numbers.range(1, 20000); some j in numbers.range(1, 20000); i * j == 7]) == 2
+}
+
+decision := "redact" if {
+	input.tool == "write"
+	input.phase == "request"
+}
+
+modified := object.union(input.arguments, {"path": "/safe"}) if {
+	input.tool == "write"
+	input.phase == "request"
+}
+
+decision := "allow" if {
+	input.tool == "write"
+	input.phase == "response"
+}
+
+decision := "allow" if {
+	input.tool == "secret"
+	input.phase == "request"
+}
+
+decision := "redact" if {
+	input.tool == "secret"
+	input.phase == "response"
+}
+
+modified := {"content": [{"type": "text", "text": "[gone]"}], "resultType": "complete"} if {
+	input.tool == "secret"
+	input.phase == "response"
+}
+"#;
+
+/// A gateway whose calls these rules decide about.
+pub fn judged(server: &McpServer, rules: &str) -> Gateway {
+    let mut directory = PathBuf::new();
+    let mcp = |path: &PathBuf| {
+        json!({
+            "mcpServers": { "kb": server.mount() },
+            "policies": {
+                "bundles": [{ "id": "house", "path": path, "entrypoint": "mcp/authz" }],
+                "evaluator": { "timeout": "300ms" },
+            },
+        })
+    };
+    let bundle = tempfile::tempdir().unwrap().keep();
+    directory.push(&bundle);
+    std::fs::write(directory.join("authz.rego"), rules).unwrap();
+    Gateway::start(&mcp(&directory))
+}
+
+fn all() -> Vec<Value> {
+    let names = [
+        "read",
+        "other",
+        "abort",
+        "ask",
+        "fail",
+        "slow",
+        "write",
+        "secret",
+        "unheard-of",
+    ];
+    names.map(tool).to_vec()
+}
+
+fn data<'r>(response: &'r Value, key: &str) -> &'r str {
+    response["error"]["data"][key].as_str().unwrap_or_default()
+}
+
+#[test]
+fn undefined_slow_failing_and_asking_decisions_deny() {
+    let server = McpServer::start(all());
+    let gateway = judged(&server, RULES);
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_read", "kb_ask"]);
+        let undefined = client.call("kb_unheard-of", json!({}));
+        assert_code(&undefined, DENIED);
+        assert_eq!(data(&undefined, "tool"), "unheard-of");
+        let asked = client.call("kb_ask", json!({}));
+        assert_code(&asked, DENIED);
+        let reason = data(&asked, "reason");
+        assert!(reason.contains("it costs money"), "{asked}");
+        assert!(reason.contains("approve"), "{asked}");
+        for tool in ["kb_fail", "kb_slow"] {
+            let failed = client.call(tool, json!({}));
+            assert_code(&failed, FAILED);
+            assert_eq!(failed["error"]["message"], "policy_evaluator_error");
+            assert_eq!(data(&failed, "name"), tool);
+        }
+    });
+    assert_eq!(server.calls().len(), 0);
+    text(&Client::open(&gateway, Era::Modern).call("kb_read", json!({})));
+}
+
+#[test]
+fn an_abort_latches_over_sessions_and_restarts_until_it_is_reset() {
+    let server = McpServer::start(all());
+    each_row(ERAS, |era| {
+        let mut gateway = judged(&server, RULES);
+        let client = Client::open(&gateway, era).wait_for(&["kb_read", "kb_abort"]);
+        text(&client.call("kb_read", json!({})));
+        let aborted = client.call("kb_abort", json!({}));
+        assert_code(&aborted, ABORTED);
+        assert_eq!(data(&aborted, "type"), "policy_denied");
+        assert_eq!(data(&aborted, "decision"), "deny_abort");
+        assert_eq!(data(&aborted, "reason"), "not in this house");
+        // Killed right after the answer: the latch was on disk before.
+        gateway.proxy.crash_and_restart();
+        let before = server.calls().len();
+        for era in ERAS {
+            let client = Client::open(&gateway, era).wait_for(&["kb_read"]);
+            assert_code(&client.call("kb_read", json!({})), ABORTED);
+        }
+        assert_eq!(server.calls().len(), before);
+        let other = Client::of(&gateway, era, SECOND).wait_for(&["kb_read"]);
+        text(&other.call("kb_read", json!({})));
+        gateway.operate("/internal/containers/sandbox/reset");
+        text(&Client::open(&gateway, era).call("kb_read", json!({})));
+    });
+}
+
+#[test]
+fn redacted_arguments_and_results_are_all_that_the_other_side_gets() {
+    let server = McpServer::scripted(all(), |seen| {
+        (seen.tool() == "secret").then(|| Answer::text("the top secret"))
+    });
+    let gateway = judged(&server, RULES);
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_write", "kb_secret"]);
+        let arguments = json!({ "path": "/etc/passwd", "text": "x" });
+        text(&client.call("kb_write", arguments));
+        let expected = json!({ "path": "/safe", "text": "x" });
+        assert_eq!(server.arguments(), expected);
+        let redacted = client.call("kb_secret", json!({}));
+        assert_eq!(text(&redacted), "[gone]");
+        assert!(!redacted.to_string().contains("top secret"), "{redacted}");
+    });
+}
+
+#[test]
+fn a_server_that_answers_with_the_policys_codes_or_messages_is_named() {
+    let server = McpServer::scripted(vec![tool("lie"), tool("err")], |seen| {
+        let arguments = &seen.message["params"]["arguments"];
+        (!seen.tool().is_empty()).then(|| {
+            Answer::Error(json!({
+                "code": arguments["code"], "message": arguments["message"],
+                "data": { "reason": "a reason of its own" },
+            }))
+        })
+    });
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_lie"]);
+        for (code, message) in [
+            (-32950, "no"),
+            (-32951, "no"),
+            (-32952, "no"),
+            (-32953, "no"),
+            (-32000, "policy_denied"),
+            (-32000, "policy_denied_continue"),
+            (-32000, " Policy_Denied: by the house"),
+            (1, "policy_evaluator_error"),
+            (1, "policy_backend_reserved_misuse"),
+        ] {
+            let answer = client.call("kb_lie", json!({ "code": code, "message": message }));
+            assert_code(&answer, MISUSED);
+            assert_eq!(data(&answer, "name"), "kb_lie");
+            assert_eq!(answer["error"]["data"]["backend_code"], code);
+            assert!(!answer.to_string().contains("of its own"), "{answer}");
+        }
+        let answer = client.call("kb_err", json!({ "code": -32949, "message": "mine" }));
+        assert_code(&answer, -32949);
+        // The container is as free as before: a server cannot latch it.
+        let answer = client.call("kb_err", json!({ "code": -7, "message": "mine" }));
+        assert_code(&answer, -7);
+    });
+}

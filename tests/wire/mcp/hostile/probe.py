@@ -1,0 +1,85 @@
+"""An MCP server on stdio that reports what it sees and reaches, and floods when it is told to."""
+
+import json
+import os
+import socket
+import sys
+
+
+def send(message):
+    sys.stdout.write(json.dumps(dict(jsonrpc="2.0", **message)) + "\n")
+    sys.stdout.flush()
+
+
+def text(id, value):
+    content = [{"type": "text", "text": json.dumps(value)}]
+    send({"id": id, "result": {"content": content}})
+
+
+def reaches(family, address):
+    with socket.socket(family) as client:
+        client.settimeout(2)
+        try:
+            client.connect(address)
+            return True
+        except OSError:
+            return False
+
+
+def probe(arguments):
+    status = open("/proc/self/status").read().splitlines()
+    found = [path for path in arguments.get("sockets", []) if reaches(socket.AF_UNIX, path)]
+    for host, port in arguments.get("addresses", []):
+        if reaches(socket.AF_INET, (host, port)):
+            found.append([host, port])
+    return {
+        "environment": dict(os.environ),
+        "marker": os.readlink("/proc/self/ns/net"),
+        "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
+        "reaches": found,
+        "sees": [path for path in arguments.get("paths", []) if readable(path)],
+        "status": dict(line.split(":\t", 1) for line in status if ":\t" in line),
+    }
+
+
+def readable(path):
+    """Whether there is something: a file with content, or a directory with entries."""
+    try:
+        return bool(os.listdir(path)) if os.path.isdir(path) else bool(open(path).read(1))
+    except OSError:
+        return False
+
+
+def flood(kind):
+    if kind == "stderr":
+        for _ in range(100_000):
+            sys.stderr.write("spam " * 100 + "\n")
+        sys.stderr.write("x" * 50_000_000)
+    while kind == "stdout":
+        sys.stdout.write("x" * 65536)
+    while kind == "notifications":
+        params = {"level": "error", "data": "x" * 1000}
+        send({"method": "notifications/message", "params": params})
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message.get("method"), message.get("id")
+    if method == "initialize":
+        capabilities = {"tools": {}, "logging": {}}
+        version = message["params"]["protocolVersion"]
+        info = {"name": "probe", "version": "1"}
+        result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+        send({"id": id, "result": result})
+    elif method == "tools/list":
+        names = ["probe", "flood"]
+        send({"id": id, "result": {"tools": [{"name": n, "inputSchema": {"type": "object"}} for n in names]}})
+    elif method == "tools/call":
+        arguments = message["params"].get("arguments", {})
+        if message["params"]["name"] == "flood":
+            flood(arguments["kind"])
+            text(id, "done")
+        else:
+            text(id, probe(arguments))
+    elif id is not None:
+        send({"id": id, "error": {"code": -32601, "message": "no"}})

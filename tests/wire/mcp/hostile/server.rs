@@ -1,0 +1,320 @@
+//! An MCP server over HTTP that speaks both eras, and whose answers a test scripts.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::support::{SOON, eventually};
+
+/// One request as the server saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The HTTP method.
+    pub http: String,
+    pub headers: Vec<(String, String)>,
+    /// Null without a body.
+    pub message: Value,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut named = self.headers.iter().filter(|(n, _)| n == name);
+        named.next().map(|(_, value)| value.as_str())
+    }
+
+    /// The JSON-RPC method; empty where there is none.
+    pub fn method(&self) -> &str {
+        self.message["method"].as_str().unwrap_or_default()
+    }
+
+    /// The tool that is called; empty where none is.
+    pub fn tool(&self) -> &str {
+        match self.method() {
+            "tools/call" => self.message["params"]["name"].as_str().unwrap_or_default(),
+            _ => "",
+        }
+    }
+}
+
+type Raw = dyn FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send;
+
+/// What the server answers.
+pub enum Answer {
+    /// A status, a field and a body.
+    Http(u16, String, String),
+    Result(Value),
+    /// A JSON-RPC error.
+    Error(Value),
+    /// Messages, one event each, and the end.
+    Events(Vec<Value>),
+    /// Whatever the test writes.
+    Raw(Box<Raw>),
+}
+
+impl Answer {
+    pub fn text(text: &str) -> Self {
+        Self::Result(text_result(text))
+    }
+
+    /// A status without a body.
+    pub fn status(status: u16) -> Self {
+        Self::Http(status, "content-type: text/plain".to_owned(), String::new())
+    }
+
+    /// A stream of events that the test writes.
+    pub fn stream(
+        write: impl FnOnce(&mut TcpStream, &Journal) -> io::Result<()> + Send + 'static,
+    ) -> Self {
+        Self::Raw(Box::new(move |stream, journal| {
+            stream.write_all(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
+            )?;
+            write(stream, journal)
+        }))
+    }
+}
+
+/// A result of a tool that is one text.
+pub fn text_result(text: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": text }], "resultType": "complete" })
+}
+
+/// One event.
+pub fn event(message: &Value) -> String {
+    format!("event: message\ndata: {message}\n\n")
+}
+
+/// A tool without arguments of its own.
+pub fn tool(name: &str) -> Value {
+    json!({ "name": name, "description": name, "inputSchema": { "type": "object" } })
+}
+
+type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
+
+/// What the server lists and has seen.
+pub struct Journal {
+    tools: Mutex<Vec<Value>>,
+    seen: Mutex<Vec<Seen>>,
+    script: Box<Script>,
+}
+
+impl Journal {
+    /// All requests so far, oldest first.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().clone()
+    }
+
+    /// The client's answer to the server's request with this id.
+    pub fn answer_to(&self, id: &str) -> Option<Value> {
+        let seen = self.seen();
+        let mut answers = seen.iter().map(|seen| &seen.message);
+        let answer = answers.find(|one| one["id"] == id && one.get("method").is_none());
+        answer.cloned()
+    }
+
+    /// Waits for that.
+    pub fn wait_for_answer(&self, id: &str) -> io::Result<Value> {
+        for _ in 0..1000 {
+            if let Some(answer) = self.answer_to(id) {
+                return Ok(answer);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// A server on loopback.
+pub struct McpServer {
+    address: SocketAddr,
+    journal: Arc<Journal>,
+}
+
+impl McpServer {
+    /// One that answers every call with its tool and arguments.
+    pub fn start(tools: Vec<Value>) -> Self {
+        Self::scripted(tools, |_| None)
+    }
+
+    /// One that asks a script first.
+    pub fn scripted(
+        tools: Vec<Value>,
+        script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let journal = Arc::new(Journal {
+            tools: Mutex::new(tools),
+            seen: Mutex::default(),
+            script: Box::new(script),
+        });
+        let shared = Arc::clone(&journal);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let journal = Arc::clone(&shared);
+                // It ends with its connection, whatever the other side does.
+                std::thread::spawn(move || drop(serve(stream, &journal)));
+            }
+        });
+        Self { address, journal }
+    }
+
+    /// What `mcp.yaml` says about it.
+    pub fn mount(&self) -> Value {
+        json!({ "type": "http", "url": format!("http://{}/mcp", self.address) })
+    }
+
+    /// Lists other tools from now on. The proxy is not told.
+    pub fn list(&self, tools: Vec<Value>) {
+        *self.journal.tools.lock() = tools;
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.journal.seen()
+    }
+
+    /// The requests with a method.
+    pub fn of(&self, method: &str) -> Vec<Seen> {
+        let seen = self.seen();
+        seen.into_iter()
+            .filter(|one| one.method() == method)
+            .collect()
+    }
+
+    pub fn calls(&self) -> Vec<Seen> {
+        self.of("tools/call")
+    }
+
+    /// The arguments of the last call.
+    pub fn arguments(&self) -> Value {
+        self.calls().last().unwrap().message["params"]["arguments"].clone()
+    }
+
+    pub fn answer_to(&self, id: &str) -> Option<Value> {
+        self.journal.answer_to(id)
+    }
+
+    /// Waits until this many calls have come.
+    pub fn wait_for_calls(&self, count: usize) {
+        eventually("the call reaches the server", SOON, || {
+            self.calls().len() >= count
+        });
+    }
+}
+
+fn serve(stream: TcpStream, journal: &Journal) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut writer = stream.try_clone()?;
+    let mut reader = BufReader::new(stream);
+    while let Some(seen) = read(&mut reader)? {
+        journal.seen.lock().push(seen.clone());
+        let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen, journal));
+        let id = &seen.message["id"];
+        match answer {
+            Answer::Http(status, field, body) => respond(&mut writer, status, &field, &body)?,
+            Answer::Result(result) => {
+                let message = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+                respond(&mut writer, 200, JSON, &message.to_string())?;
+            }
+            Answer::Error(error) => {
+                let message = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+                respond(&mut writer, 200, JSON, &message.to_string())?;
+            }
+            Answer::Events(messages) => {
+                let body: String = messages.iter().map(event).collect();
+                respond(&mut writer, 200, "content-type: text/event-stream", &body)?;
+            }
+            Answer::Raw(write) => {
+                write(&mut writer, journal)?;
+                return writer.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+    Ok(())
+}
+
+const JSON: &str = "content-type: application/json";
+
+fn respond(writer: &mut TcpStream, status: u16, field: &str, body: &str) -> io::Result<()> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status} Scripted\r\n{field}\r\ncontent-length: {length}\r\n\r\n");
+    writer.write_all(&[head.as_bytes(), body.as_bytes()].concat())
+}
+
+/// Reads a request; `None` at the end of the connection.
+fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<Seen>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let headers: Vec<(String, String)> = lines[1..]
+        .iter()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length.map_or(0, |(_, length)| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let http = lines[0].split(' ').next().unwrap_or_default().to_owned();
+    let message = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    Ok(Some(Seen {
+        http,
+        headers,
+        message,
+    }))
+}
+
+fn usual(seen: &Seen, journal: &Journal) -> Answer {
+    let params = &seen.message["params"];
+    let capabilities = json!({
+        "tools": { "listChanged": true },
+        "tasks": { "requests": { "tools": { "call": {} } } },
+        "extensions": { "io.modelcontextprotocol/tasks": {} },
+    });
+    match seen.method() {
+        "initialize" => {
+            let sessions = journal.seen.lock();
+            let count = sessions.iter().filter(|one| one.method() == "initialize");
+            let session = format!("mcp-session-id: session-{}\r\n{JSON}", count.count());
+            let result = json!({
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": capabilities,
+                "serverInfo": { "name": "scripted", "version": "1" },
+            });
+            let id = &seen.message["id"];
+            let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+            Answer::Http(200, session, message)
+        }
+        "server/discover" => Answer::Result(json!({
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": capabilities,
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+        })),
+        "tools/list" => Answer::Result(json!({
+            "tools": *journal.tools.lock(),
+            "resultType": "complete",
+            "ttlMs": 600_000,
+            "cacheScope": "private",
+        })),
+        "tools/call" => Answer::text(&format!("{} {}", params["name"], params["arguments"])),
+        "" if seen.http == "GET" => Answer::status(405),
+        "" if seen.http == "DELETE" => Answer::status(200),
+        "" => Answer::status(202),
+        method if method.starts_with("notifications/") => Answer::status(202),
+        method => Answer::Error(json!({ "code": -32601, "message": format!("no {method}") })),
+    }
+}

@@ -1,0 +1,345 @@
+//! Sessions, ids and streams of others.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use testkit::each_row;
+
+use super::client::{
+    Client, Era, Events, FIRST, Gateway, SECOND, assert_code, message, response, text,
+};
+use super::policies::judged;
+use super::server::{Answer, McpServer, Seen, event, text_result, tool};
+use crate::support::{SOON, eventually, read_reply};
+
+/// A server whose `ask` asks the client a question and answers with what it was told, whose `hold`
+/// never answers.
+fn asking() -> McpServer {
+    McpServer::scripted(vec![tool("ask"), tool("hold")], ask)
+}
+
+/// The same that does not speak 2026-07-28.
+fn asking_of_legacy_clients() -> McpServer {
+    McpServer::scripted(vec![tool("ask"), tool("hold")], |seen| {
+        let unknown = json!({ "code": -32601, "message": "Method not found" });
+        match seen.method() {
+            "server/discover" => Some(Answer::Error(unknown)),
+            _ => ask(seen),
+        }
+    })
+}
+
+fn ask(seen: &Seen) -> Option<Answer> {
+    let id = seen.message["id"].clone();
+    match seen.tool() {
+        "ask" => Some(Answer::stream(move |stream, journal| {
+            let question = message(&"question".into(), "elicitation/create", form());
+            stream.write_all(event(&question).as_bytes())?;
+            let answer = journal.wait_for_answer("question")?;
+            let result = text_result(&answer["result"].to_string());
+            let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+            stream.write_all(event(&result).as_bytes())
+        })),
+        "hold" => Some(Answer::stream(|stream, _| {
+            stream.write_all(b": wait\n\n")?;
+            // Until the proxy goes away.
+            std::io::copy(stream, &mut std::io::sink()).map(drop)
+        })),
+        _ => None,
+    }
+}
+
+fn form() -> Value {
+    let schema = json!({ "type": "object", "properties": { "by": { "type": "string" } } });
+    json!({ "mode": "form", "message": "Who answers?", "requestedSchema": schema })
+}
+
+fn mounted(server: &McpServer) -> Gateway {
+    let mut mount = server.mount();
+    mount["timeout"] = "20s".into();
+    Gateway::start(&json!({ "mcpServers": { "kb": mount } }))
+}
+
+fn accepted(by: &str) -> Value {
+    json!({ "action": "accept", "content": { "by": by } })
+}
+
+fn answer(id: &Value, by: &str) -> String {
+    json!({ "jsonrpc": "2.0", "id": id, "result": accepted(by) }).to_string()
+}
+
+/// A client that uses a session of somebody else's.
+fn thief<'g>(gateway: &'g Gateway, of: &Client<'_>) -> Client<'g> {
+    let mut thief = Client::of(gateway, Era::Legacy, SECOND);
+    thief.session.clone_from(&of.session);
+    thief
+}
+
+#[test]
+fn the_session_of_another_container_is_not_found() {
+    let server = asking();
+    let gateway = mounted(&server);
+    let owner = Client::open(&gateway, Era::Legacy).wait_for(&["kb_hold"]);
+    let thief = thief(&gateway, &owner);
+    let list = message(&1.into(), "tools/list", json!({})).to_string();
+    each_row(["POST", "GET", "DELETE"], |method| {
+        let mut stream = thief.send(method, &[], list.as_bytes());
+        let reply = read_reply(&mut stream).unwrap();
+        assert_eq!(reply.status, 404, "{method}: {}", reply.text());
+    });
+    // It is still there, for its owner.
+    assert!(!owner.tools().is_empty());
+    let guessed = [("mcp-session-id", "0123456789abcdef0123456789abcdef")];
+    assert_eq!(owner.post(&guessed, list.as_bytes()).status, 404);
+    let nothing = owner.fresh(|_| list);
+    assert_eq!(nothing.status, 400, "{}", nothing.text());
+}
+
+#[test]
+fn a_question_is_answered_by_the_session_that_was_asked_alone() {
+    let server = asking();
+    let gateway = mounted(&server);
+    let asked = Client::open(&gateway, Era::Legacy).wait_for(&["kb_ask"]);
+    let call = json!({ "name": "kb_ask", "arguments": {} });
+    let mut events = Events::new(asked.begin(&77.into(), "tools/call", call));
+    let (_, question) = events.next().unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    let id = &question["id"];
+    // The id is ours, not the server's.
+    assert_ne!(*id, "question");
+
+    let beside = Client::open(&gateway, Era::Legacy);
+    let elsewhere = Client::of(&gateway, Era::Legacy, SECOND);
+    for client in [&beside, &elsewhere] {
+        for id in [id, &"question".into(), &77.into()] {
+            let reply = client.post(&[], answer(id, "a stranger").as_bytes());
+            assert_eq!(reply.status, 202, "{}", reply.text());
+        }
+    }
+    let stolen = thief(&gateway, &asked).post(&[], answer(id, "a thief").as_bytes());
+    assert_eq!(stolen.status, 404);
+    let modern = Client::open(&gateway, Era::Modern);
+    let reply = modern.post(&[], answer(id, "a modern stranger").as_bytes());
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    // Ids near by, of the session's own.
+    for other in [json!(id.to_string()), json!(99), json!("question")] {
+        asked.post(&[], answer(&other, "a guess").as_bytes());
+    }
+    assert_eq!(server.answer_to("question"), None);
+
+    asked.post(&[], answer(id, "the asked one").as_bytes());
+    let (_, result) = events.next().unwrap();
+    assert_eq!(result["id"], 77);
+    let said: Value = serde_json::from_str(text(&result)).unwrap();
+    assert_eq!(said["content"]["by"], "the asked one");
+    // A second answer goes nowhere.
+    asked.post(&[], answer(id, "a second thought").as_bytes());
+    let answers = server.seen();
+    let answers = answers
+        .iter()
+        .filter(|one| one.http == "POST" && one.method().is_empty());
+    assert_eq!(answers.count(), 1);
+}
+
+#[test]
+fn a_call_that_waits_for_its_client_is_resumed_by_its_own_container_and_request_alone() {
+    let server = asking_of_legacy_clients();
+    let gateway = mounted(&server);
+    let asked = Client::open(&gateway, Era::Modern).wait_for(&["kb_ask"]);
+    let waiting = asked.call("kb_ask", json!({}));
+    let result = &waiting["result"];
+    assert_eq!(result["resultType"], "input_required", "{waiting}");
+    let key = result["inputRequests"].as_object().unwrap().keys().next();
+    let retry = |name: &str, arguments: Value, by: &str| {
+        json!({
+            "name": name, "arguments": arguments, "requestState": result["requestState"],
+            "inputResponses": { key.unwrap(): accepted(by) },
+        })
+    };
+    let stranger = Client::of(&gateway, Era::Modern, SECOND).wait_for(&["kb_ask"]);
+    let stolen = stranger.request("tools/call", retry("kb_ask", json!({}), "a stranger"));
+    assert_code(&stolen, -32602);
+    for (name, arguments) in [("kb_hold", json!({})), ("kb_ask", json!({ "other": 1 }))] {
+        let other = asked.request("tools/call", retry(name, arguments, "another request"));
+        assert_code(&other, -32602);
+    }
+    assert_eq!(server.answer_to("question"), None);
+    let done = asked.request("tools/call", retry("kb_ask", json!({}), "the asked one"));
+    let said: Value = serde_json::from_str(text(&done)).unwrap();
+    assert_eq!(said["content"]["by"], "the asked one");
+    // It has been used.
+    let again = asked.request("tools/call", retry("kb_ask", json!({}), "again"));
+    assert_code(&again, -32602);
+}
+
+#[test]
+fn a_call_is_cancelled_by_its_own_session_alone() {
+    let server = asking();
+    let gateway = mounted(&server);
+    let owner = Client::open(&gateway, Era::Legacy).wait_for(&["kb_hold"]);
+    let call = json!({ "name": "kb_hold", "arguments": {} });
+    let mut held = owner.begin(&4711.into(), "tools/call", call);
+    server.wait_for_calls(1);
+    let at_server = server.calls()[0].message["id"].clone();
+    let cancelled = "notifications/cancelled";
+    for client in [
+        Client::open(&gateway, Era::Legacy),
+        Client::of(&gateway, Era::Legacy, SECOND),
+    ] {
+        for id in [json!(4711), at_server.clone()] {
+            client.notify(cancelled, json!({ "requestId": id }));
+        }
+    }
+    // Not by the id that the server knows it under, nor by its text.
+    if at_server != 4711 {
+        owner.notify(cancelled, json!({ "requestId": at_server }));
+    }
+    owner.notify(cancelled, json!({ "requestId": "4711" }));
+    // Were one of them a cancellation, it would have arrived before this call.
+    let quick = Client::open(&gateway, Era::Legacy);
+    assert_code(&quick.call("kb_nothing", json!({})), -32602);
+    assert_eq!(server.of(cancelled).len(), 0);
+    owner.notify(cancelled, json!({ "requestId": 4711 }));
+    eventually("the server is told", SOON, || {
+        server.of(cancelled).len() == 1
+    });
+    assert_eq!(
+        server.of(cancelled)[0].message["params"]["requestId"],
+        at_server
+    );
+    // The stream ends without a response.
+    let reply = read_reply(&mut held).unwrap();
+    assert!(!reply.text().contains("result"), "{}", reply.text());
+}
+
+/// The gate's verdict is what a stream keeps, not what the server sent.
+#[test]
+fn a_resumed_stream_holds_no_result_that_was_denied_or_redacted() {
+    let rules = r#"package mcp.authz
+
+default decision := "allow"
+
+decision := "deny_continue" if {
+	input.phase == "response"
+	input.tool == "denied"
+}
+
+decision := "redact" if {
+	input.phase == "response"
+	input.tool == "redacted"
+}
+
+modified := {"content": [{"type": "text", "text": "[gone]"}]} if input.phase == "response"
+"#;
+    let server = McpServer::scripted(vec![tool("denied"), tool("redacted")], |seen| {
+        let (id, token) = (
+            seen.message["id"].clone(),
+            &seen.message["params"]["_meta"]["progressToken"],
+        );
+        let progress = json!({ "progressToken": token, "progress": 1 });
+        let progress = json!({
+            "jsonrpc": "2.0", "method": "notifications/progress", "params": progress,
+        });
+        let result = json!({ "jsonrpc": "2.0", "id": id, "result": text_result("top secret") });
+        (!seen.tool().is_empty()).then(|| Answer::Events(vec![progress, result]))
+    });
+    let gateway = judged(&server, rules);
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_denied", "kb_redacted"]);
+    let accept = [("accept", "text/event-stream, application/json")];
+    let mut seen = Vec::new();
+    each_row(["kb_denied", "kb_redacted"], |name| {
+        let params = json!({ "name": name, "_meta": { "progressToken": "p" } });
+        let body = message(&name.into(), "tools/call", params).to_string();
+        let reply = client.post(&accept, body.as_bytes());
+        assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+        let text = reply.text();
+        assert!(!text.contains("top secret"), "{text}");
+        let expected = match name {
+            "kb_denied" => "-32951",
+            _ => "[gone]",
+        };
+        let ids: Vec<String> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("id: "))
+            .map(str::to_owned)
+            .collect();
+        assert!(ids.len() >= 3, "{text}");
+        // From the first event on, everything comes again but the first.
+        for (at, id) in ids.iter().enumerate() {
+            let mut stream = client.send("GET", &[("last-event-id", id)], b"");
+            let again = read_reply(&mut stream).unwrap();
+            assert_eq!(again.status, 200);
+            let again = again.text();
+            assert!(!again.contains("top secret"), "{again}");
+            let is_last = at + 1 == ids.len();
+            assert_eq!(again.contains(expected), !is_last, "{again}");
+        }
+        seen.extend(ids);
+    });
+    // They are events of that session: another one has none of these streams.
+    let others = [
+        Client::open(&gateway, Era::Legacy),
+        Client::of(&gateway, Era::Legacy, SECOND),
+    ];
+    for (other, id) in others
+        .iter()
+        .flat_map(|other| seen.iter().map(move |id| (other, id)))
+    {
+        let mut stream = other.send("GET", &[("last-event-id", id)], b"");
+        assert_eq!(read_reply(&mut stream).unwrap().status, 400, "{id}");
+    }
+}
+
+/// `Mcp-Session-Id` of the older transport is in the URL, and as much the container's own.
+#[test]
+fn the_message_endpoint_of_another_container_is_not_found() {
+    let server = asking();
+    let gateway = mounted(&server);
+    let mut sse = gateway.connect(FIRST);
+    let host = gateway.address;
+    write!(
+        sse,
+        "GET /sse HTTP/1.1\r\nhost: {host}\r\naccept: text/event-stream\r\n\r\n"
+    )
+    .unwrap();
+    let endpoint = endpoint_of(&mut sse);
+    let opening = Client::open(&gateway, Era::Modern).initialize();
+    let post = |source| {
+        let mut stream: TcpStream = gateway.connect(source);
+        let length = opening.len();
+        write!(
+            stream,
+            "POST {endpoint} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{opening}"
+        )
+        .unwrap();
+        read_reply(&mut stream).unwrap()
+    };
+    let stolen = post(SECOND);
+    assert_eq!(stolen.status, 404, "{}", stolen.text());
+    let own = post(FIRST);
+    assert_eq!(own.status, 202, "{}", own.text());
+}
+
+fn endpoint_of(stream: &mut TcpStream) -> String {
+    use std::io::{BufRead, BufReader};
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let data = lines.find_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+    data.unwrap()
+}
+
+/// One request at a time has an id; the second is refused rather than mixed up with the first.
+#[test]
+fn an_id_that_is_under_way_is_not_begun_again() {
+    let server = asking();
+    let gateway = mounted(&server);
+    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_hold"]);
+    let call = || json!({ "name": "kb_hold", "arguments": {} });
+    let _held = client.begin(&1_000_001.into(), "tools/call", call());
+    server.wait_for_calls(1);
+    let again = read_reply(&mut client.begin(&1_000_001.into(), "tools/call", call())).unwrap();
+    assert_eq!(again.status, 400);
+    assert_code(&response(&again), -32600);
+    assert_eq!(server.calls().len(), 1);
+}

@@ -1,0 +1,196 @@
+//! Sessions of revisions with a handshake.
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::client::{Gateway, call, initialize, request};
+use crate::support::{SOON, eventually};
+
+#[test]
+fn a_session_begins_with_initialize_and_ends_with_delete() {
+    let gateway = Gateway::start();
+    let reply = gateway.post("", &initialize());
+    let result = &reply.json()["result"];
+    assert_eq!(result["protocolVersion"], "2025-11-25");
+    assert_eq!(result["serverInfo"]["name"], "unified-proxy");
+    assert_eq!(result["capabilities"]["tasks"], json!(null));
+    let session = format!(
+        "mcp-session-id: {}\r\n",
+        reply.only("mcp-session-id").unwrap()
+    );
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    assert_eq!(gateway.post(&session, &initialized).status, 202);
+    let ping = gateway.post(&session, &request(1, "ping", json!({})));
+    assert_eq!(
+        ping.json(),
+        json!({ "jsonrpc": "2.0", "id": 1, "result": {} })
+    );
+    let tools = gateway
+        .post(&session, &request(2, "tools/list", json!({})))
+        .json();
+    assert_eq!(tools["result"]["tools"][0]["name"], "by-hand_echo");
+    let echoed = gateway
+        .post(&session, &call(3, "echo", json!({ "a": 1.0 })))
+        .json();
+    assert_eq!(echoed["result"]["content"][0]["text"], "{\"a\":1.0}");
+    assert_eq!(gateway.post("", &request(4, "ping", json!({}))).status, 400);
+    let twice = gateway.post(&session, &initialize());
+    assert_eq!(
+        (twice.status, &twice.json()["error"]["code"]),
+        (400, &json!(-32600))
+    );
+    let unknown = format!("{session}mcp-protocol-version: 1900-01-01\r\n");
+    assert_eq!(
+        gateway
+            .post(&unknown, &request(5, "ping", json!({})))
+            .status,
+        400
+    );
+    assert_eq!(gateway.send("DELETE /mcp", &session, "").status, 204);
+    assert_eq!(
+        gateway
+            .post(&session, &request(6, "ping", json!({})))
+            .status,
+        404
+    );
+    assert_eq!(gateway.send("DELETE /mcp", &session, "").status, 404);
+}
+
+#[test]
+fn a_session_belongs_to_its_container() {
+    let gateway = Gateway::start();
+    let socket = gateway.proxy.own_listener("inner", json!({}));
+    let session = gateway.session();
+    let body = request(1, "ping", json!({})).to_string();
+    let fields = format!("{}{session}", super::client::POST);
+    let ping = crate::support::listener::origin_form("POST", "/mcp", &fields, body.as_bytes());
+    let mut other = crate::support::listener::connect(&socket);
+    let reply = crate::support::listener::send(&mut other, &ping);
+    assert_eq!(reply.status, 404, "{}", reply.text());
+    // Its own session is there, on the socket's own listener too.
+    let body = initialize().to_string();
+    let fields = super::client::POST;
+    let begin = crate::support::listener::origin_form("POST", "/mcp", fields, body.as_bytes());
+    let reply = crate::support::listener::send(&mut other, &begin);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(
+        gateway
+            .post(&session, &request(2, "ping", json!({})))
+            .status,
+        200
+    );
+}
+
+#[test]
+fn events_of_a_call_come_before_its_answer_and_have_ids() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    let mut events = gateway.events(&session, &call(1, "tell", json!({})));
+    assert_eq!(
+        events.next_event().as_deref(),
+        Some(""),
+        "the priming event"
+    );
+    let first = events.last_id.clone().unwrap();
+    for progress in [1, 2] {
+        let told = events.next_json();
+        assert_eq!(told["method"], "notifications/progress");
+        assert_eq!(told["params"]["progressToken"], "mine");
+        assert_eq!(told["params"]["progress"], progress);
+    }
+    let answer = events.next_json();
+    assert_eq!(
+        (&answer["id"], &answer["result"]["content"][0]["text"]),
+        (&json!(1), &json!("told"))
+    );
+    assert_eq!(events.next(), None);
+    // A client that lost them gets them again, from the event on that it names.
+    let mut again = gateway.get("/mcp", &format!("{session}last-event-id: {first}\r\n"));
+    assert_eq!(again.next_json()["params"]["progress"], 1);
+    assert_eq!(again.next_json()["params"]["progress"], 2);
+    assert_eq!(again.next_json()["id"], 1);
+    assert_eq!(again.next(), None);
+    for unknown in ["9-0", "x", ""] {
+        let events = gateway.get("/mcp", &format!("{session}last-event-id: {unknown}\r\n"));
+        assert_eq!(events.status, 400, "{unknown}");
+    }
+}
+
+#[test]
+fn a_client_that_comes_back_gets_the_answer_that_it_missed() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    let mut events = gateway.events(&session, &call(1, "ask", json!({})));
+    let question = events.next_json();
+    assert_eq!(question["method"], "elicitation/create");
+    let last = events.last_id.clone().unwrap();
+    drop(events);
+    let answer =
+        json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "decline" } });
+    assert_eq!(gateway.post(&session, &answer).status, 202);
+    let mut again = gateway.get("/mcp", &format!("{session}last-event-id: {last}\r\n"));
+    let text = again.next_json()["result"]["content"][0]["text"].clone();
+    assert!(text.as_str().unwrap().contains("decline"), "{text}");
+    // The same answer again answers nothing, and is in the audit.
+    assert_eq!(gateway.post(&session, &answer).status, 202);
+    gateway
+        .proxy
+        .audited(json!({ "kind": "mcp", "method": "response", "code": "malformed_request" }));
+}
+
+#[test]
+fn a_client_answers_only_what_it_was_asked() {
+    let gateway = Gateway::start();
+    let (asked, other) = (gateway.session(), gateway.session());
+    let mut events = gateway.events(&asked, &call(1, "ask", json!({})));
+    let id = events.next_json()["id"].clone();
+    let answer = |who: &str| json!({ "jsonrpc": "2.0", "id": id, "result": { "action": "accept", "content": { "who": who } } });
+    assert_eq!(gateway.post(&other, &answer("mallory")).status, 202);
+    assert_eq!(gateway.post(&asked, &answer("alice")).status, 202);
+    let text = events.next_json()["result"]["content"][0]["text"].to_string();
+    assert!(
+        text.contains("alice") && !text.contains("mallory"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_call_is_cancelled_by_its_client_and_with_its_session() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    for (id, ends) in [(1, "cancelled"), (2, "deleted")] {
+        let (before, calls) = (gateway.seen.cancelled(), gateway.seen.calls());
+        let mut stream = gateway.connect();
+        let fields = format!("{}{session}", super::client::POST);
+        let body = call(id, "wait", json!({})).to_string();
+        super::client::write_request(&mut stream, "POST /mcp", &fields, &body);
+        eventually("the call begins", SOON, || gateway.seen.calls() > calls);
+        if ends == "cancelled" {
+            let params = json!({ "requestId": id });
+            let message =
+                json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+            assert_eq!(gateway.post(&session, &message).status, 202);
+        } else {
+            assert_eq!(gateway.send("DELETE /mcp", &session, "").status, 204);
+        }
+        eventually(ends, SOON, || gateway.seen.cancelled() > before);
+    }
+}
+
+#[test]
+fn a_client_that_goes_before_it_could_come_back_cancels_its_call() {
+    let gateway = Gateway::start();
+    let session = gateway.session();
+    let mut stream = gateway.connect();
+    let fields = format!("{}{session}", super::client::POST);
+    let body = call(1, "wait", json!({})).to_string();
+    super::client::write_request(&mut stream, "POST /mcp", &fields, &body);
+    eventually("the call begins", SOON, || gateway.seen.calls() == 1);
+    // Not yet a stream: there is no event to come back to.
+    stream.shutdown(Shutdown::Both).unwrap();
+    eventually("the call is cancelled", Duration::from_secs(4), || {
+        gateway.seen.cancelled() == 1
+    });
+}

@@ -1,0 +1,148 @@
+//! Revisions without a handshake.
+
+use serde_json::{Value, json};
+
+use super::client::{Events, Gateway, call, modern, request};
+use crate::support::{SOON, eventually};
+
+fn post(gateway: &Gateway, message: Value) -> (u16, Value) {
+    let (fields, message) = modern(message);
+    let reply = gateway.post(&fields, &message);
+    (reply.status, reply.json())
+}
+
+fn events(gateway: &Gateway, message: Value) -> Events {
+    let (fields, message) = modern(message);
+    gateway.events(&fields, &message)
+}
+
+#[test]
+fn the_gateway_says_what_it_is_and_how_long_that_holds() {
+    let gateway = Gateway::start();
+    let (status, answer) = post(&gateway, request(1, "server/discover", json!({})));
+    let result = &answer["result"];
+    assert_eq!((status, &result["resultType"]), (200, &json!("complete")));
+    assert_eq!(result["supportedVersions"][0], "2026-07-28");
+    assert_eq!(result["cacheScope"], "private");
+    assert_eq!(result["ttlMs"], 0);
+    let server = &result["_meta"]["io.modelcontextprotocol/serverInfo"];
+    assert_eq!(server["name"], "unified-proxy");
+}
+
+#[test]
+fn a_question_of_a_server_with_a_handshake_is_asked_in_the_result_and_answered_in_the_retry() {
+    let gateway = Gateway::start();
+    let (status, asked) = post(&gateway, call(1, "ask", json!({ "a": 1, "b": 2 })));
+    let asked = &asked["result"];
+    assert_eq!(
+        (status, &asked["resultType"]),
+        (200, &json!("input_required"))
+    );
+    let (key, question) = asked["inputRequests"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .next()
+        .unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    assert_eq!(question["params"]["message"], "Who?");
+    let answers = json!({ key: { "action": "accept", "content": { "who": "alice" } } });
+    let retry = |id, arguments: Value, answers: &Value| {
+        let mut message = call(id, "ask", arguments);
+        message["params"]["requestState"] = asked["requestState"].clone();
+        message["params"]["inputResponses"] = answers.clone();
+        post(&gateway, message)
+    };
+    // Bound to the request that it belongs to.
+    let (status, other) = retry(2, json!({ "a": 2, "b": 2 }), &answers);
+    assert_eq!((status, &other["error"]["code"]), (400, &json!(-32602)));
+    let (_, done) = retry(4, json!({ "b": 2, "a": 1 }), &answers);
+    let text = done["result"]["content"][0]["text"].to_string();
+    assert!(text.contains("alice"), "{done}");
+    assert_eq!(done["result"]["resultType"], "complete");
+    // And to be used once.
+    let (status, again) = retry(5, json!({ "a": 1, "b": 2 }), &answers);
+    assert_eq!((status, &again["error"]["code"]), (400, &json!(-32602)));
+    assert_eq!(gateway.seen.calls(), 1);
+}
+
+#[test]
+fn what_is_missing_in_a_retry_is_asked_again() {
+    let gateway = Gateway::start();
+    let (_, asked) = post(&gateway, call(1, "ask", json!({})));
+    let mut retry = call(2, "ask", json!({}));
+    retry["params"]["requestState"] = asked["result"]["requestState"].clone();
+    let (status, again) = post(&gateway, retry);
+    assert_eq!(
+        (status, &again["result"]["resultType"]),
+        (200, &json!("input_required"))
+    );
+    assert_eq!(
+        again["result"]["inputRequests"],
+        asked["result"]["inputRequests"]
+    );
+    assert_ne!(
+        again["result"]["requestState"],
+        asked["result"]["requestState"]
+    );
+}
+
+#[test]
+fn progress_comes_on_the_stream_of_the_request_and_closing_it_cancels() {
+    let gateway = Gateway::start();
+    let mut told = events(&gateway, call(1, "tell", json!({})));
+    for progress in [1, 2] {
+        assert_eq!(told.next_json()["params"]["progress"], progress);
+    }
+    assert_eq!(told.next_json()["id"], 1);
+    assert_eq!(told.next(), None);
+    let (fields, message) = modern(call(2, "wait", json!({})));
+    let mut stream = gateway.connect();
+    let fields = format!("{}{fields}", super::client::POST);
+    super::client::write_request(&mut stream, "POST /mcp", &fields, &message.to_string());
+    eventually("the call begins", SOON, || gateway.seen.calls() == 2);
+    drop(stream);
+    eventually("the call is cancelled", SOON, || {
+        gateway.seen.cancelled() == 1
+    });
+}
+
+#[test]
+fn a_subscription_is_acknowledged_first_and_ends_with_a_response_when_we_stop() {
+    let mut gateway = Gateway::start();
+    let wanted = json!({ "toolsListChanged": true, "promptsListChanged": true });
+    let listen = request(
+        9,
+        "subscriptions/listen",
+        json!({ "notifications": wanted }),
+    );
+    let mut stream = events(&gateway, listen);
+    let first = stream.next_json();
+    assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
+    let id = "io.modelcontextprotocol/subscriptionId";
+    assert_eq!(first["params"]["_meta"][id], 9);
+    assert_eq!(first["params"]["notifications"]["toolsListChanged"], true);
+    gateway.proxy.signal(rustix::process::Signal::TERM);
+    let last = stream.next_json();
+    assert_eq!(
+        (&last["id"], &last["result"]["_meta"][id]),
+        (&json!(9), &json!(9))
+    );
+    assert_eq!(stream.next(), None);
+    gateway.proxy.wait(SOON);
+}
+
+#[test]
+fn a_filter_that_is_none_or_too_long_is_refused() {
+    let gateway = Gateway::start();
+    let many: Vec<String> = (0..257).map(|number| format!("a://{number}")).collect();
+    for filter in [
+        json!({}),
+        json!({ "notifications": [true] }),
+        json!({ "notifications": { "toolsListChanged": "yes" } }),
+        json!({ "notifications": { "resourceSubscriptions": many } }),
+    ] {
+        let (status, answer) = post(&gateway, request(1, "subscriptions/listen", filter));
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!(-32602)));
+    }
+}

@@ -1,0 +1,210 @@
+//! A server with a handshake (2025-11-25), spoken to by hand: what it does is what a test needs.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::RawOrigin;
+
+/// What the server saw.
+#[derive(Clone, Default)]
+pub struct Seen(Arc<(Mutex<State>, Condvar)>);
+
+#[derive(Default)]
+struct State {
+    /// Answers of clients, by the id of the question.
+    answers: HashMap<String, Value>,
+    /// Calls that were cancelled.
+    cancelled: usize,
+    /// Calls that began.
+    calls: usize,
+}
+
+impl Seen {
+    pub fn calls(&self) -> usize {
+        self.0.0.lock().unwrap().calls
+    }
+
+    pub fn cancelled(&self) -> usize {
+        self.0.0.lock().unwrap().cancelled
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+    }
+
+    /// Waits until something holds, at most 20 s.
+    fn wait<T>(&self, mut found: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        let mut state = self.0.0.lock().unwrap();
+        for _ in 0..20 {
+            if let Some(found) = found(&mut state) {
+                return Some(found);
+            }
+            state = self
+                .0
+                .1
+                .wait_timeout(state, Duration::from_secs(1))
+                .unwrap()
+                .0;
+        }
+        None
+    }
+}
+
+/// Starts the server.
+pub fn start() -> (RawOrigin, Seen) {
+    let seen = Seen::default();
+    let own = seen.clone();
+    (RawOrigin::start(move |stream| serve(stream, &own)), seen)
+}
+
+fn serve(stream: TcpStream, seen: &Seen) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut stream = stream;
+    while let Some((method, body)) = read(&mut reader)? {
+        if method != "POST" {
+            write!(stream, "HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")?;
+            continue;
+        }
+        let message: Value = serde_json::from_slice(&body).unwrap();
+        answer(&mut stream, &message, seen)?;
+    }
+    Ok(())
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, Vec<u8>)>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let method = line.split(' ').next().unwrap().to_owned();
+    let mut length = 0;
+    loop {
+        let mut field = String::new();
+        reader.read_line(&mut field)?;
+        if field == "\r\n" {
+            break;
+        }
+        if let Some(value) = field.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(Some((method, body)))
+}
+
+fn answer(stream: &mut TcpStream, message: &Value, seen: &Seen) -> io::Result<()> {
+    let id = &message["id"];
+    match message["method"].as_str() {
+        Some("initialize") => result(
+            stream,
+            id,
+            &json!({
+                "protocolVersion": "2025-11-25",
+                "capabilities": { "tools": { "listChanged": true } },
+                "serverInfo": { "name": "by-hand", "version": "1" },
+            }),
+        ),
+        Some("tools/list") => {
+            let tool = |name| json!({ "name": name, "inputSchema": { "type": "object" } });
+            let tools = ["echo", "tell", "ask", "wait"].map(tool);
+            result(stream, id, &json!({ "tools": tools }))
+        }
+        Some("tools/call") => call(stream, id, &message["params"], seen),
+        Some("notifications/cancelled") => {
+            seen.change(|state| state.cancelled += 1);
+            accepted(stream)
+        }
+        Some(method) if method.starts_with("notifications/") => accepted(stream),
+        Some(_) => {
+            let error = json!({ "code": -32601, "message": "Method not found" });
+            let body = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+            json_answer(stream, "400 Bad Request", &body)
+        }
+        None => {
+            let (id, answer) = (id.to_string(), message["result"].clone());
+            seen.change(|state| drop(state.answers.insert(id, answer)));
+            accepted(stream)
+        }
+    }
+}
+
+fn call(stream: &mut TcpStream, id: &Value, params: &Value, seen: &Seen) -> io::Result<()> {
+    seen.change(|state| state.calls += 1);
+    let text = |text: &str| json!({ "content": [{ "type": "text", "text": text }] });
+    match params["name"].as_str().unwrap() {
+        "tell" => {
+            events(stream)?;
+            let token = &params["_meta"]["progressToken"];
+            for progress in [1, 2] {
+                let params = json!({ "progressToken": token, "progress": progress });
+                let method = "notifications/progress";
+                let told = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+                event(stream, &told)?;
+            }
+            last_event(stream, id, &text("told"))
+        }
+        "ask" => {
+            events(stream)?;
+            let number = seen.0.0.lock().unwrap().calls + 1000;
+            let params = json!({ "message": "Who?", "requestedSchema": { "type": "object", "properties": {} } });
+            let question = json!({ "jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": params });
+            event(stream, &question)?;
+            let answer = seen.wait(|state| state.answers.remove(&number.to_string()));
+            last_event(stream, id, &text(&answer.unwrap_or_default().to_string()))
+        }
+        "wait" => {
+            events(stream)?;
+            let before = seen.cancelled();
+            seen.wait(|state| (state.cancelled > before).then_some(()));
+            last_event(stream, id, &text("waited"))
+        }
+        _ => result(stream, id, &text(&params["arguments"].to_string())),
+    }
+}
+
+fn accepted(stream: &mut TcpStream) -> io::Result<()> {
+    write!(stream, "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
+}
+
+fn result(stream: &mut TcpStream, id: &Value, result: &Value) -> io::Result<()> {
+    let body = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+    json_answer(stream, "200 OK", &body)
+}
+
+fn json_answer(stream: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
+    let body = body.to_string();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nmcp-session-id: by-hand\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Begins a stream, which ends with the connection's chunks.
+fn events(stream: &mut TcpStream) -> io::Result<()> {
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+}
+
+fn event(stream: &mut TcpStream, message: &Value) -> io::Result<()> {
+    let text = format!("event: message\ndata: {message}\n\n");
+    write!(stream, "{:x}\r\n{text}\r\n", text.len())
+}
+
+fn last_event(stream: &mut TcpStream, id: &Value, result: &Value) -> io::Result<()> {
+    event(
+        stream,
+        &json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+    )?;
+    write!(stream, "0\r\n\r\n")
+}

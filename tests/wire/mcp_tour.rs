@@ -1,0 +1,43 @@
+//! The tour of docs/mcp.md as a new user takes it: every block is run as it is printed there.
+
+use crate::support::{Dev, Origin, free_address};
+
+/// Stands before each block's output.
+const MARK: &str = "-- block";
+
+#[test]
+fn every_block_of_the_tour_prints_what_the_page_says() {
+    let page = include_str!("../../docs/mcp.md");
+    let (_, tour) = page.split_once("## A tour").unwrap();
+    let (tour, _) = tour.split_once("\n## ").unwrap();
+    let blocks = tour.split("```sh\n").skip(1);
+    let blocks: Vec<_> = blocks.filter_map(|rest| rest.split_once("```")).collect();
+    assert!(blocks.len() > 5, "{blocks:?}");
+
+    let origin = Origin::start();
+    let gateway = free_address();
+    let dev = Dev::with_gateway(&origin, gateway);
+    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    // The page's gateway is on the default port.
+    let mut script = format!(
+        "exec 2>&1\nset -m\n\
+         unified-proxy() {{ case \"$1 $2\" in \"mcp list\"|\"mcp call\") \
+         {binary} \"$@\" --url http://{gateway}/mcp;; *) {binary} \"$@\";; esac }}\n"
+    );
+    for (block, _) in &blocks {
+        script += &format!("echo '{MARK}'\n{block}\n");
+    }
+    let output = dev.shell(&script);
+    let output = String::from_utf8_lossy(&output.stdout);
+    let outputs: Vec<&str> = output.split(MARK).skip(1).collect();
+    assert_eq!(outputs.len(), blocks.len(), "{output}");
+    for ((block, _), output) in blocks.iter().zip(outputs) {
+        let expected = block.lines().filter_map(|line| line.strip_prefix("# "));
+        let mut rest = output;
+        for line in expected {
+            let found = rest.split_once(line);
+            let (_, behind) = found.unwrap_or_else(|| panic!("{line} is not in: {output}"));
+            rest = behind;
+        }
+    }
+}
