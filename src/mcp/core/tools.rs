@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use addons::contract::{Code, Definition, Denial, RpcError};
 use addons::mcp::ServerSettings;
+use futures_util::FutureExt;
 use serde_json::value::RawValue;
 
 use super::lease::Lease;
@@ -12,7 +13,7 @@ use super::params::quote;
 use super::resources::learn_links;
 use super::target::{Ask, Target};
 use super::view::{PromptView, ToolView};
-use super::{Caller, Core, Events, Outcome, invalid_params, members};
+use super::{Caller, Core, Events, List, Outcome, invalid_params, members};
 
 impl Core {
     /// The tools that the caller sees. With `wait`, servers whose tools are not known are waited
@@ -45,9 +46,12 @@ impl Core {
     ) -> Outcome {
         let exposed = name(params, "the name of the tool is missing")?;
         let found = match self.find_tool(caller, &exposed, false).await {
-            Some(found) => Some(found),
-            // Its server may not have been asked yet.
-            None => self.find_tool(caller, &exposed, true).await,
+            Some((settings, tool)) if self.has_tools_of(caller, &settings) => {
+                Some((settings, tool))
+            }
+            // Its server may not have been asked yet, or said that its tools changed: a definition
+            // that changed must be compared with its pin before the call.
+            _ => self.find_tool(caller, &exposed, true).await,
         };
         let (settings, definition) = match found {
             Some(found) => found,
@@ -84,6 +88,16 @@ impl Core {
             learn_links(Lease::of(&caller.container), &settings.name, result);
         }
         outcome
+    }
+
+    /// Whether the tools of a server are known as they are by now.
+    fn has_tools_of(self: &Arc<Self>, caller: &Arc<Caller>, settings: &ServerSettings) -> bool {
+        let mounts = self.mounts.of(&caller.container);
+        let mut mounts = mounts.iter();
+        let mount = mounts.find(|mount| mount.settings().name == settings.name);
+        let session = mount.and_then(|mount| self.session(caller, mount).now_or_never());
+        let pooled = session.and_then(Result::ok);
+        pooled.is_some_and(|pooled| pooled.catalog.has(List::Tools))
     }
 
     async fn find_tool(

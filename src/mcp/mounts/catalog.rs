@@ -125,12 +125,18 @@ impl<T: Clone> Cache<T> {
         if let Found::Fresh(value) = self.find() {
             return Ok((value, false));
         }
-        // What changes while it is read has to be read again.
-        self.state.lock().is_outdated = false;
+        // What changes while it is read has to be read again; so has what is not read to its end.
+        let was_outdated = std::mem::replace(&mut self.state.lock().is_outdated, false);
+        let mut unread = Unread {
+            cache: self,
+            was_outdated,
+        };
         let read = match timeout(READING, read).await {
             Ok(read) => read,
             Err(_elapsed) => Err(MountError::TimedOut),
         };
+        unread.was_outdated = false;
+        drop(unread);
         let mut state = self.state.lock();
         match read {
             Ok((value, age)) => {
@@ -145,6 +151,20 @@ impl<T: Clone> Cache<T> {
                     None => Err(error),
                 }
             }
+        }
+    }
+}
+
+/// Marks a list as outdated again where nobody waited for the end of its reading.
+struct Unread<'a, T> {
+    cache: &'a Cache<T>,
+    was_outdated: bool,
+}
+
+impl<T> Drop for Unread<'_, T> {
+    fn drop(&mut self) {
+        if self.was_outdated {
+            self.cache.state.lock().is_outdated = true;
         }
     }
 }
@@ -206,7 +226,10 @@ impl Catalog {
     /// Whether a list was read, so that it is returned at once.
     pub fn has(&self, list: List) -> bool {
         match list {
-            List::Tools => self.0.tools.is_there(),
+            List::Tools => {
+                self.0.look_for_acceptances();
+                self.0.tools.is_there()
+            }
             List::Prompts => self.0.prompts.is_there(),
             List::Resources => self.0.resources.is_there(),
         }

@@ -36,7 +36,7 @@ async fn a_message_over_the_limit_is_refused_and_its_memory_given_back() {
             "endless json" => Scripted::typed("application/json", "").and(Part::Forever(long)),
             "event" => Scripted::events(vec![text("data: "), Part::Send(long), Part::Hold]),
             "endless line" => Scripted::events(vec![Part::Forever(long)]),
-            "endless lines" => Scripted::events(vec![Part::Forever(b"data: x\n".to_vec())]),
+            "endless lines" => Scripted::events(vec![Part::Forever(b"data: x\n".repeat(512))]),
             "values" => Scripted::typed("application/json", format!("[{}1]", "1,".repeat(2000))),
             other => panic!("{other}"),
         }
@@ -126,7 +126,7 @@ async fn a_server_that_never_answers_holds_a_call_for_its_time() {
         let (outcome, _) = fixture.call(&session, method, json!({})).await;
         assert!(matches!(outcome, Err(MountError::TimedOut)), "{outcome:?}");
         let took = begun.elapsed();
-        assert!(took < Duration::from_secs(3), "{took:?}");
+        assert!(took < Duration::from_secs(15), "{took:?}");
     })
     .await;
 }
