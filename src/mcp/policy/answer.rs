@@ -24,7 +24,7 @@ pub struct Answer {
 /// `modified`; each list is empty where the value is undefined.
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let parts: Vec<Option<Value>> = match value {
-        Value::Array(lists) => lists.iter().map(|list| first(list)).collect(),
+        Value::Array(lists) => lists.iter().map(first).collect(),
         _ => return Err(wrong("the policy has no answer")),
     };
     match <[Option<Value>; 3]>::try_from(parts) {

@@ -56,13 +56,21 @@ holds("nothing else listens", lambda: listening == [53, 3128, 8090] or report("l
 # The appliance administrates nothing over it.
 import http.client
 for port in (3128, 8090):
-    for path in ("/internal/health", "/internal/containers", "/internal/metrics", "/internal/flows", "/health", "/", "/mcp"):
+    for path in ("/internal/health", "/internal/containers", "/internal/metrics", "/internal/flows", "/"):
         for method in ("GET", "POST", "DELETE"):
             def ask_admin():
                 client = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
                 client.request(method, path, "{}" if method == "POST" else None)
                 return client.getresponse().status
             holds(f"{method} {path} at {port}", lambda: ask_admin() in (400, 403, 404, 405))
+
+# The gateway tells how the container's own MCP servers are, and nothing else of the appliance.
+import json
+def health():
+    client = http.client.HTTPConnection("127.0.0.1", 8090, timeout=5)
+    client.request("GET", "/health")
+    return sorted(json.load(client.getresponse()))
+holds("the gateway's health", lambda: health() == ["checks", "servers", "status"])
 
 server = socket.create_server(("127.0.0.1", 0))
 holds("a server of its own", lambda: connect("127.0.0.1", server.getsockname()[1]) == "connected")

@@ -107,7 +107,6 @@ fn requests(stage: &mut Stage) {
     for (name, request) in [
         ("no-message", dns_query(b"no message")),
         ("class", dns_query(&chaos())),
-        ("mcp", origin_form("POST", "/mcp", "", b"{}")),
         ("elsewhere", origin_form("GET", "/", "", b"")),
     ] {
         deny(stage, Code::MalformedRequest, name, &socket, &request);

@@ -383,7 +383,7 @@ mod tests {
             .collect();
         for stream in &streams {
             for _ in 0..10 {
-                push(&stream, &long).await;
+                push(stream, &long).await;
             }
             assert!(stream.state.lock().bytes <= MAX_BYTES);
         }

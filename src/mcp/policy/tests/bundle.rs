@@ -160,7 +160,8 @@ fn directories_that_are_no_bundle_are_refused() {
 #[test]
 fn archives_with_anything_but_plain_files_below_the_root_are_refused() {
     let policy = POLICY.as_bytes();
-    let cases: &[(&[(&str, EntryType, &[u8])], &str)] = &[
+    type Member<'a> = (&'a str, EntryType, &'a [u8]);
+    let cases: &[(&[Member<'_>], &str)] = &[
         (
             &[("../p.rego", EntryType::Regular, policy)],
             "leads out of the bundle",

@@ -82,7 +82,7 @@ fn flood(seen: &Seen) -> Option<Answer> {
                     "changes" => {
                         notification("notifications/tools/list_changed", &json!({})).repeat(500)
                     }
-                    "questions" => (0..200).map(|number| ping(number)).collect::<String>(),
+                    "questions" => (0..200).map(ping).collect::<String>(),
                     "answers" => {
                         let other = json!({
                             "jsonrpc": "2.0", "id": format!("not {id}"), "result": text_result("x"),
