@@ -9,8 +9,8 @@ use http::{HeaderValue, StatusCode};
 use thiserror::Error;
 use tokio::time::sleep;
 
-use super::bridge::Bridge;
-use super::sessions::Session;
+use super::Bridge;
+use super::session::Session;
 use crate::cli::exit::warn;
 use crate::cli::mcp::http_client::{Answer, HttpError, MAX_MESSAGE};
 use crate::cli::mcp::rpc::refusal;
