@@ -1,5 +1,10 @@
 //! Takes messages of stdin and sees each to its answer.
 
+mod answers;
+mod response;
+mod sessions;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,21 +12,23 @@ use addons::contract::RpcError;
 use addons::raw_json::Members;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::answers::{CallFailure, Response};
-use super::lines::Line;
-use super::session::Session;
-use super::{Bridge, Call};
+use super::lines::{Line, Output};
+use super::mirrored_tools::MirroredTools;
 use crate::cli::exit::warn;
-use crate::cli::mcp::http_client::MAX_MESSAGE;
+use crate::cli::mcp::http_client::{HttpClient, MAX_MESSAGE};
 use crate::cli::mcp::rpc::{self, protocol_error};
 use crate::mcp::{
     HEADER_MISMATCH, INVALID_REQUEST, Id, Message, MessageError, PARSE_ERROR, SERVER_ERROR,
     request_fields, write_response,
 };
+use response::{CallFailure, Response};
+use sessions::{Session, Sessions};
 
 /// Requests of the client that may be under way.
 const MAX_CALLS: usize = 256;
@@ -32,7 +39,39 @@ const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
 const INITIALIZED: &str = "notifications/initialized";
 
+/// One client on stdin and stdout, and one gateway.
+pub struct Bridge {
+    pub http: Arc<HttpClient>,
+    pub output: Output,
+    pub sessions: Sessions,
+    pub tools: MirroredTools,
+    calls: Mutex<HashMap<Id, Call>>,
+    /// The revision of the last request that named one (2026-07-28 and later).
+    modern: Mutex<Option<HeaderValue>>,
+    tasks: TaskTracker,
+}
+
+/// A request under way.
+struct Call {
+    /// Its revision has no sessions: closing the connection cancels it.
+    is_modern: bool,
+    is_listen: bool,
+    cancelled: CancellationToken,
+}
+
 impl Bridge {
+    pub fn new(http: Arc<HttpClient>, output: Output) -> Arc<Self> {
+        Arc::new(Self {
+            http,
+            output,
+            sessions: Sessions::default(),
+            tools: MirroredTools::default(),
+            calls: Mutex::default(),
+            modern: Mutex::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
     /// Takes one line. Requests go on beside it; everything else is accepted by the gateway before
     /// this returns, so that messages arrive in their order.
     pub async fn take(self: &Arc<Self>, line: Line) {

@@ -4,31 +4,20 @@
 //! becomes lines of stdout. Messages are relayed as they are written; only header fields, sessions
 //! and streams of the HTTP transport begin and end here.
 
-mod answers;
 mod bridge;
 mod lines;
 mod mirrored_tools;
-mod session;
-mod sessions;
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
-use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use self::bridge::Bridge;
 use self::lines::{Output, read_stdin};
-use self::mirrored_tools::MirroredTools;
-use self::sessions::Sessions;
 use super::endpoint::Endpoint;
 use super::http_client::HttpClient;
 use crate::cli::exit::Failure;
-use crate::mcp::Id;
 
 /// How long requests under way may still take after the end of stdin. Clients send SIGTERM after
 /// about 2 s, which ends the wait.
@@ -65,38 +54,4 @@ pub async fn run(endpoint: Endpoint) -> Result<(), Failure> {
         let _ = timeout(LAST_LINES, written).await;
     }
     Ok(())
-}
-
-/// One client on stdin and stdout, and one gateway.
-pub struct Bridge {
-    http: Arc<HttpClient>,
-    output: Output,
-    sessions: Sessions,
-    tools: MirroredTools,
-    calls: Mutex<HashMap<Id, Call>>,
-    /// The revision of the last request that named one (2026-07-28 and later).
-    modern: Mutex<Option<HeaderValue>>,
-    tasks: TaskTracker,
-}
-
-/// A request under way.
-struct Call {
-    /// Its revision has no sessions: closing the connection cancels it.
-    is_modern: bool,
-    is_listen: bool,
-    cancelled: CancellationToken,
-}
-
-impl Bridge {
-    fn new(http: Arc<HttpClient>, output: Output) -> Arc<Self> {
-        Arc::new(Self {
-            http,
-            output,
-            sessions: Sessions::default(),
-            tools: MirroredTools::default(),
-            calls: Mutex::default(),
-            modern: Mutex::default(),
-            tasks: TaskTracker::new(),
-        })
-    }
 }

@@ -7,17 +7,43 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::Bridge;
-use super::answers::{CallFailure, Response, next};
-use super::session::Session;
+use super::response::{CallFailure, Response, next};
 use crate::cli::exit::warn;
 use crate::cli::mcp::http_client::MAX_MESSAGE;
 use crate::cli::mcp::rpc::text_member;
-use crate::mcp::{EventReader, Id, SESSION_ID, write_request};
+use crate::mcp::{EventReader, Id, PROTOCOL_VERSION, SESSION_ID, write_request};
 
 /// The first and the longest wait before the session's own stream is opened again.
 const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// One session at the gateway.
+pub struct Session {
+    id: Option<HeaderValue>,
+    version: Option<HeaderValue>,
+    /// Cancelled when another session takes its place, or at the end.
+    ended: CancellationToken,
+}
+
+impl Session {
+    /// The fields of every request in it.
+    pub fn fields(&self) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        if let Some(id) = &self.id {
+            fields.insert(SESSION_ID, id.clone());
+        }
+        if let Some(version) = &self.version {
+            fields.insert(PROTOCOL_VERSION, version.clone());
+        }
+        fields
+    }
+
+    pub fn has_id(&self) -> bool {
+        self.id.is_some()
+    }
+}
 
 /// The session, and what another one is begun with.
 #[derive(Default)]
@@ -59,7 +85,11 @@ impl Bridge {
         if let Ok(result) = &response.outcome {
             let version = text_member(result, "protocolVersion");
             let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
-            let session = Session::new(session_id, version);
+            let session = Session {
+                id: session_id,
+                version,
+                ended: CancellationToken::new(),
+            };
             *self.sessions.current.lock() = Some(Arc::new(session));
         }
         Ok(response)
