@@ -245,12 +245,6 @@ async fn a_container_is_registered_shown_and_unregistered() {
     assert!(created.as_str().unwrap().ends_with('Z'));
     let level = shown.body.as_object_mut().unwrap().remove("security_level");
     assert_eq!(level, Some(json!("Public")));
-    let aborted = shown
-        .body
-        .as_object_mut()
-        .unwrap()
-        .remove("tool_calls_aborted");
-    assert_eq!(aborted, Some(json!(false)));
     assert_eq!(shown.body, full);
 
     let reset = server
