@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::flow::Flow;
 
 /// Which side sends the request that a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,8 +217,8 @@ pub struct CallPermit {
 impl CallPermit {
     /// Minted by the chain alone, after every addon passed. `None` for a flow that is no MCP
     /// flow, and for a response, which needs no permit.
-    pub(super) fn mint(flow: &Flow, frame: Frame) -> Option<Self> {
-        let server = flow.mcp()?.server.clone();
+    pub(super) fn mint(subject: Option<&McpSubject>, frame: Frame) -> Option<Self> {
+        let server = subject?.server.clone();
         (frame.kind != FrameKind::Response).then_some(Self { frame, server })
     }
 

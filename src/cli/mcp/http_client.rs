@@ -41,15 +41,9 @@ pub enum HttpError {
         "cannot reach the gateway at {endpoint}: {reason}: is unified-proxy running, and is this \
          the container's gateway? Name another one with --url"
     )]
-    Unreachable {
-        endpoint: Box<Endpoint>,
-        reason: String,
-    },
+    Unreachable { endpoint: String, reason: String },
     #[error("the gateway at {endpoint} broke off: {reason}")]
-    Broken {
-        endpoint: Box<Endpoint>,
-        reason: String,
-    },
+    Broken { endpoint: String, reason: String },
     #[error("the gateway's answer is longer than {MAX_MESSAGE} bytes")]
     TooLong,
 }
@@ -198,14 +192,14 @@ impl HttpClient {
 
     fn unreachable(&self, reason: impl ToString) -> HttpError {
         HttpError::Unreachable {
-            endpoint: Box::new(self.endpoint.clone()),
+            endpoint: self.endpoint.to_string(),
             reason: reason.to_string(),
         }
     }
 
     fn broken(&self, reason: impl ToString) -> HttpError {
         HttpError::Broken {
-            endpoint: Box::new(self.endpoint.clone()),
+            endpoint: self.endpoint.to_string(),
             reason: reason.to_string(),
         }
     }
