@@ -42,6 +42,7 @@ pub struct ContainerEntry {
     /// `Public`, `Confidential` or `Secret`.
     pub security_level: String,
     /// A policy denied a tool call with `deny_abort`: every later one is denied until a reset.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tool_calls_aborted: bool,
 }
 

@@ -22,9 +22,12 @@ const MAX_ROUNDS: usize = 16;
 /// What one result may ask for at once.
 const MAX_REQUESTS: usize = 16;
 
+/// A request to the client: its key, method and params.
+type InputRequest = (String, Arc<str>, Option<Box<RawValue>>);
+
 /// What a server wants before it goes on.
 struct Wanted {
-    requests: Vec<(String, Arc<str>, Option<Box<RawValue>>)>,
+    requests: Vec<InputRequest>,
     state: Option<String>,
 }
 
@@ -59,7 +62,7 @@ impl Core {
     async fn answers(
         self: &Arc<Self>,
         ask: &Ask<'_>,
-        requests: &[(String, Arc<str>, Option<Box<RawValue>>)],
+        requests: &[InputRequest],
     ) -> Result<Option<String>, RpcError> {
         if requests.is_empty() {
             return Ok(None);

@@ -104,11 +104,10 @@ impl Lease {
     /// What clients like this one see.
     pub fn view(&self, caller: &Caller) -> Arc<View> {
         let mut views = self.views.lock();
-        if let Some(at) = views.iter().position(|view| view.is_for(caller)) {
-            if let Some(view) = views.remove(at) {
-                views.push_front(Arc::clone(&view));
-                return view;
-            }
+        let known = views.iter().position(|view| view.is_for(caller));
+        if let Some(view) = known.and_then(|at| views.remove(at)) {
+            views.push_front(Arc::clone(&view));
+            return view;
         }
         let view = Arc::new(View::of(caller));
         views.push_front(Arc::clone(&view));

@@ -96,7 +96,7 @@ impl Destination<'_> {
             .log_level
             .map(|level| format!("\"{}\"", level.as_str()));
         let info = caller.info.as_deref().map(RawValue::get);
-        fn only<'v>(modern: bool, value: Option<&'v str>) -> Option<&'v str> {
+        fn only(modern: bool, value: Option<&str>) -> Option<&str> {
             value.filter(|_| modern)
         }
         let mut changes: Vec<Change<'_>> = vec![

@@ -16,8 +16,8 @@ use crate::contract::settings::{Fields, Files, Setting, check_version};
 pub use polis::PolisSettings;
 pub use types::{
     Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, McpSettings,
-    OnChange, OnUnavailable, OverrideRule, PoliciesSettings, Scope, ServerKind, ServerSettings,
-    StdioSettings,
+    OnChange, OnUnavailable, OverrideRule, OverrideRules, PoliciesSettings, Scope, ServerKind,
+    ServerSettings, StdioSettings,
 };
 
 /// Keys of the parts that this version does not have yet, and what they configure.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::servers::Read;
-use super::{Injected, OverrideRule, containers};
+use super::{Injected, OverrideRule, OverrideRules, containers};
 use crate::contract::Level;
 use crate::contract::settings::{Fields, Setting};
 
@@ -20,12 +20,17 @@ const HINTS: [&str; 4] = [
     "openWorldHint",
 ];
 
-type Overrides = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
+/// A tool that is exposed under another name.
+struct Rename {
+    to: Arc<str>,
+    containers: Vec<Arc<str>>,
+    tool: String,
+}
 
 /// Reads all overrides. Their keys are `server:tool`, and the entry is a mapping or, where
 /// containers see the tool differently, a list of them.
-pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> Overrides {
-    let mut overrides = Overrides::new();
+pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> OverrideRules {
+    let mut overrides = OverrideRules::new();
     let mut renames = Vec::new();
     let entries = fields.find("overrides").and_then(|at| at.entries());
     for (key, at) in entries.into_iter().flatten() {
@@ -59,26 +64,21 @@ pub(super) fn read(fields: &Fields<'_>, servers: &BTreeMap<Arc<str>, Read>) -> O
 }
 
 /// Two tools under one exposed name, for the same containers.
-fn check_rename(
-    at: &Setting<'_>,
-    tool: &str,
-    rule: &OverrideRule,
-    renames: &mut Vec<(Arc<str>, Vec<Arc<str>>, String)>,
-) {
+fn check_rename(at: &Setting<'_>, tool: &str, rule: &OverrideRule, renames: &mut Vec<Rename>) {
     let Some(exposed) = &rule.rename else {
         return;
     };
-    let same = renames.iter().find(|(name, containers, other)| {
-        name == exposed && *containers == rule.containers && other != tool
+    let same = renames.iter().find(|other| {
+        other.to == *exposed && other.containers == rule.containers && other.tool != tool
     });
-    if let Some((_, _, other)) = same {
+    if let Some(Rename { tool: other, .. }) = same {
         at.refuse(format!("{tool} and {other} are both renamed to {exposed}"));
     }
-    renames.push((
-        Arc::clone(exposed),
-        rule.containers.clone(),
-        tool.to_owned(),
-    ));
+    renames.push(Rename {
+        to: Arc::clone(exposed),
+        containers: rule.containers.clone(),
+        tool: tool.to_owned(),
+    });
 }
 
 fn rule(at: &Setting<'_>) -> Option<OverrideRule> {

@@ -19,7 +19,7 @@ pub struct McpSettings {
     pub servers: BTreeMap<Arc<str>, Arc<ServerSettings>>,
     /// What is changed about tools, by server and the server's own name of the tool; the entries
     /// of one tool are for different containers, and the most specific one wins.
-    pub overrides: BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>,
+    pub overrides: OverrideRules,
     /// Who decides about messages.
     pub policies: PoliciesSettings,
     /// What happens when a tool's definition changes.
@@ -27,6 +27,9 @@ pub struct McpSettings {
     /// Names besides our own that clients may reach the gateway by: `name` or `name:port`.
     pub allowed_hosts: Vec<Arc<str>>,
 }
+
+/// The rules for tools, by server and the server's own name of the tool.
+pub type OverrideRules = BTreeMap<(Arc<str>, Arc<str>), Vec<Arc<OverrideRule>>>;
 
 /// One MCP server. Two that are equal need no restart.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,9 @@
 //! Takes messages of stdin and sees each to its answer.
 
+mod answers;
+mod response;
+mod sessions;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +18,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answers::{CallFailure, Response};
 use super::lines::{Line, Output};
 use super::mirrored_tools::MirroredTools;
-use super::sessions::{Session, Sessions};
 use crate::cli::exit::warn;
 use crate::cli::mcp::http_client::{HttpClient, MAX_MESSAGE};
 use crate::cli::mcp::rpc::{self, protocol_error};
@@ -25,6 +27,8 @@ use crate::mcp::{
     HEADER_MISMATCH, INVALID_REQUEST, Id, Message, MessageError, PARSE_ERROR, SERVER_ERROR,
     request_fields, write_response,
 };
+use response::{CallFailure, Response};
+use sessions::{Session, Sessions};
 
 /// Requests of the client that may be under way.
 const MAX_CALLS: usize = 256;

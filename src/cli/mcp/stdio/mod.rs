@@ -4,11 +4,9 @@
 //! becomes lines of stdout. Messages are relayed as they are written; only header fields, sessions
 //! and streams of the HTTP transport begin and end here.
 
-mod answers;
 mod bridge;
 mod lines;
 mod mirrored_tools;
-mod sessions;
 
 use std::time::Duration;
 

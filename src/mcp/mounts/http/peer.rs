@@ -12,6 +12,9 @@ use crate::mcp::message::{Id, Message, Outcome, write_response};
 use crate::mcp::mounts::List;
 use crate::mcp::mounts::dropped::{Dropped, Reason};
 
+/// Names the subscription that a notification is for, in its `_meta`.
+const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+
 /// Requests of one server that may wait for an answer at once; more are dropped.
 const MAX_REQUESTS: usize = 64;
 
@@ -55,11 +58,14 @@ impl Inbox {
         tracing::debug!(server = %self.server, ?reason, "a message of an MCP server was dropped");
     }
 
-    /// Hands on a notification. A changed list concerns the session, whichever stream says so.
+    /// Hands on a notification of a stream. A changed list concerns the session, whichever stream
+    /// says so; only a subscription asked for it.
     pub fn notification(&self, method: Arc<str>, params: Option<Box<RawValue>>, events: &Events) {
+        let params_text = params.as_deref().map_or("", RawValue::get);
+        let is_subscribed = params_text.contains(SUBSCRIPTION_ID);
         let events = match List::of_notification(&method) {
-            Some(_) => &self.unsolicited,
-            None => events,
+            Some(_) if !is_subscribed => &self.unsolicited,
+            _ => events,
         };
         let event = Event::Notification { method, params };
         if events.try_send(event).is_err() {

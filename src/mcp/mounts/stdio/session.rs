@@ -73,8 +73,9 @@ pub(super) async fn attend(
         exit: process.exit_code(),
     });
     let failure = shared.failure();
-    shared.calls.end(&failure);
+    // Before its calls hear of it: who asks for a session then gets another one.
     shared.ended.cancel();
+    shared.calls.end(&failure);
     process.stop(STOPPING).await;
     children.ended(&shared.server, runtime);
     let exit_code = process.exit_code();

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{CallFailure, Response, next};
-use super::bridge::Bridge;
+use super::Bridge;
+use super::response::{CallFailure, Response, next};
 use crate::cli::exit::warn;
 use crate::cli::mcp::http_client::MAX_MESSAGE;
 use crate::cli::mcp::rpc::text_member;

@@ -3,49 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::RpcError;
-use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use thiserror::Error;
 use tokio::time::sleep;
 
-use super::bridge::Bridge;
+use super::Bridge;
+use super::response::{CallFailure, Response, next};
 use super::sessions::Session;
 use crate::cli::exit::warn;
-use crate::cli::mcp::http_client::{Answer, HttpError, MAX_MESSAGE};
+use crate::cli::mcp::http_client::{Answer, MAX_MESSAGE};
 use crate::cli::mcp::rpc::refusal;
-use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, Outcome, write_response};
+use crate::mcp::{EventReader, Id, LAST_EVENT_ID, Message, write_response};
 
 /// How long to wait before a stream is asked for again, unless the gateway says otherwise.
 const RECONNECT: Duration = Duration::from_secs(1);
 /// Connections in a row that brought nothing of a stream before it is given up.
 const FRUITLESS: u32 = 5;
-
-/// The response to a request.
-pub struct Response {
-    /// As it was received, with the request's id.
-    pub text: Bytes,
-    pub outcome: Outcome,
-}
-
-/// Why there is no response.
-#[derive(Debug, Error)]
-pub enum CallFailure {
-    /// The gateway does not know the session.
-    #[error("the gateway has ended the session")]
-    SessionGone,
-    #[error("{0}")]
-    Http(#[from] HttpError),
-    /// In HTTP, without a response in JSON-RPC.
-    #[error("{}", .0.message)]
-    Refused(RpcError),
-    #[error("the gateway closed the connection before it answered")]
-    Closed,
-    #[error("the gateway accepted the request without an answer")]
-    Unanswered,
-    #[error("an event of the gateway is longer than {MAX_MESSAGE} bytes")]
-    TooLong,
-}
 
 impl Bridge {
     /// Reads the response to a request. What comes before it is relayed.
@@ -167,12 +139,6 @@ impl Bridge {
         }
         None
     }
-}
-
-/// The data of the next event that a piece completes.
-pub fn next(reader: &mut EventReader, piece: &mut Bytes) -> Result<Option<Vec<u8>>, CallFailure> {
-    let event = reader.next(piece).map_err(|_| CallFailure::TooLong)?;
-    Ok(event.map(|event| event.data))
 }
 
 fn is_gone(answer: &Answer, session: Option<&Arc<Session>>) -> bool {
