@@ -12,6 +12,7 @@ use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
 use super::policies::Asked;
+use super::ruling::record;
 use super::settings::OverrideRule;
 use super::suspicious::is_suspicious;
 use super::{Mcp, TOOLS_CALL};
@@ -20,7 +21,6 @@ use crate::contract::{
     RpcOutcome, Verdict,
 };
 use crate::raw_json::Members;
-use crate::strict_json;
 
 /// Params up to this many bytes are read on the connection's own thread: that takes less than a
 /// millisecond.
@@ -326,21 +326,4 @@ fn redact_outcome(frame: &mut Frame, modified: Box<RawValue>, target: &Target) -
     };
     *outcome = redacted;
     Ok(())
-}
-
-/// What a policy may put in the place of arguments or a result: an object with one reading.
-pub(super) fn is_replacement(modified: &RawValue) -> bool {
-    let text = modified.get();
-    text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
-}
-
-/// Records a decision for the audit: of several about one message, the strictest.
-pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: Option<&str>) {
-    use super::ruling::strictness;
-    let record = flow.mcp_record();
-    let before = record.decision.map(strictness);
-    if before.is_none_or(|before| before < strictness(decision)) {
-        record.decision = Some(decision);
-        record.reason = reason.map(|reason| super::denials::cut(reason).into());
-    }
 }

@@ -6,9 +6,8 @@ use serde_json::value::RawValue;
 
 use super::Mcp;
 use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT, Target};
-use super::gate::{is_replacement, record};
 use super::input::Question;
-use super::ruling::Ruling;
+use super::ruling::{Ruling, is_replacement, record};
 use super::settings::OnUnavailable;
 use crate::contract::{Answered, Container, Denial, EvaluatorError, Flow, Frame, Verdict};
 

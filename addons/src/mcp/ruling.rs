@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT};
-use crate::contract::{Decision, Effect};
+use super::denials::{ALLOW, ASK, DENY_ABORT, DENY_CONTINUE, REDACT, cut};
+use crate::contract::{Decision, Effect, Flow};
+use crate::strict_json;
 
 /// The strictest of several decisions.
 #[derive(Debug)]
@@ -89,4 +90,20 @@ pub(super) fn strictness(decision: &str) -> usize {
         .iter()
         .position(|word| *word == decision)
         .unwrap_or(order.len())
+}
+
+/// What a policy may put in the place of arguments or a result: an object with one reading.
+pub(super) fn is_replacement(modified: &RawValue) -> bool {
+    let text = modified.get();
+    text.starts_with('{') && strict_json::check_at_most(usize::MAX, text.as_bytes()).is_ok()
+}
+
+/// Records a decision for the audit: of several about one message, the strictest.
+pub(super) fn record(flow: &mut Flow, decision: &'static str, reason: Option<&str>) {
+    let record = flow.mcp_record();
+    let before = record.decision.map(strictness);
+    if before.is_none_or(|before| before < strictness(decision)) {
+        record.decision = Some(decision);
+        record.reason = reason.map(|reason| cut(reason).into());
+    }
 }

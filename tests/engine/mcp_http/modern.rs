@@ -204,7 +204,7 @@ async fn a_server_is_spoken_to_in_the_clients_era_where_it_can() {
         }),
     ];
     each_row_async(legacy, async |(name, probe)| {
-        let server = Server::legacy(move |seen| probe(seen)).await;
+        let server = Server::legacy(probe).await;
         let fixture = Fixture::at(&server.url());
         let (session, _events) = fixture.open(MODERN).await;
         assert_eq!(session.version(), Version::V2025_11_25, "{name}");

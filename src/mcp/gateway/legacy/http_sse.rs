@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
+use super::super::super::error::{METHOD_NOT_FOUND, protocol_error};
 use super::super::super::message::{Id, Message, Outcome};
 use super::super::answer::Answered;
 use super::super::call::Call;
@@ -93,6 +94,14 @@ pub async fn message(visit: &Visit<'_>, message: Message) -> Result<Answered, De
         }
         (Message::Response { id, outcome }, Some(_)) => {
             return answered(visit, &session, id.as_ref(), outcome);
+        }
+        // A client that knows a later revision asks for it first, and goes on with `initialize`.
+        (Message::Request { id, method, .. }, None) if &*method == "server/discover" => {
+            let outcome = Err(protocol_error(
+                METHOD_NOT_FOUND,
+                "Method not found: server/discover",
+            ));
+            respond(visit, session, &id, &outcome).await;
         }
         (_, None) => {
             let sentence = "a session begins with initialize";
