@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -96,6 +97,9 @@ fn a_legacy_client_finds_at_a_modern_server_what_a_legacy_server_has() {
     }
 }
 
+/// How long one scenario may take its client: the suite stops it after 30 s.
+const CLIENT_ENDS: Duration = Duration::from_secs(40);
+
 /// Without it, a suite that stopped at the first refused connection would find no difference.
 #[test]
 fn a_gateway_that_does_not_listen_differs_in_every_scenario() {
@@ -158,6 +162,9 @@ fn with_the_gateway(tools: &Tools, revision: &str, scenario: &str) -> Checks {
     let server = fs::read_to_string(at("server")).unwrap();
     let gateway = Gateway::start(&origin, &over_http(&server));
     appear(&at("gateway"), &gateway.url("/mcp"));
+    eventually("the client ends", CLIENT_ENDS, || at("done").exists());
+    // The suite's server ends once nobody is connected, and the gateway keeps its sessions.
+    drop(gateway);
     run.end("through").checks
 }
 

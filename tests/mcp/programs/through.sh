@@ -4,4 +4,7 @@ printf '%s' "$1" >"$MEETING/server.part" && mv "$MEETING/server.part" "$MEETING/
 until [ -e "$MEETING/gateway" ]; do
     sleep 0.05
 done
-exec "$PYTHON" "$CLIENT" "$(cat "$MEETING/gateway")"
+"$PYTHON" "$CLIENT" "$(cat "$MEETING/gateway")"
+status=$?
+: >"$MEETING/done"
+exit "$status"
