@@ -17,6 +17,8 @@ pub struct Snapshot {
     pub config: Arc<Config>,
     pub containers: Arc<dyn Containers>,
     pub network: Arc<Network>,
+    /// Every MCP policy of the configuration could be loaded.
+    pub policies_loaded: bool,
 }
 
 impl Snapshot {

@@ -94,7 +94,8 @@ impl Builder {
                 Arc::new(resolver.watched_by(watch))
             }
         };
-        let chain = Arc::new(self.chain(&config)?);
+        let (mcp, policies_loaded) = self.mcp_ports(&config.addons.mcp.policies);
+        let chain = Arc::new(self.chain(&config, mcp)?);
         let entries = || config.addons.allowlist.values();
         let labels = entries().map(|entry| Arc::clone(&entry.label));
         self.long_lived.breakers.name_upstreams(labels);
@@ -118,11 +119,12 @@ impl Builder {
         Ok(Snapshot {
             containers: Arc::clone(&self.registry) as Arc<dyn Containers>,
             network: Arc::new(network),
+            policies_loaded,
             config,
         })
     }
 
-    fn chain(&self, config: &Config) -> Result<Chain, Failure> {
+    fn chain(&self, config: &Config, mcp: McpPorts) -> Result<Chain, Failure> {
         let ports = Ports {
             metrics: Arc::clone(&self.long_lived.metrics),
             audit: Arc::clone(&self.long_lived.audit),
@@ -135,7 +137,7 @@ impl Builder {
             own: Arc::clone(&self.own) as Arc<dyn OwnAddresses>,
             forge: Arc::clone(&self.long_lived.forge),
             token_sources: Arc::clone(&self.long_lived.token_sources),
-            mcp: self.mcp_ports(&config.addons.mcp.policies),
+            mcp,
             deadline: PHASE_DEADLINE,
         };
         standard_chain(&config.addons, ports).map_err(|errors| {
@@ -145,20 +147,22 @@ impl Builder {
     }
 
     /// Loads the policies. Those that cannot be loaded are logged; what they are for is denied,
-    /// unless `policies.on_unavailable` says otherwise.
-    fn mcp_ports(&self, policies: &PoliciesSettings) -> McpPorts {
+    /// unless `policies.on_unavailable` says otherwise. Answers whether all could be loaded.
+    fn mcp_ports(&self, policies: &PoliciesSettings) -> (McpPorts, bool) {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);
         let (evaluator, unloaded) = RegoEvaluator::load(policies, threads, metrics);
+        let all_loaded = unloaded.is_empty();
         for bundle in unloaded {
             let (id, error) = (&bundle.settings.id, &bundle.error);
             tracing::error!(bundle = %id, "mcp.yaml: policies.bundles: {error}");
         }
-        McpPorts {
+        let ports = McpPorts {
             evaluator: Arc::new(evaluator),
             records: Arc::new(RegistryRecords(Arc::clone(&self.registry))),
             approvals: Arc::new(NoApprovals),
             tasks: Arc::new(TokioTasks),
-        }
+        };
+        (ports, all_loaded)
     }
 }

@@ -30,11 +30,15 @@ pub fn gateway(
     metrics: &Registry,
 ) -> Result<(Arc<Gateway>, Operator), Failure> {
     let definitions = DefinitionFile::open(&config.proxy.data_dir);
+    let counters = McpMetrics::new(metrics).map_err(ours)?;
     let snapshots = Arc::clone(&service.snapshots);
     let current = Arc::clone(&snapshots);
     let ports = MountPorts {
         chain: Arc::new(move || Some(Arc::clone(current.current().chain()))),
-        definitions: Arc::new(PinnedDefinitions(Arc::clone(&definitions))),
+        definitions: Arc::new(PinnedDefinitions {
+            file: Arc::clone(&definitions),
+            metrics: counters.clone(),
+        }),
         transports: Arc::new(transports(service, config, files, ways_out, metrics)?),
     };
     let mounts = Arc::new(Mounts::new(ports, &config.addons.mcp.servers));
@@ -43,10 +47,10 @@ pub fn gateway(
         Rules {
             chain: Arc::clone(snapshot.chain()),
             settings: Arc::clone(&snapshot.config.addons.mcp),
+            policies_loaded: snapshot.policies_loaded,
         }
     };
-    let executions = McpMetrics::new(metrics).map_err(ours)?;
-    let core = Core::new(Box::new(rules), mounts, executions);
+    let core = Core::new(Box::new(rules), mounts, counters);
     let metrics = GatewayMetrics::new(metrics).map_err(ours)?;
     let operator = Operator {
         core: Arc::clone(&core),

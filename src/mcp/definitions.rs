@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addons::contract::{BoxFuture, Definitions, Pin, Unavailable};
+use addons::mcp::McpMetrics;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -46,6 +47,14 @@ pub enum AcceptError {
     /// The file cannot be read or written.
     #[error("{0}")]
     Unwritten(String),
+}
+
+/// What a comparison found.
+#[derive(Debug, PartialEq, Eq)]
+struct Compared {
+    pins: Vec<Pin>,
+    /// Definitions that differ from the accepted one, and were not seen before.
+    changes: usize,
 }
 
 /// The digests, in memory and on disk.
@@ -109,11 +118,12 @@ impl DefinitionFile {
         &self,
         server: &str,
         tools: &[(Arc<str>, [u8; 32])],
-    ) -> Result<Vec<Pin>, Unavailable> {
+    ) -> Result<Compared, Unavailable> {
         let mut servers = self.servers.lock();
         let all = servers.as_mut().ok_or(Unavailable)?;
         let present = all.get(server).cloned().unwrap_or_default();
         let mut updated = present.clone();
+        let mut changes = 0;
         let pins = tools.iter().map(|(tool, digest)| {
             let digest = hex(digest);
             let is_full = updated.len() >= MAX_TOOLS_PER_SERVER;
@@ -124,6 +134,10 @@ impl DefinitionFile {
                     Pin::Accepted
                 }
                 Some(pinned) => {
+                    if pinned.changed.as_ref() != Some(&digest) {
+                        tracing::warn!(server, %tool, "the definition of an MCP tool changed; an operator accepts it with: unified-proxy mcp accept {server} {tool}");
+                        changes += 1;
+                    }
                     pinned.changed = Some(digest);
                     Pin::Changed
                 }
@@ -148,7 +162,7 @@ impl DefinitionFile {
                 return Err(Unavailable);
             }
         }
-        Ok(pins)
+        Ok(Compared { pins, changes })
     }
 
     /// The new file is complete and on disk before it takes the old one's name.
@@ -178,7 +192,11 @@ fn hex(digest: &[u8]) -> String {
 }
 
 /// The port, over blocking threads.
-pub struct PinnedDefinitions(pub Arc<DefinitionFile>);
+pub struct PinnedDefinitions {
+    pub file: Arc<DefinitionFile>,
+    /// Counts changes.
+    pub metrics: McpMetrics,
+}
 
 impl Definitions for PinnedDefinitions {
     fn pin<'a>(
@@ -186,10 +204,14 @@ impl Definitions for PinnedDefinitions {
         server: &'a str,
         tools: Vec<(Arc<str>, [u8; 32])>,
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>> {
-        let (file, server) = (Arc::clone(&self.0), server.to_owned());
+        let (file, named) = (Arc::clone(&self.file), server.to_owned());
         Box::pin(async move {
-            let compared = tokio::task::spawn_blocking(move || file.compare(&server, &tools));
-            compared.await.unwrap_or(Err(Unavailable))
+            let compared = tokio::task::spawn_blocking(move || file.compare(&named, &tools));
+            let compared = compared.await.unwrap_or(Err(Unavailable))?;
+            for _ in 0..compared.changes {
+                self.metrics.definition_changed(server);
+            }
+            Ok(compared.pins)
         })
     }
 }
@@ -197,6 +219,15 @@ impl Definitions for PinnedDefinitions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The pins alone.
+    fn pins(
+        file: &DefinitionFile,
+        server: &str,
+        tools: &[(Arc<str>, [u8; 32])],
+    ) -> Result<Vec<Pin>, Unavailable> {
+        file.compare(server, tools).map(|compared| compared.pins)
+    }
 
     fn tools(named: &[(&str, u8)]) -> Vec<(Arc<str>, [u8; 32])> {
         let tools = named.iter();
@@ -210,27 +241,34 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
         let first = tools(&[("read", 1), ("write", 2)]);
-        assert_eq!(file.compare("files", &first), Ok(vec![Pin::Accepted; 2]));
+        assert_eq!(pins(&file, "files", &first), Ok(vec![Pin::Accepted; 2]));
         let changed = tools(&[("read", 9), ("write", 2), ("new", 3)]);
         let expected = vec![Pin::Changed, Pin::Accepted, Pin::Accepted];
-        assert_eq!(file.compare("files", &changed), Ok(expected.clone()));
+        assert_eq!(pins(&file, "files", &changed), Ok(expected.clone()));
         let again = DefinitionFile::open(directory.path());
-        assert_eq!(again.compare("files", &changed), Ok(expected));
-        assert_eq!(
-            again.compare("others", &changed),
-            Ok(vec![Pin::Accepted; 3])
-        );
+        assert_eq!(pins(&again, "files", &changed), Ok(expected));
+        assert_eq!(pins(&again, "others", &changed), Ok(vec![Pin::Accepted; 3]));
         assert_eq!(again.accept("files", "read"), Ok(()));
         let after = DefinitionFile::open(directory.path());
-        assert_eq!(after.compare("files", &changed), Ok(vec![Pin::Accepted; 3]));
-        assert_eq!(after.compare("files", &first[..1]), Ok(vec![Pin::Changed]));
+        assert_eq!(pins(&after, "files", &changed), Ok(vec![Pin::Accepted; 3]));
+        assert_eq!(pins(&after, "files", &first[..1]), Ok(vec![Pin::Changed]));
+    }
+
+    #[test]
+    fn a_change_counts_once_until_another_one_takes_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DefinitionFile::open(directory.path());
+        for (digest, changes) in [(1, 0), (2, 1), (2, 0), (3, 1), (1, 0), (3, 1)] {
+            let compared = file.compare("files", &tools(&[("read", digest)])).unwrap();
+            assert_eq!(compared.changes, changes, "digest {digest}");
+        }
     }
 
     #[test]
     fn what_cannot_be_accepted_says_why() {
         let directory = tempfile::tempdir().unwrap();
         let file = DefinitionFile::open(directory.path());
-        file.compare("files", &tools(&[("read", 1)])).unwrap();
+        pins(&file, "files", &tools(&[("read", 1)])).unwrap();
         for (tool, why) in [
             (
                 "read",
@@ -249,7 +287,7 @@ mod tests {
         fs::write(&path, "{").unwrap();
         let file = DefinitionFile::open(directory.path());
         assert_eq!(
-            file.compare("files", &tools(&[("read", 1)])),
+            pins(&file, "files", &tools(&[("read", 1)])),
             Err(Unavailable)
         );
         assert!(file.accept("files", "read").is_err());
@@ -263,13 +301,13 @@ mod tests {
         let many = (0..MAX_TOOLS_PER_SERVER).map(|number| (Arc::from(number.to_string()), [0; 32]));
         let many: Vec<_> = many.collect();
         assert!(
-            file.compare("a", &many)
+            pins(&file, "a", &many)
                 .unwrap()
                 .iter()
                 .all(|pin| *pin == Pin::Accepted)
         );
         assert_eq!(
-            file.compare("a", &tools(&[("more", 1)])),
+            pins(&file, "a", &tools(&[("more", 1)])),
             Ok(vec![Pin::Changed])
         );
     }

@@ -140,6 +140,7 @@ fn gateway_to_nothing(service: &Service, metrics: &prometheus::Registry) -> Gate
     let rules = move || Rules {
         chain: Arc::clone(of_core.current().chain()),
         settings: Arc::default(),
+        policies_loaded: true,
     };
     let mounts = Arc::new(Mounts::new(ports, &Default::default()));
     let counters = McpMetrics::new(metrics).unwrap();
@@ -178,6 +179,7 @@ impl Fixture {
         config.proxy.limits.max_connections_per_container = 100;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshot = Snapshot {
+            policies_loaded: true,
             network: Arc::new(Network {
                 generation: 1,
                 chain: Arc::new(chain),

@@ -144,22 +144,22 @@ pub struct Annotations {
 }
 
 impl Annotations {
-    /// Whether it changes nothing; false where nobody says so.
+    /// Whether the tool changes nothing. Without the hint: false.
     pub fn is_read_only(&self) -> bool {
         self.read_only.unwrap_or(false)
     }
 
-    /// Whether it may destroy things; true where nobody says otherwise.
+    /// Whether the tool may destroy things. Without the hint: true.
     pub fn is_destructive(&self) -> bool {
         self.destructive.unwrap_or(true)
     }
 
-    /// Whether calling it again changes nothing more; false where nobody says so.
+    /// Whether a repeated call changes nothing more. Without the hint: false.
     pub fn is_idempotent(&self) -> bool {
         self.idempotent.unwrap_or(false)
     }
 
-    /// Whether it reaches the outside; true where nobody says otherwise.
+    /// Whether the tool reaches the open world. Without the hint: true.
     pub fn is_open_world(&self) -> bool {
         self.open_world.unwrap_or(true)
     }

@@ -181,7 +181,7 @@ pub enum Answered {
     Approved,
     /// It may not.
     Rejected,
-    /// Nobody can be asked, or nobody answered in time.
+    /// There is no answer: no approver is available, or the time was over.
     Open,
 }
 

@@ -94,6 +94,10 @@ impl Mcp {
         }
         // A policy or a person may have taken long: another call may have raised the level.
         self.admit(flow, &call)?;
+        // Before it runs: what a classified tool logs or asks for is as confidential as its result, and
+        // may arrive beside the call.
+        self.raise_level(flow, container, &call.target, frame)
+            .await?;
         flow.put_slot(CalledTool(call.definition));
         Ok(())
     }

@@ -86,6 +86,7 @@ impl Core {
             caller: ask.caller,
             server: &target.settings.name,
             client: ask.events,
+            definition: target.definition.as_ref(),
             progress: made.progress.as_ref(),
         };
         let running = Running::begin(&self.metrics, target);

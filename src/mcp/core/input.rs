@@ -77,6 +77,7 @@ impl Core {
             caller: ask.caller,
             server: &ask.target.settings.name,
             client: ask.events,
+            definition: ask.target.definition.as_ref(),
             progress: None,
         };
         let asked = requests.iter().map(|(key, method, params)| {

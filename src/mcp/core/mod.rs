@@ -74,6 +74,8 @@ pub struct Rules {
     pub chain: Arc<Chain>,
     /// Which servers there are, and what is changed about their tools.
     pub settings: Arc<McpSettings>,
+    /// Every policy could be loaded.
+    pub policies_loaded: bool,
 }
 
 /// Reads the rules in force.
@@ -93,6 +95,11 @@ pub struct Core {
 }
 
 impl Core {
+    /// Whether every policy in force could be loaded.
+    pub fn policies_loaded(&self) -> bool {
+        (self.rules)().policies_loaded
+    }
+
     /// A core over these mounts. Work that no client waits for runs in the runtime that calls this.
     pub fn new(rules: CurrentRules, mounts: Arc<Mounts>, metrics: McpMetrics) -> Arc<Self> {
         let runtime = Handle::current();

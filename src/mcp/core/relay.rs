@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use addons::contract::{BoxFuture, Chain, Denial, Direction, Frame, LiveFlow, RpcError};
+use addons::contract::{
+    BoxFuture, Chain, Definition, Denial, Direction, Frame, LiveFlow, RpcError,
+};
 use addons::raw_json::Members;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
@@ -26,6 +28,8 @@ pub(super) struct Relay<'a> {
     pub server: &'a Arc<str>,
     /// Where the client takes them.
     pub client: &'a Events,
+    /// The definition of the tool that is called.
+    pub definition: Option<&'a Arc<Definition>>,
     /// The tokens of the call's progress.
     pub progress: Option<&'a Progress>,
 }
@@ -120,7 +124,8 @@ impl Relay<'_> {
         reply: oneshot::Sender<Outcome>,
     ) -> Option<Asking> {
         let mut live = self.flow(&method);
-        let frame = Frame::request(Direction::ToClient, &method, params);
+        let mut frame = Frame::request(Direction::ToClient, &method, params);
+        frame.definition = self.definition.cloned();
         let permit = match self.chain.mcp_request(&mut live.flow, frame).await {
             Ok(permit) => permit,
             Err(denial) => {
@@ -156,7 +161,8 @@ async fn judged_notification(
     params: Option<Box<RawValue>>,
 ) -> Option<Option<Box<RawValue>>> {
     let mut live = relay.flow(method);
-    let frame = Frame::notification(Direction::ToClient, method, params);
+    let mut frame = Frame::notification(Direction::ToClient, method, params);
+    frame.definition = relay.definition.cloned();
     match relay.chain.mcp_request(&mut live.flow, frame).await {
         Ok(permit) => {
             live.answered(200);

@@ -157,6 +157,7 @@ impl Core {
             caller: &client.caller,
             server,
             client: client.events(),
+            definition: None,
             progress: None,
         };
         let event = Event::Request {

@@ -55,7 +55,7 @@ pub type Attached = Box<dyn Any + Send + Sync>;
 /// How the parts of the gateway are.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// The policy engine evaluates.
+    /// Every policy could be loaded.
     pub policy: bool,
     /// The servers.
     pub servers: Vec<MountHealth>,
@@ -113,7 +113,7 @@ impl Backend for Arc<Core> {
             None => mounts.health(),
         };
         Parts {
-            policy: true,
+            policy: self.policies_loaded(),
             servers,
         }
     }

@@ -51,6 +51,7 @@ impl DnsFixture {
         config.proxy.dns.types.extend(more);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let snapshot = Arc::new(Snapshot {
+            policies_loaded: true,
             network: Arc::new(Network {
                 generation: 1,
                 chain: chain(&containers, &log),

@@ -17,7 +17,7 @@ pub use prompts::{ExposedPrompt, ExposedPrompts};
 use names::{Named, exposed_name};
 use rewrite::rewrite;
 
-/// Problems that are kept of one view; a server that lists nonsense is told of often enough.
+/// Problems of one view that are reported; a server's list can have thousands.
 const MAX_PROBLEMS: usize = 100;
 
 /// The tools of a container, by the names that it sees. Made of what servers listed and what the

@@ -410,6 +410,7 @@ impl Fixture {
         let settings = Arc::new(ArcSwap::from_pointee(settings));
         let in_force = Arc::clone(&settings);
         let rules = move || Rules {
+            policies_loaded: true,
             chain: Arc::clone(&chain),
             settings: in_force.load_full(),
         };

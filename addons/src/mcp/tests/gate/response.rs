@@ -56,6 +56,18 @@ async fn a_server_cannot_speak_for_the_policy() {
 }
 
 #[tokio::test]
+async fn a_call_of_a_classified_tool_raises_the_level_on_disk_before_it_is_sent() {
+    let rule = OverrideRule {
+        open_world: Some(false),
+        ..classified(Level::Confidential)
+    };
+    let gate = gate(with_rule(rule));
+    gate.fetch(json!({})).await.unwrap();
+    assert_eq!(gate.written(), ["level Confidential"]);
+    assert_eq!(gate.web.level(), Level::Confidential);
+}
+
+#[tokio::test]
 async fn a_classified_result_raises_the_level_on_disk_before_it_passes() {
     each_row_async(
         [
