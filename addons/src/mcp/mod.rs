@@ -32,9 +32,9 @@ pub use exposed::{
 };
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{
-    Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, McpSettings,
-    OnChange, OnUnavailable, OverrideRule, OverrideRules, PoliciesSettings, PolisSettings, Scope,
-    ServerKind, ServerSettings, StdioSettings,
+    Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
+    HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
+    PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 
 /// The method of a tool call.
