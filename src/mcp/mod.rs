@@ -22,12 +22,13 @@ pub use event::{EVENT_QUEUE, Event, Events};
 pub use gateway::{Backend, Gateway, GatewayMetrics, Parts};
 pub use message::{Id, Message, MessageError, Outcome, write_request, write_response};
 pub use mounts::{
-    Catalog, Children, CurrentChain, CurrentLimits, Described, Dropped, E2b, Entry, EventReader,
-    HttpParts, HttpTransport, Known, LAST_EVENT_ID, LineTaker, List, ListChanges, Local, MAX_CALLS,
-    MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine, MakeProcess, MessageLimits, Mount,
-    MountError, MountHealth, MountPorts, MountSession, MountState, Mounted, Mounts, OpenWayOut,
-    Opening, Origin, PROTOCOL_VERSION, Pooled, ProcessConfig, ProcessManager, Runtime, SESSION_ID,
-    ServerTransports, Spawner, StdioPorts, StdioTransport, Transport, Transports, Unsolicited,
-    WayOut, add_param_fields, process_manager, request_fields,
+    Catalog, Children, CodingTransport, CurrentChain, CurrentLimits, Described, Dropped, E2b,
+    Entry, EventReader, HttpParts, HttpTransport, Known, LAST_EVENT_ID, LineTaker, List,
+    ListChanges, Local, MAX_CALLS, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, MAX_SESSIONS, Machine,
+    MakeProcess, MessageLimits, Mount, MountError, MountHealth, MountPorts, MountSession,
+    MountState, Mounted, Mounts, OpenWayOut, Opening, Origin, PROTOCOL_VERSION, Pooled,
+    ProcessConfig, ProcessManager, Runtime, SESSION_ID, ServerTransports, Spawner, StdioPorts,
+    StdioTransport, Transport, Transports, Unsolicited, WayOut, add_param_fields, process_manager,
+    request_fields,
 };
 pub use version::{Era, Version};

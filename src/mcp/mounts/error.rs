@@ -1,4 +1,4 @@
-//! JSON-RPC errors that a server gets for its requests.
+//! JSON-RPC errors that are made here: for requests of servers, and of those that are built in.
 
 use addons::contract::RpcError;
 
@@ -13,6 +13,11 @@ fn error(code: i64, message: &'static str) -> RpcError {
 /// Nobody takes the server's requests.
 pub(super) fn method_not_found() -> RpcError {
     error(-32601, "Method not found")
+}
+
+/// What is asked for does not exist.
+pub(super) fn invalid_params(message: &'static str) -> RpcError {
+    error(-32602, message)
 }
 
 /// Something of ours broke.

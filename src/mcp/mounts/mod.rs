@@ -12,6 +12,7 @@
 
 mod catalog;
 mod changes;
+mod coding;
 mod dropped;
 mod error;
 mod handshake;
@@ -20,6 +21,7 @@ mod http;
 mod known;
 mod meta;
 mod mount;
+mod own_client;
 mod pages;
 mod pool;
 mod pooled;
@@ -44,9 +46,11 @@ use super::caller::Caller;
 use super::event::{EVENT_QUEUE, Event, Events};
 use super::message::Outcome;
 use super::version::{Era, Version};
+use own_client::own_client;
 
 pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
+pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
 pub use http::{
@@ -91,6 +95,11 @@ pub trait MountSession: Send + Sync {
     /// every list; the error says which rule.
     fn check_definition(&self, _tool: &RawValue) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Why the session ended, where it can say more than that it did.
+    fn why_ended(&self) -> Option<String> {
+        None
     }
 
     /// Cancelled when the session has ended, whoever ended it. Cancelling it ends the session.

@@ -94,6 +94,10 @@ impl MountSession for Counted {
         self.session.notify(permit)
     }
 
+    fn why_ended(&self) -> Option<String> {
+        self.session.why_ended()
+    }
+
     fn ended(&self) -> &CancellationToken {
         self.session.ended()
     }

@@ -178,14 +178,15 @@ fn read_rest(mut body: AnswerBody) {
 }
 
 /// Memory of a message that is being read.
-struct Room {
+pub struct Room {
     client: OwnClient,
     reservation: Option<Arc<Reservation>>,
     reserved: usize,
 }
 
 impl Room {
-    fn new(client: OwnClient) -> Self {
+    /// Nothing is held yet.
+    pub fn new(client: OwnClient) -> Self {
         Self {
             client,
             reservation: None,
@@ -194,7 +195,7 @@ impl Room {
     }
 
     /// Reserves for a message of so many bytes.
-    fn hold(&mut self, bytes: usize) -> Result<(), MountError> {
+    pub fn hold(&mut self, bytes: usize) -> Result<(), MountError> {
         if bytes <= UNRESERVED {
             self.reservation = None;
             self.reserved = 0;

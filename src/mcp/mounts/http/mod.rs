@@ -14,6 +14,7 @@ mod peer;
 mod two_endpoints;
 mod wire;
 
+pub(super) use answer::Room;
 pub use event_stream::EventReader;
 pub use headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, request_fields};
 pub use mirrored_params::add as add_param_fields;
@@ -21,7 +22,7 @@ pub use mirrored_params::add as add_param_fields;
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, Delegation, Denial, Fault, System};
+use addons::contract::{BoxFuture, Denial, Fault, System};
 use addons::mcp::{HttpSettings, HttpTransport as Kind, ServerSettings};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -34,8 +35,8 @@ use self::two_endpoints::TwoEndpoints;
 use self::wire::{Target, Wire};
 use super::dropped::Dropped;
 use super::handshake::Refusal;
-use super::{MountError, MountSession, Opening, Transport};
-use crate::http::{OwnClient, Service};
+use super::{MountError, MountSession, Opening, Transport, own_client};
+use crate::http::Service;
 use crate::mcp::version::{Era, Version};
 
 /// What transports over HTTP share.
@@ -92,16 +93,7 @@ impl HttpTransport {
     fn wire(&self, opening: &Opening) -> Result<Wire, MountError> {
         let inner = &*self.0;
         let target = inner.target.clone().map_err(MountError::CannotStart)?;
-        let service = Arc::clone(&inner.parts.service);
-        let system = inner.system.clone();
-        let client = match &opening.container {
-            Some(container) => {
-                let delegation = Delegation::new(system, Arc::clone(container));
-                Some(OwnClient::delegated(service, Arc::new(delegation)))
-            }
-            None => OwnClient::system(service, Arc::new(system)),
-        };
-        let client = client.ok_or_else(|| MountError::Denied(Denial::internal()))?;
+        let client = own_client(&inner.parts.service, &inner.system, opening)?;
         Ok(Wire { client, target })
     }
 
