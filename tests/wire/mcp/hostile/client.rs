@@ -201,10 +201,9 @@ impl<'g> Client<'g> {
     pub fn begin(&self, id: &Value, method: &str, params: Value) -> TcpStream {
         let mut message = message(id, method, params);
         if self.era == Era::Modern {
-            message["params"]["_meta"] = json!({
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": with_tasks(capabilities()),
-            });
+            let meta = &mut message["params"]["_meta"];
+            meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+            meta["io.modelcontextprotocol/clientCapabilities"] = with_tasks(capabilities());
         }
         let name = encoded(message["params"]["name"].as_str().unwrap_or_default());
         let mut headers = Vec::new();

@@ -1,7 +1,7 @@
 //! The gateway before clients and servers that mean harm.
 
-mod client;
-mod server;
+pub mod client;
+pub mod server;
 
 mod arguments;
 mod bounds;
