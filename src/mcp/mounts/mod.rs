@@ -97,6 +97,12 @@ pub trait MountSession: Send + Sync {
         Ok(())
     }
 
+    /// Whether its tools are part of this program: their definitions change with it alone, so they
+    /// are not pinned.
+    fn is_built_in(&self) -> bool {
+        false
+    }
+
     /// Why the session ended, where it can say more than that it did.
     fn why_ended(&self) -> Option<String> {
         None

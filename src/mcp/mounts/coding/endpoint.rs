@@ -17,6 +17,11 @@ use super::super::MountError;
 use super::unix::{Connections, UnixBody, UnixError};
 use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 
+/// Chunks of a body that are read before the task gives way. A body that always has more would
+/// otherwise use up the task's budget in each turn, and the timer of the call, which needs some of
+/// it, would never fire.
+const MAX_IN_A_ROW: u8 = 16;
+
 /// Where a sidecar listens.
 pub struct SidecarEndpoint {
     /// Takes requests over TCP through the chain, and accounts for memory.
@@ -40,7 +45,13 @@ pub struct Response {
 }
 
 /// The body of a response.
-pub enum Body {
+pub struct Body {
+    source: Source,
+    /// Chunks since the task last gave way.
+    in_a_row: u8,
+}
+
+enum Source {
     Unix(UnixBody),
     Tcp(AnswerBody),
 }
@@ -117,7 +128,7 @@ impl SidecarEndpoint {
                 let request = request(method, path, headers, Full::new(body));
                 let response = connections.send(request).await;
                 let (head, body) = response.map_err(Failure::of_unix)?.into_parts();
-                Response::new(head.status, &head.headers, Body::Unix(body))
+                Response::new(head.status, &head.headers, Source::Unix(body))
             }
             Way::Tcp(endpoint) => {
                 let request = request(method, path, headers, body);
@@ -127,7 +138,7 @@ impl SidecarEndpoint {
                     headers,
                     body,
                 } = answer.map_err(Failure::of_denial)?;
-                Response::new(status, &headers, Body::Tcp(body))
+                Response::new(status, &headers, Source::Tcp(body))
             }
         };
         response.map_err(Failure::Wrong)
@@ -158,7 +169,7 @@ fn fields(token: Option<&HeaderValue>, is_empty: bool) -> HeaderMap {
 }
 
 impl Response {
-    fn new(status: StatusCode, headers: &HeaderMap, body: Body) -> Result<Self, String> {
+    fn new(status: StatusCode, headers: &HeaderMap, source: Source) -> Result<Self, String> {
         if headers
             .get(CONTENT_ENCODING)
             .is_some_and(|coding| coding != "identity")
@@ -171,7 +182,10 @@ impl Response {
         Ok(Self {
             status,
             kind: kind.to_ascii_lowercase(),
-            body,
+            body: Body {
+                source,
+                in_a_row: 0,
+            },
         })
     }
 }
@@ -179,9 +193,14 @@ impl Response {
 impl Body {
     /// The next bytes; `None` at the end. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        match self {
-            Self::Unix(body) => body.chunk().await.map_err(Failure::broke_off),
-            Self::Tcp(body) => body.chunk().await.map_err(|error| match error {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row > MAX_IN_A_ROW {
+            self.in_a_row = 0;
+            tokio::task::yield_now().await;
+        }
+        match &mut self.source {
+            Source::Unix(body) => body.chunk().await.map_err(Failure::broke_off),
+            Source::Tcp(body) => body.chunk().await.map_err(|error| match error {
                 BodyError::Denied(denial) => Failure::of_denial(denial),
                 BodyError::Peer(error) => Failure::broke_off(error),
             }),

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::MountError;
-use super::answer::{no_sidecar, read_rest, read_whole};
-use super::endpoint::{Failure, SidecarEndpoint, name};
+use super::answer::{Answered, no_sidecar, read_rest, read_whole};
+use super::endpoint::{Failure, Response, SidecarEndpoint, name};
 use super::operation::Operation;
 
 /// How long one look may take.
@@ -23,6 +23,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 const MAX_HEALTH: usize = 4096;
 /// The longest version that is passed on, in characters.
 const MAX_VERSION: usize = 64;
+/// The longest reason for a refused token that is passed on, in characters.
+const MAX_SAID: usize = 200;
 /// A request that no operation takes: whether it is refused for its token shows before.
 const NO_REQUEST: Bytes = Bytes::from_static(b"{}");
 
@@ -86,11 +88,10 @@ async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<S
     let health = health.ok_or_else(|| no_sidecar(status))?;
     let read = Operation::Read.path();
     let response = endpoint.post(read, NO_REQUEST).await?;
-    let status = response.status;
-    read_rest(response.body).await;
-    if status == StatusCode::UNAUTHORIZED {
-        return Err(Unready::Never(refused(endpoint)));
+    if response.status == StatusCode::UNAUTHORIZED {
+        return Err(Unready::Never(refused(endpoint, response).await));
     }
+    read_rest(response.body).await;
     if settings.requires_token {
         let response = endpoint.post_anonymously(read, NO_REQUEST).await?;
         let status = response.status;
@@ -107,17 +108,21 @@ async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<S
     Ok(version.chars().take(MAX_VERSION).collect())
 }
 
-/// The sidecar does not take our token, or wants one.
-pub fn refused(endpoint: &SidecarEndpoint) -> MountError {
-    let sentence = match endpoint.has_token() {
-        true => {
-            "the coding sidecar refuses the token: auth.token in mcp.yaml and the sidecar's \
-             SIDECAR_AUTH_TOKEN must be the same"
-        }
-        false => {
+/// What a response with 401 means: the sidecar does not take our token, or wants one.
+pub async fn refused(endpoint: &SidecarEndpoint, response: Response) -> MountError {
+    if !endpoint.has_token() {
+        return MountError::CannotStart(
             "the coding sidecar requires a token, and mcp.yaml has none: set auth.token to the \
              sidecar's SIDECAR_AUTH_TOKEN"
-        }
+                .to_owned(),
+        );
+    }
+    let said = match Answered::read(&endpoint.client, response).await {
+        Ok(Answered::Failed(sentence)) => sentence.chars().take(MAX_SAID).collect(),
+        _ => String::new(),
     };
-    MountError::CannotStart(sentence.to_owned())
+    MountError::CannotStart(format!(
+        "the coding sidecar refuses the token, since auth.token in mcp.yaml and the sidecar's \
+         SIDECAR_AUTH_TOKEN must be the same: {said}"
+    ))
 }

@@ -49,6 +49,8 @@ struct FindResult {
     truncated: bool,
     #[serde(default)]
     limit: u64,
+    /// Which folders could not be read.
+    skipped: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -64,6 +66,8 @@ struct GrepDetails {
     /// A number or a boolean.
     match_limit_reached: Value,
     lines_truncated: bool,
+    /// Which files could not be read.
+    skipped: Option<String>,
 }
 
 /// The result of an operation that failed.
@@ -182,7 +186,7 @@ fn read(arguments: &str, result: ReadResult) -> Option<Box<RawValue>> {
     let cut = truncation.filter(|cut| cut.truncated);
     let note = match &cut {
         Some(cut) if cut.first_line_exceeds_limit => Some(format!(
-            "[line {first} has more than {} bytes: read a part of it with bash, sed and cut]",
+            "[line {first} has more than {} bytes, of which this is the beginning: read on with bash, sed and cut]",
             cut.max_bytes
         )),
         Some(cut) => Some(read_on(first, cut.output_lines, total)),
@@ -209,6 +213,7 @@ fn find(found: FindResult) -> Option<Box<RawValue>> {
         files,
         truncated,
         limit,
+        skipped,
     } = found;
     let mut notes = Vec::new();
     if truncated {
@@ -217,6 +222,7 @@ fn find(found: FindResult) -> Option<Box<RawValue>> {
             files.len()
         ));
     }
+    notes.extend(skipped.map(|skipped| format!("[{skipped}]")));
     let text = files.join("\n");
     let text = noted(or_nothing(&text, "No file was found."), &notes);
     let details = json!({ "files": files, "truncated": truncated });
@@ -237,6 +243,7 @@ fn grep(found: GrepResult) -> Option<Box<RawValue>> {
         notes.push("[lines of more than 500 characters were cut]".to_owned());
     }
     notes.extend(details.truncation.as_ref().and_then(kept_beginning));
+    notes.extend(details.skipped.map(|skipped| format!("[{skipped}]")));
     let content = or_nothing(&found.content, "No line matches.");
     written(&noted(content, &notes), None, false)
 }

@@ -157,7 +157,7 @@ impl Inner {
         let client = &self.endpoint.client;
         let is_stream = response.kind == "application/x-ndjson";
         if response.status == StatusCode::UNAUTHORIZED {
-            return Err(refused(&self.endpoint));
+            return Err(refused(&self.endpoint, response).await);
         }
         if operation == Operation::Bash && is_stream && response.status == StatusCode::OK {
             let followed = follow(client, response.body, progress).await;
@@ -259,6 +259,10 @@ impl MountSession for CodingSession {
 
     fn ended(&self) -> &CancellationToken {
         &self.0.ended
+    }
+
+    fn is_built_in(&self) -> bool {
+        true
     }
 
     fn why_ended(&self) -> Option<String> {

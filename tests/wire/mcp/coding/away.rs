@@ -39,8 +39,9 @@ fn one_that_was_never_there_harms_no_other_mount_and_is_named() {
         );
         assert!(message(&answer).contains(&why), "{answer}");
     });
-    let health = gateway.proxy.health().text();
-    assert!(health.contains("the socket does not exist"), "{health}");
+    assert_eq!(gateway.state("coding"), "dead");
+    assert_eq!(gateway.state("kb"), "ready");
+    assert!(gateway.proxy.log().contains("the socket does not exist"));
     let client = Client::open(&gateway, Era::Modern);
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     eventually("the reason is the new one", SOON, || {
@@ -83,8 +84,10 @@ fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
     let answer = gone();
     assert_code(&answer, -32000);
     assert!(message(&answer).contains("is not there"), "{answer}");
-    let health = gateway.proxy.health().text();
-    assert!(health.contains("is not there"), "{health}");
+    assert_eq!(gateway.state("coding"), "dead");
+    let alive = gateway.proxy.health().json()["checks"]["mcp_servers_alive"].clone();
+    assert_eq!(alive, false);
+    assert!(gateway.proxy.log().contains("is not there"));
     assert!(
         client.tools().contains(&"coding_read".to_owned()),
         "its last list is shown"
@@ -97,6 +100,7 @@ fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
     assert_eq!(lines[..2], ["GET /health", "POST /read"]);
     assert_eq!(second.seen()[1].body, json!({}));
     assert_eq!(first.of("read").len(), 2);
+    assert_eq!(gateway.state("coding"), "ready");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn an_image_is_an_image_and_long_texts_say_how_they_were_cut() {
     let ran = bash(&client, "cat long");
     let output = text(&ran);
     assert!(output.starts_with("3001\n"), "{}", &output[..50]);
-    assert!(output.ends_with("5000\n[the last 2000 of 5000 lines]\n[exit code 0]"));
+    assert!(output.ends_with("5000\n\n[the last 2000 of 5000 lines]\n[exit code 0]"));
     let truncation = &ran["result"]["structuredContent"]["truncation"];
     assert_eq!(
         (&truncation["totalLines"], &truncation["truncatedBy"]),
@@ -129,7 +129,7 @@ fn an_image_is_an_image_and_long_texts_say_how_they_were_cut() {
 }
 
 #[test]
-fn gigabytes_of_output_take_little_memory() {
+fn a_very_long_output_takes_little_memory() {
     let sidecar = Sidecar::start(Transport::Unix);
     let gateway = gateway(&sidecar);
     let client = Client::open(&gateway, Era::Legacy).wait_for(&["coding_bash"]);
@@ -137,7 +137,7 @@ fn gigabytes_of_output_take_little_memory() {
     let before = gateway.proxy.memory("VmRSS");
     let ran = bash(
         &client,
-        "yes 0123456789abcdef | head -c 300000000; echo; echo end",
+        "yes 0123456789abcdef | head -c 60000000; echo; echo end",
     );
     assert!(fine(&ran).contains("\nend\n"), "{}", fine(&ran));
     let grown = gateway.proxy.memory("VmRSS").saturating_sub(before);
@@ -268,12 +268,12 @@ fn calls_recover_when_the_sidecar_is_killed_and_started_again() {
         assert!(begun.elapsed() < Duration::from_secs(10));
         let message = away["error"]["message"].as_str().unwrap();
         assert!(message.contains("the coding sidecar at "), "{message}");
-        assert!(gateway.proxy.health().text().contains("\"dead\""));
+        assert_eq!(gateway.state("coding"), "dead");
         sidecar.restart();
         eventually("calls recover", SOON, || {
             bash(&client, "true").get("result").is_some()
         });
-        assert!(!gateway.proxy.health().text().contains("\"dead\""));
+        assert_eq!(gateway.state("coding"), "ready");
     });
 }
 

@@ -17,8 +17,6 @@ pub struct Seen {
     pub token: Option<String>,
     /// Null where it is empty.
     pub body: Value,
-    /// Counts connections from 0.
-    pub connection: usize,
 }
 
 /// Both directions of a connection.
@@ -92,10 +90,10 @@ impl FakeSidecar {
         let journal = journal(script);
         let shared = Arc::clone(&journal);
         std::thread::spawn(move || {
-            for (number, stream) in listener.incoming().flatten().enumerate() {
+            for stream in listener.incoming().flatten() {
                 let journal = Arc::clone(&shared);
                 let reader = stream.try_clone().unwrap();
-                std::thread::spawn(move || serve(number, reader, stream, &journal));
+                std::thread::spawn(move || serve(reader, stream, &journal));
             }
         });
         Self {
@@ -111,10 +109,10 @@ impl FakeSidecar {
         let journal = journal(script);
         let shared = Arc::clone(&journal);
         std::thread::spawn(move || {
-            for (number, stream) in listener.incoming().flatten().enumerate() {
+            for stream in listener.incoming().flatten() {
                 let journal = Arc::clone(&shared);
                 let reader = stream.try_clone().unwrap();
-                std::thread::spawn(move || serve(number, reader, stream, &journal));
+                std::thread::spawn(move || serve(reader, stream, &journal));
             }
         });
         Self {
@@ -155,12 +153,12 @@ fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> 
 }
 
 /// It ends with its connection, whatever the other side does.
-fn serve<S: Stream>(number: usize, reader: S, mut writer: S, journal: &Journal)
+fn serve<S: Stream>(reader: S, mut writer: S, journal: &Journal)
 where
     S: Shutdown,
 {
     let mut reader = BufReader::new(reader);
-    while let Ok(Some(seen)) = read(number, &mut reader) {
+    while let Ok(Some(seen)) = read(&mut reader) {
         journal.seen.lock().push(seen.clone());
         let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen));
         let written = match answer {
@@ -208,7 +206,7 @@ fn respond(writer: &mut impl Write, status: u16, kind: &str, body: &str) -> io::
 }
 
 /// Reads a request; `None` at the end of the connection.
-fn read(connection: usize, reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
+fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -234,7 +232,6 @@ fn read(connection: usize, reader: &mut impl BufRead) -> io::Result<Option<Seen>
         line,
         token: token.and_then(|token| token.strip_prefix("Bearer ").map(str::to_owned)),
         body: serde_json::from_slice(&body).unwrap_or(Value::Null),
-        connection,
     }))
 }
 

@@ -56,8 +56,8 @@ fn a_token_that_is_missing_or_wrong_on_either_side_is_named() {
             assert!(!answer.to_string().contains("s3cret"), "{answer}");
             assert_eq!(sidecar.of("read").len(), 0);
             // Whoever operates it reads the same.
-            let health = gateway.proxy.health().text();
-            assert!(health.contains("dead"), "{health}");
+            assert_eq!(gateway.state("coding"), "dead");
+            assert!(gateway.proxy.log().contains(why));
         },
     );
 }

@@ -63,6 +63,16 @@ impl Gateway {
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
+    /// How a mount is doing, as `GET /health` says.
+    pub fn state(&self, server: &str) -> String {
+        let mut stream = self.connect(FIRST);
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .unwrap();
+        let health = read_reply(&mut stream).unwrap().json();
+        health["servers"][server].as_str().unwrap().to_owned()
+    }
+
     /// A connection of a container.
     pub fn connect(&self, source: Ipv4Addr) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
