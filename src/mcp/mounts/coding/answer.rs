@@ -10,8 +10,8 @@ use super::super::http::Room;
 use super::endpoint::{Body, Failure, Response};
 use crate::http::OwnClient;
 
-/// The longest line of a stream, in bytes. The sidecar sends 64 KiB of output at once at most,
-/// each byte of which may take six in JSON.
+/// The longest line of a stream, in bytes. The sidecar sends 16 KiB of output in one at most, each
+/// byte of which may take six in JSON; ten times as much leaves room for later versions.
 const MAX_LINE: usize = 1 << 20;
 /// The longest error that is passed on, in characters.
 const MAX_ERROR: usize = 4096;

@@ -5,7 +5,8 @@ use tempfile::TempDir;
 use testkit::each_row;
 
 use super::super::hostile::client::{Client, ERAS, Era, Gateway, assert_code, text};
-use crate::support::{Sidecar, Transport};
+use super::super::hostile::server::{McpServer, tool};
+use crate::support::{SANDBOX, Sidecar, Transport};
 
 const DENIED: i64 = -32951;
 
@@ -57,6 +58,17 @@ fn a_policy_denies_one_command_and_redacts_one_result() {
     gateway.proxy.audited(json!({
         "kind": "mcp", "method": "tools/call", "code": "policy_denied_continue",
     }));
+    let explain = |command: &str| {
+        let call = json!({ "command": command }).to_string();
+        let proxy = &gateway.proxy;
+        proxy.cli(&["explain", SANDBOX, "tools/call", "coding", "bash", &call])
+    };
+    assert!(
+        explain("rm -rf kept")
+            .exits(1)
+            .contains("nothing is removed here")
+    );
+    explain("ls").ok();
 }
 
 #[test]
@@ -99,4 +111,20 @@ fn overrides_rename_hide_set_and_classify() {
         DENIED,
     );
     assert!(text(&client.call("coding_read", json!({ "path": "a.md" }))).starts_with("needle"));
+}
+
+#[test]
+fn built_in_definitions_need_no_operator_who_accepts_them() {
+    let other = McpServer::start(vec![tool("bash")]);
+    let sidecar = Sidecar::start(Transport::Unix);
+    let mut gateway = Gateway::start(&json!({ "mcpServers": { "coding": other.mount() } }));
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
+    text(&client.call("coding_bash", json!({})));
+    // The same name had another definition before, as an older version of the program may have.
+    let mcp = json!({ "mcpServers": { "coding": sidecar.mount() } });
+    std::fs::write(gateway.proxy.path("config/mcp.yaml"), mcp.to_string()).unwrap();
+    gateway.proxy.crash_and_restart();
+    let client = Client::open(&gateway, Era::Modern).wait_for(&["coding_bash"]);
+    let ran = client.call("coding_bash", json!({ "command": "echo ran" }));
+    assert!(text(&ran).starts_with("ran\n"), "{ran}");
 }
