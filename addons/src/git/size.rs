@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_is_too_large_says_how_large_and_what_to_do() {
+    fn the_denial_of_a_large_push_has_its_size_and_alternatives() {
         let json = too_large(250_000_000, 209_715_200).to_json();
         assert_eq!(json["error"], "Push size exceeds limit");
         assert_eq!(json["details"]["push_size_human"], "238.4 MB");

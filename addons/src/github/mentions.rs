@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_is_found_however_it_is_surrounded() {
+    fn a_mention_is_found_in_any_surroundings() {
         let texts = [
             "@copilot",
             "@copilot merge main into this branch and push",

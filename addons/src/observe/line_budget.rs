@@ -1,9 +1,9 @@
 //! The budget of one lease in the audit log, and the folding of lines beyond it.
 //!
-//! A lease writes at most its budget of bytes in any minute. Coarse lines, which hold only the kind
-//! and the outcome, come on top each time that folded lines are written; there are few of them.
-//! Three quarters of the budget are for lines that are written as their flows end, one quarter is
-//! for folded lines.
+//! A lease writes at most its budget of bytes in any minute. Coarse lines, which hold only the
+//! kind, the outcome and the code, come on top each time that folded lines are written; there are
+//! few of them. Three quarters of the budget are for lines that are written as their flows end, one
+//! quarter is for folded lines.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -64,7 +64,7 @@ struct State {
 #[derive(Default)]
 struct Held {
     /// By `FoldKey::rest`. The whole key is hashed with a random seed, so that a client cannot
-    /// cause collisions.
+    /// choose keys that collide.
     lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
     /// The sum of the lines that are held in full, each at its longest.
     full: Amount,

@@ -149,8 +149,8 @@ impl LoginState {
         waits.then_some(&failed.why)
     }
 
-    /// The secrets to scrub from responses besides the token in use: earlier ones that have not
-    /// expired.
+    /// The secrets to scrub from responses once another token is in use: the present one and
+    /// earlier ones, unless expired.
     pub fn earlier(&self) -> Vec<Zeroizing<String>> {
         let now = OffsetDateTime::now_utc();
         let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);
