@@ -12,7 +12,7 @@ use http::{Method, Version};
 /// The longest path with its query, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
 
-/// Field of a response that the proxy denied a request with: the denial's code.
+/// Response field with the code of the proxy's denial.
 pub const X_PROXY_DENIED: HeaderName = HeaderName::from_static("x-proxy-denied");
 
 static HOP_BY_HOP: [HeaderName; 9] = [
@@ -242,7 +242,7 @@ fn one_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a CONNECT has a body, which has no defined meaning (RFC 9110, section 9.3.6).
+/// Whether a CONNECT announces a body, which it must not have (RFC 9110, section 9.3.6).
 pub fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
         || headers

@@ -28,7 +28,7 @@ use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
 /// A request under way that the proxy answers itself. It is recorded as a flow only if it is
-/// denied: otherwise its body holds the flow, for example a DNS question.
+/// denied; otherwise the flow is that of its body, for example of a DNS question.
 pub struct OriginRequest {
     pub head: Parts,
     /// The client connection.

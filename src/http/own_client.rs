@@ -222,7 +222,7 @@ impl AnswerBody {
     }
 }
 
-/// A container that is not registered, so that no flow can be its. It owns the connections and
+/// A container that is not registered, so that no flow belongs to it. It owns the connections and
 /// memory of a client that works for no container in particular.
 fn nobody() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;

@@ -55,7 +55,7 @@ impl MintBudget {
     }
 }
 
-/// Denies a host without a cached certificate if no other may be minted now.
+/// Denies a host without a cached certificate if none may be minted now.
 pub fn permit(connection: &Connection, snapshot: &Snapshot, host: &Host) -> Verdict {
     match connection.engine.authority.cached(host) {
         Some(_) => Ok(()),

@@ -24,7 +24,7 @@ const MAX_LINE: usize = 8 * 1024 + 64;
 pub fn sniff(bytes: &[u8]) -> Sniffed {
     match bytes {
         [] | [0x16] | [0x16, 0x03] => Sniffed::NeedMore,
-        // The record versions of first records are 3.0 to 3.3 (RFC 8446, section 5.1).
+        // A first record carries a legacy version from 3.0 to 3.3.
         [0x16, 0x03, 0..=3, ..] => Sniffed::Tls,
         _ => sniff_http(bytes),
     }

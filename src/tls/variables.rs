@@ -28,7 +28,8 @@ const PROXY: [&str; 8] = [
 /// Variables whose value is a file that replaces the tool's roots: the system's roots and the
 /// proxy's CA.
 const BUNDLE: [&str; 15] = [
-    // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv, Composer.
+    // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv,
+    // Composer.
     "SSL_CERT_FILE",
     // The curl command, R.
     "CURL_CA_BUNDLE",
