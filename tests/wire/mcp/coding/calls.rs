@@ -21,7 +21,7 @@ fn bash(client: &Client<'_>, command: &str) -> Value {
 }
 
 #[track_caller]
-fn fine<'a>(answer: &'a Value) -> &'a str {
+fn fine(answer: &Value) -> &str {
     assert_eq!(answer["result"]["isError"], false, "{answer}");
     text(answer)
 }

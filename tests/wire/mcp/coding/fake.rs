@@ -153,10 +153,7 @@ fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> 
 }
 
 /// It ends with its connection, whatever the other side does.
-fn serve<S: Stream>(reader: S, mut writer: S, journal: &Journal)
-where
-    S: Shutdown,
-{
+fn serve<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal) {
     let mut reader = BufReader::new(reader);
     while let Ok(Some(seen)) = read(&mut reader) {
         journal.seen.lock().push(seen.clone());
