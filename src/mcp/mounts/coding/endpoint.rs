@@ -83,7 +83,7 @@ impl SidecarEndpoint {
             MountError::CannotStart("auth.token cannot stand in a header field".to_owned())
         })?;
         let way = match &settings.endpoint {
-            CodingEndpoint::Unix(path) => Way::Unix(Connections::new(path.clone())),
+            CodingEndpoint::Unix(path) => Way::Unix(Connections::new(path.clone(), client.clone())),
             CodingEndpoint::Tcp(endpoint) => Way::Tcp(endpoint.clone()),
         };
         Ok(Self { client, way, token })
@@ -217,6 +217,7 @@ impl Failure {
         match error {
             UnixError::Unreachable(error) => Self::Unreachable(reason(&error)),
             UnixError::BrokeOff(error) => Self::broke_off(error),
+            UnixError::Denied(denial) => Self::Denied(denial),
         }
     }
 

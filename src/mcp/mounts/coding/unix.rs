@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use addons::contract::Denial;
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue};
 use http::{Request, Response};
@@ -15,8 +17,11 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::http::OwnClient;
+use crate::upstream::SocketPermit;
 
 /// How long a connection may take to be made. The peer is on this machine.
 const CONNECTING: Duration = Duration::from_secs(5);
@@ -31,9 +36,13 @@ const MAX_HEAD: usize = 64 * 1024;
 /// Connections to one socket.
 pub struct Connections {
     path: PathBuf,
+    /// Whose sockets they are.
+    client: OwnClient,
     /// Where connections live: the thread of a request may end before them.
     runtime: Handle,
     idle: Mutex<Vec<Connection>>,
+    /// A task closes idle connections in time.
+    is_pruned: AtomicBool,
 }
 
 struct Connection {
@@ -41,6 +50,7 @@ struct Connection {
     /// Dropped, it closes the connection.
     _driver: AbortOnDropHandle<()>,
     idle_since: Instant,
+    _permit: SocketPermit,
 }
 
 /// Why there is no response.
@@ -49,15 +59,19 @@ pub enum UnixError {
     Unreachable(io::Error),
     /// The request may have been carried out.
     BrokeOff(hyper::Error),
+    /// There may be no further connection.
+    Denied(Denial),
 }
 
 impl Connections {
     /// Connections to this socket, which live in the runtime that calls this. None is made yet.
-    pub fn new(path: PathBuf) -> Arc<Self> {
+    pub fn new(path: PathBuf, client: OwnClient) -> Arc<Self> {
         Arc::new(Self {
             path,
+            client,
             runtime: Handle::current(),
             idle: Mutex::default(),
+            is_pruned: AtomicBool::new(false),
         })
     }
 
@@ -80,7 +94,9 @@ impl Connections {
                 },
             }
         }
-        let mut connection = self.connect().await.map_err(UnixError::Unreachable)?;
+        let permit = self.client.take_socket().map_err(UnixError::Denied)?;
+        let connected = self.connect(permit).await;
+        let mut connection = connected.map_err(UnixError::Unreachable)?;
         match connection.sender.try_send_request(request).await {
             Ok(response) => Ok(self.response(response, connection)),
             Err(mut error) => Err(match error.take_message() {
@@ -104,19 +120,23 @@ impl Connections {
 
     fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.idle.lock();
-        idle.retain(|one| one.idle_since.elapsed() < IDLE_LIFETIME && !one.sender.is_closed());
+        idle.retain(Connection::is_fresh);
         idle.pop()
     }
 
-    fn keep(&self, mut connection: Connection) {
+    fn keep(self: &Arc<Self>, mut connection: Connection) {
         connection.idle_since = Instant::now();
         let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE && !connection.sender.is_closed() {
             idle.push(connection);
         }
+        drop(idle);
+        if !self.is_pruned.swap(true, Ordering::AcqRel) {
+            self.runtime.spawn(prune(Arc::downgrade(self)));
+        }
     }
 
-    async fn connect(&self) -> io::Result<Connection> {
+    async fn connect(&self, permit: SocketPermit) -> io::Result<Connection> {
         let path = self.path.clone();
         let connecting = async move {
             let stream = UnixStream::connect(path).await?;
@@ -135,6 +155,7 @@ impl Connections {
                 sender,
                 _driver: AbortOnDropHandle::new(tokio::spawn(driver)),
                 idle_since: Instant::now(),
+                _permit: permit,
             })
         };
         let connecting = self.runtime.spawn(timeout(CONNECTING, connecting));
@@ -142,6 +163,28 @@ impl Connections {
             Ok(Ok(connected)) => connected,
             Ok(Err(_elapsed)) => Err(io::ErrorKind::TimedOut.into()),
             Err(_ended) => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+}
+
+impl Connection {
+    fn is_fresh(&self) -> bool {
+        self.idle_since.elapsed() < IDLE_LIFETIME && !self.sender.is_closed()
+    }
+}
+
+/// Closes idle connections until there are none.
+async fn prune(connections: Weak<Connections>) {
+    loop {
+        sleep(IDLE_LIFETIME).await;
+        let Some(connections) = connections.upgrade() else {
+            return;
+        };
+        let mut idle = connections.idle.lock();
+        idle.retain(Connection::is_fresh);
+        if idle.is_empty() {
+            connections.is_pruned.store(false, Ordering::Release);
+            return;
         }
     }
 }

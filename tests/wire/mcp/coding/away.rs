@@ -80,7 +80,12 @@ fn one_that_moved_is_asked_for_its_health_before_the_next_call() {
     text(&client.call("coding_read", json!({ "path": "b" })));
     assert_eq!(first.of("read").len(), 2);
     let gone = || client.call("coding_read", json!({ "path": "c" }));
-    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(first.open(), 1);
+    eventually(
+        "the idle connection is closed",
+        Duration::from_secs(20),
+        || first.open() == 0,
+    );
     let answer = gone();
     assert_code(&answer, -32000);
     assert!(message(&answer).contains("is not there"), "{answer}");

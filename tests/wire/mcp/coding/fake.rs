@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -66,6 +67,8 @@ type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
 /// What the sidecar has seen, and what it answers.
 struct Journal {
     seen: Mutex<Vec<Seen>>,
+    /// Connections that are open.
+    open: AtomicUsize,
     script: Box<Script>,
 }
 
@@ -131,6 +134,11 @@ impl FakeSidecar {
         }
     }
 
+    /// Connections that are open.
+    pub fn open(&self) -> usize {
+        self.journal.open.load(Ordering::Relaxed)
+    }
+
     /// All requests so far, oldest first.
     pub fn seen(&self) -> Vec<Seen> {
         self.journal.seen.lock().clone()
@@ -148,12 +156,19 @@ impl FakeSidecar {
 fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Arc<Journal> {
     Arc::new(Journal {
         seen: Mutex::default(),
+        open: AtomicUsize::new(0),
         script: Box::new(script),
     })
 }
 
 /// It ends with its connection, whatever the other side does.
-fn serve<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal) {
+fn serve<S: Stream + Shutdown>(reader: S, writer: S, journal: &Journal) {
+    journal.open.fetch_add(1, Ordering::Relaxed);
+    answer_all(reader, writer, journal);
+    journal.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal) {
     let mut reader = BufReader::new(reader);
     while let Ok(Some(seen)) = read(&mut reader) {
         journal.seen.lock().push(seen.clone());
