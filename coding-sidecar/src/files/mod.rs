@@ -1,0 +1,11 @@
+//! The operations on one file or folder: read, write, edit, ls.
+
+mod edit;
+mod ls;
+mod read;
+mod write;
+
+pub use edit::{EditRequest, EditResult, edit};
+pub use ls::{LsRequest, LsResult, ls};
+pub use read::{ReadRequest, ReadResult, read};
+pub use write::{WriteRequest, WriteResult, write};
