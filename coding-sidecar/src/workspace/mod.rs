@@ -140,8 +140,18 @@ impl Workspace {
         self.resolver.open(at.as_fd(), name, flags, links)
     }
 
+    /// Opens a path relative to the root.
+    pub(crate) fn open_below_root(
+        &self,
+        relative: &[u8],
+        flags: OFlags,
+        links: Links,
+    ) -> Result<OwnedFd, Errno> {
+        self.open_at(&self.folder, relative, flags, links)
+    }
+
     fn resolve(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        self.open_at(&self.folder, relative, flags, Links::Follow)
+        self.open_below_root(relative, flags, Links::Follow)
     }
 
     /// Looks at the object without opening it, since opening a FIFO or a device may have effects.

@@ -52,6 +52,11 @@ impl WorkspacePath {
         self.relative.as_bytes()
     }
 
+    /// The path relative to the root, as a request may name it.
+    pub(crate) fn shown(&self) -> String {
+        self.relative.clone()
+    }
+
     /// The path of something called `name` below this folder, as a request may name it.
     pub(crate) fn join(&self, name: &[u8]) -> String {
         let name = String::from_utf8_lossy(name);
