@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::locks::{FileKey, FileLock};
-use super::{CHUNK_BYTES, Resolver, Workspace, WorkspacePath, kind_name};
+use super::{CHUNK_BYTES, Workspace, WorkspacePath, kind_name};
 use crate::failure::Failure;
 use crate::work::Work;
 
@@ -55,7 +55,7 @@ impl Workspace {
             let (folder_path, name) = split(&relative, requested)?;
             let folder = self.parent(folder_path, requested, parents)?;
             match readlinkat(&folder, name, Vec::new()) {
-                Ok(link) => relative = self.linked(folder_path, link.as_bytes(), requested)?,
+                Ok(link) => relative = linked(folder_path, link.as_bytes()),
                 Err(Errno::INVAL | Errno::NOENT) => {
                     return self.locked(folder, name.to_vec(), requested, work);
                 }
@@ -85,17 +85,6 @@ impl Workspace {
             requested: requested.to_owned(),
             _lock: self.locks.lock(key, work)?,
         })
-    }
-
-    /// The path that a symbolic link in `folder` leads to.
-    fn linked(&self, folder: &[u8], link: &[u8], requested: &str) -> Result<Vec<u8>, Failure> {
-        if !link.starts_with(b"/") {
-            return Ok([folder, b"/", link].concat());
-        }
-        match self.resolver {
-            Resolver::Anywhere => Ok(link.to_vec()),
-            Resolver::Beneath => Err(Failure::system(requested, "open", Errno::XDEV)),
-        }
     }
 
     fn parent(&self, folder: &[u8], requested: &str, parents: Parents) -> Result<OwnedFd, Failure> {
@@ -307,6 +296,14 @@ fn keep_owner_and_mode(file: &std::fs::File, replaced: &Stat) -> Result<(), Errn
         }
     }
     fchmod(file, mode)
+}
+
+/// The path that a symbolic link in `folder` leads to. An absolute one is for the resolver to refuse.
+fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
+    if link.starts_with(b"/") {
+        return link.to_vec();
+    }
+    [folder, b"/", link].concat()
 }
 
 /// The folder and the last name of a path.
