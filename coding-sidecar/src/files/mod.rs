@@ -1,6 +1,9 @@
 //! The operations on one file or folder: read, write, edit, ls.
 
+mod diff;
 mod edit;
+mod image;
+mod lines;
 mod ls;
 mod read;
 mod write;

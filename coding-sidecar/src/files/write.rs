@@ -1,8 +1,10 @@
+//! `write`: a whole file.
+
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::work::Work;
-use crate::workspace::Workspace;
+use crate::workspace::{Parents, Workspace};
 
 /// The body of `/write`.
 #[derive(Debug, Clone, Deserialize)]
@@ -27,14 +29,21 @@ pub struct WriteResult {
 }
 
 /// Replaces a file atomically, or makes it with its parent folders.
+///
+/// The mode of a file that is replaced is kept. Other names of the same file (hard links) keep the old content.
 pub fn write(
-    _workspace: &Workspace,
+    workspace: &Workspace,
     request: WriteRequest,
     work: &Work,
 ) -> Result<WriteResult, Failure> {
     work.check()?;
-    Err(Failure::Path {
-        path: format!("{request:?}"),
-        reason: "not there yet".into(),
+    let path = workspace.path(&request.path)?;
+    let target = workspace.target(&path, Parents::Make, work)?;
+    let replaced = target.existing()?;
+    target.replace(request.content.as_bytes(), replaced.as_ref(), work)?;
+    Ok(WriteResult {
+        ok: true,
+        bytes: request.content.len() as u64,
+        path: request.path,
     })
 }
