@@ -83,6 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "`reap` takes its status")]
     fn a_child_is_found_by_either_list_and_dies_by_its_signal() {
         let child = Command::new("/bin/sh")
             .args(["-c", "exec sleep 60"])

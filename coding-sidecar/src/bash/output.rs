@@ -1,5 +1,7 @@
 //! The output of a command as lines of JSON.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -92,15 +94,18 @@ impl<R: AsyncRead + Unpin> Output<R> {
             let filled = self.held.saturating_add(read);
             let bytes = self.buffer.get(..filled).unwrap_or_default();
             let (text, held) = decode(bytes, self.ended);
-            self.buffer
-                .copy_within(filled.saturating_sub(held)..filled, 0);
-            self.held = held;
-            if !text.is_empty() {
+            let line = (!text.is_empty()).then(|| {
                 let delta = Line::Delta {
                     data: &text,
                     stream: self.source,
                 };
-                return Some(delta.encode());
+                delta.encode()
+            });
+            let rest = filled.saturating_sub(held);
+            self.buffer.copy_within(rest..filled, 0);
+            self.held = held;
+            if line.is_some() {
+                return line;
             }
         }
         None
@@ -109,7 +114,10 @@ impl<R: AsyncRead + Unpin> Output<R> {
 
 /// The text of `bytes`, and how many of the last bytes begin a character that goes on in later ones;
 /// there are none `at_end`.
-fn decode(bytes: &[u8], at_end: bool) -> (String, usize) {
+fn decode(bytes: &[u8], at_end: bool) -> (Cow<'_, str>, usize) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return (text.into(), 0);
+    }
     let mut text = String::with_capacity(bytes.len());
     let mut held = 0;
     for chunk in bytes.utf8_chunks() {
@@ -124,7 +132,7 @@ fn decode(bytes: &[u8], at_end: bool) -> (String, usize) {
             text.push(char::REPLACEMENT_CHARACTER);
         }
     }
-    (text, held)
+    (text.into(), held)
 }
 
 #[cfg(test)]

@@ -36,7 +36,8 @@ pub use self::operations::THREADS;
 /// How long the head of a request may take, and how long a connection may wait for its next
 /// request: longer than the pauses of an agent at work, short for one that never sends.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of the head of a request, and about the most that is held of a response.
+/// Bytes of the head of a request; also about the most that is held of a response and of a body
+/// that is read.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// How long responses under way may take once a signal ended the sidecar; longer than a command
 /// takes to end.
@@ -110,6 +111,7 @@ async fn converse(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
+            .max_header_size(BUFFER_BYTES_MAX)
             .max_buf_size(BUFFER_BYTES_MAX)
             .serve_connection(io, answer)
     );
