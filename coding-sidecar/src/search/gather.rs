@@ -117,6 +117,14 @@ struct Source<'a> {
     next: u64,
 }
 
+/// Files that one thread searches, with the paths that the answer shows.
+struct FileBatch {
+    number: u64,
+    files: Vec<(Found, String)>,
+    /// Whether there may be another batch.
+    more: bool,
+}
+
 #[derive(Default)]
 struct Results {
     batches: BTreeMap<u64, Batch>,
@@ -154,7 +162,11 @@ impl Shared<'_> {
         if self.enough.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let (number, files, more) = self.next_files()?;
+        let FileBatch {
+            number,
+            files,
+            more,
+        } = self.next_files()?;
         let mut batch = Batch::default();
         let (mut matches, mut bytes) = (0_usize, 0_usize);
         for (found, shown) in files {
@@ -179,8 +191,7 @@ impl Shared<'_> {
         Ok(more)
     }
 
-    /// The next batch with its number, and whether there may be another.
-    fn next_files(&self) -> Result<(u64, Vec<(Found, String)>, bool), Failure> {
+    fn next_files(&self) -> Result<FileBatch, Failure> {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files: Vec<(Found, String)> = Vec::with_capacity(BATCH_FILES);
         let mut folders = 0_usize;
@@ -201,7 +212,11 @@ impl Shared<'_> {
         }
         let number = source.next;
         source.next = number.saturating_add(1);
-        Ok((number, files, more))
+        Ok(FileBatch {
+            number,
+            files,
+            more,
+        })
     }
 
     fn results(&self) -> MutexGuard<'_, Results> {
