@@ -41,6 +41,15 @@ pub const VARIABLES: [(&str, &str); 8] = [
     ),
 ];
 
+/// Whether `name` looks like a setting and is none: most likely a misspelt one, such as one that was
+/// meant to require the token. Kubernetes sets some such variables for a service named `sidecar`.
+pub fn is_misspelt(name: &str) -> bool {
+    name.strip_prefix("SIDECAR_").is_some_and(|rest| {
+        let known = VARIABLES.iter().any(|(known, _)| *known == name);
+        !known && !rest.starts_with("SERVICE_") && !rest.starts_with("PORT")
+    })
+}
+
 /// How the sidecar runs.
 pub struct Config {
     /// Where the Unix socket is made.
@@ -313,6 +322,22 @@ mod tests {
             let error = read(&[(name, value)]).err().unwrap();
             assert!(error.contains(part), "{error}");
             assert_eq!(error.lines().count(), 1, "{error}");
+        });
+    }
+
+    #[test]
+    fn a_variable_that_no_setting_has_is_told_from_those_of_others() {
+        const ROWS: [(&str, bool); 7] = [
+            ("SIDECAR_REQUIRE_AUHT", true),
+            ("SIDECAR_TOKEN", true),
+            ("SIDECAR_REQUIRE_AUTH", false),
+            ("SIDECAR_SERVICE_HOST", false),
+            ("SIDECAR_PORT_8765_TCP", false),
+            ("TCP_HOSTS", false),
+            ("PATH", false),
+        ];
+        each_row(ROWS, |(name, misspelt)| {
+            assert_eq!(is_misspelt(name), misspelt)
         });
     }
 

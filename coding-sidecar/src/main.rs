@@ -4,7 +4,7 @@ use std::env;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use coding_sidecar::config::{Config, VARIABLES};
+use coding_sidecar::config::{Config, VARIABLES, is_misspelt};
 use coding_sidecar::{VERSION, report, run, supervise};
 
 /// It was called wrongly (`EX_USAGE` of sysexits.h).
@@ -32,6 +32,10 @@ fn main() -> ExitCode {
 }
 
 fn serve() -> ExitCode {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| is_misspelt(name)) {
+        report(&format!("WARNING: {name} is not a setting: see --help"));
+    }
     let config = match Config::read(|name| env::var_os(name)) {
         Ok(config) => config,
         Err(errors) => {

@@ -29,7 +29,7 @@ use crate::connection::{Busy, Stream};
 
 pub use self::supervisor::supervise;
 
-/// Commands at once. Each has a supervisor of about 2 MB, three descriptors and two buffers.
+/// Commands at once. Each has a supervisor with 0.4 MB of its own, four descriptors and two buffers.
 pub const COMMANDS_MAX: usize = 32;
 /// Bytes of a command: one less than what Linux passes to a program as one argument.
 const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;

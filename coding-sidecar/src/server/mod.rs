@@ -34,8 +34,8 @@ use crate::workspace::Workspace;
 pub use self::operations::THREADS;
 
 /// How long the head of a request may take, and how long a connection may wait for its next
-/// request: longer than the pauses of an agent at work, short for one that never sends.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// request. A new connection to the same machine costs little.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of the head of a request; also about the most that is held of a response and of a body
 /// that is read.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;

@@ -218,6 +218,12 @@ fn open_doors_are_warned_of() {
         assert_eq!(warnings.len(), usize::from(!part.is_empty()), "{log:?}");
         assert!(warnings.iter().all(|line| line.contains(part)), "{log:?}");
     });
+    let misspelt = [("SIDECAR_REQUIRE_AUHT", "true"), ("SOCKET_PATH", "none")];
+    let text = String::from_utf8(refused(&misspelt).stderr).unwrap();
+    assert!(
+        text.contains("WARNING: SIDECAR_REQUIRE_AUHT is not a setting"),
+        "{text}"
+    );
 }
 
 #[test]
