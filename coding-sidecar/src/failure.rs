@@ -63,7 +63,7 @@ impl Failure {
 }
 
 /// What an error number of `openat2` and its kin says about the path that was named.
-pub(crate) fn explained(error: Errno) -> Option<&'static str> {
+fn explained(error: Errno) -> Option<&'static str> {
     Some(match error {
         Errno::NOENT => "no such file or folder",
         Errno::XDEV => {
@@ -80,6 +80,11 @@ pub(crate) fn explained(error: Errno) -> Option<&'static str> {
         Errno::AGAIN => "folders on this path were renamed again and again; try again",
         _ => return None,
     })
+}
+
+/// [`explained`], or what the system calls the error.
+pub(crate) fn reason(error: Errno) -> String {
+    explained(error).map_or_else(|| error.to_string(), str::to_owned)
 }
 
 /// Most bytes of a path that an error repeats.

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::work::Work;
 use crate::workspace::{Parents, Workspace};
 
-/// Largest file that is edited: it is held in memory twice.
+/// Largest file that is edited: with CRLF it is held in memory four times.
 const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The body of `/edit`.

@@ -30,7 +30,8 @@ pub struct WriteResult {
 
 /// Replaces a file atomically, or makes it with its parent folders.
 ///
-/// The mode of a file that is replaced is kept. Other names of the same file (hard links) keep the old content.
+/// The mode of a file that is replaced is kept, and its owner where the system permits; extended attributes and
+/// ACLs are not. Other names of the same file (hard links) keep the old content.
 pub fn write(
     workspace: &Workspace,
     request: WriteRequest,

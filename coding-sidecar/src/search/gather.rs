@@ -12,12 +12,13 @@ use std::thread;
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
 use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
 
 use super::Skipped;
 use super::filter::Filter;
 use super::lines::{CheckedReader, FileLines};
 use super::walk::{Found, Walk};
-use crate::failure::Failure;
+use crate::failure::{Failure, reason};
 use crate::truncation::{HeadCut, OUTPUT_BYTES_MAX, OUTPUT_LINES_MAX};
 use crate::work::Work;
 use crate::workspace::{Links, Workspace, WorkspacePath};
@@ -257,9 +258,9 @@ impl Search<'_> {
             Ok((stat, fd)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 self.search(fd, shown, searcher, batch).map(|_| ())
             }
-            Ok(_) => Ok(()),
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
             Err(error) => {
-                batch.skipped.add(&shown, error);
+                batch.skipped.add(&shown, reason(error));
                 Ok(())
             }
         }

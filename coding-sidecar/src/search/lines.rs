@@ -5,10 +5,13 @@ use std::io::{self, Read};
 
 use grep_searcher::{Searcher, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch};
 
+use crate::failure::printable;
 use crate::work::Work;
 
 /// Most characters of a shown line. Longer ones are mostly made by programs.
 const LINE_CHARS_MAX: usize = 500;
+/// Bytes of a line that are decoded: one character more than is shown, of four bytes each.
+const DECODED_BYTES_MAX: usize = 4 * (LINE_CHARS_MAX + 1);
 /// What follows a line that was cut.
 const CUT_MARK: &str = " [cut]";
 
@@ -31,7 +34,7 @@ impl FileLines {
     /// Lines of the file that is shown as `path`, up to both bounds.
     pub(super) fn new(path: String, matches_max: usize, bytes_max: usize) -> Self {
         Self {
-            path,
+            path: printable(&path),
             text: String::new(),
             starts: Vec::new(),
             context_start: None,
@@ -76,8 +79,7 @@ impl FileLines {
         self.text.push_str(&line_number.unwrap_or(0).to_string());
         self.text.push(mark);
         self.text.push(' ');
-        // A character has at most four bytes; the rest of a long line is not even decoded.
-        let beginning = line.get(..LINE_CHARS_MAX.saturating_mul(4)).unwrap_or(line);
+        let beginning = line.get(..DECODED_BYTES_MAX).unwrap_or(line);
         let shown = String::from_utf8_lossy(beginning);
         match shown.char_indices().nth(LINE_CHARS_MAX) {
             Some((end, _)) => {

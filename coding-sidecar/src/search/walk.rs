@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::vec;
 
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, statat};
+use rustix::io::Errno;
 
 use super::Skipped;
 use super::rules::{Present, Rules};
-use crate::failure::{Failure, explained};
+use crate::failure::{Failure, reason};
 use crate::work::Work;
 use crate::workspace::{Links, Workspace, WorkspacePath};
 
@@ -136,10 +137,11 @@ impl<'a> Walk<'a> {
         let listed = opened.and_then(|folder| Ok((Dir::read_from(&folder)?, folder)));
         let (entries, folder) = match listed {
             Ok(listed) => listed,
+            // Removed since its name was read.
+            Err(Errno::NOENT) => return,
             Err(error) => {
-                let reason = explained(error).map_or_else(|| error.to_string(), str::to_owned);
                 let shown = self.shown(&path);
-                self.skipped.add(&shown, reason);
+                self.skipped.add(&shown, reason(error));
                 return;
             }
         };
@@ -215,7 +217,7 @@ impl<'a> Walk<'a> {
                 None => return true,
                 Some(Err(error)) => {
                     let shown = self.shown(&place.path);
-                    self.skipped.add(&shown, error);
+                    self.skipped.add(&shown, reason(error));
                     return true;
                 }
                 Some(Ok(entry)) => {
@@ -310,7 +312,7 @@ impl<'a> Walk<'a> {
 
 impl Workspace {
     /// Opens a folder by its real path relative to the root.
-    fn folder_below_root(&self, path: &[u8]) -> Result<OwnedFd, rustix::io::Errno> {
+    fn folder_below_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         self.open_below_root(path, OFlags::RDONLY | OFlags::DIRECTORY, Links::Refuse)
     }

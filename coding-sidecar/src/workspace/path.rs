@@ -99,6 +99,7 @@ fn below<'a>(workspace: &Workspace, requested: &'a str) -> Option<&'a str> {
     }
     [workspace.root(), workspace.canonical()]
         .into_iter()
+        .filter(|root| root.is_absolute())
         .find_map(|root| strip(root, requested))
 }
 

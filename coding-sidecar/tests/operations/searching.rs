@@ -130,11 +130,13 @@ fn long_lines_and_long_answers_are_cut() {
     let fixture = Fixture::new();
     fixture.put("long", format!("{}\nshort é\n", "é".repeat(5000)));
     fixture.put("fits", "é".repeat(500));
+    fixture.put("wide", "é".to_owned() + &"😀".repeat(499) + "😀😀");
     let result = serde_json::to_value(fixture.grep(json!({"pattern": "é"})).unwrap()).unwrap();
     let lines: Vec<_> = result["content"].as_str().unwrap().lines().collect();
     assert_eq!(lines[0], format!("fits:1: {}", "é".repeat(500)));
     assert_eq!(lines[1], format!("long:1: {} [cut]", "é".repeat(500)));
     assert_eq!(lines[2], "long:2: short é");
+    assert_eq!(lines[3], format!("wide:1: é{} [cut]", "😀".repeat(499)));
     assert_eq!(result["details"], json!({"linesTruncated": true}));
     fixture.put("many", format!("{}\n", "m".repeat(100)).repeat(10_000));
     let result = fixture
@@ -153,9 +155,13 @@ fn binary_files_are_left_out_and_other_encodings_searched() {
     let fixture = Fixture::new();
     fixture.put("binary", b"x\0x\n");
     fixture.put("latin", b"caf\xe9 x\n");
+    fixture.put("new\nline", "x\n");
     fixture.put("utf16", b"\xff\xfex\0\n\0");
     let result = fixture.grep(json!({"pattern": "x"})).unwrap();
-    assert_eq!(result.content, "latin:1: caf\u{fffd} x\nutf16:1: x\n");
+    assert_eq!(
+        result.content,
+        "latin:1: caf\u{fffd} x\nnew\\nline:1: x\nutf16:1: x\n"
+    );
     assert_eq!(result.details, None);
     let named = fixture
         .grep(json!({"pattern": "x", "path": "binary"}))
