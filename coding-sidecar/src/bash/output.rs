@@ -120,13 +120,13 @@ fn decode(bytes: &[u8], at_end: bool) -> (Cow<'_, str>, usize) {
     }
     let mut text = String::with_capacity(bytes.len());
     let mut held = 0;
-    for chunk in bytes.utf8_chunks() {
+    let mut chunks = bytes.utf8_chunks().peekable();
+    while let Some(chunk) = chunks.next() {
         text.push_str(chunk.valid());
         let invalid = chunk.invalid();
         let incomplete =
             std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
-        if incomplete && !at_end {
-            // Only the last chunk can be incomplete.
+        if incomplete && !at_end && chunks.peek().is_none() {
             held = invalid.len();
         } else if !invalid.is_empty() {
             text.push(char::REPLACEMENT_CHARACTER);

@@ -23,8 +23,11 @@ struct Table {
 
 struct Entry {
     id: u64,
-    /// When the connection had nothing to do for the last time; `None` while a request is under way.
-    idle_since: Option<u64>,
+    /// Requests under way. More than one for a moment, when the next one is there before the last
+    /// command has been cleaned up.
+    requests: usize,
+    /// When the connection was entered or its last request ended.
+    idle_since: u64,
     close: Arc<Notify>,
 }
 
@@ -38,8 +41,8 @@ impl Table {
     fn evict(&mut self) -> Option<Arc<Notify>> {
         let idle = self.entries.iter().enumerate();
         let (oldest, _) = idle
-            .filter_map(|(position, entry)| Some((position, entry.idle_since?)))
-            .min_by_key(|(_, since)| *since)?;
+            .filter(|(_, entry)| entry.requests == 0)
+            .min_by_key(|(_, entry)| entry.idle_since)?;
         Some(self.entries.swap_remove(oldest).close)
     }
 }
@@ -57,7 +60,8 @@ impl Connections {
         let close = Arc::new(Notify::new());
         table.entries.push(Entry {
             id,
-            idle_since: Some(id),
+            requests: 0,
+            idle_since: id,
             close: close.clone(),
         });
         Some(Connection {
@@ -87,15 +91,15 @@ impl Connection {
 
     /// Keeps the connection from making room until the value is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
-        self.set(false);
+        self.update(|entry, _| entry.requests = entry.requests.saturating_add(1));
         Busy(self.clone())
     }
 
-    fn set(&self, idle: bool) {
+    fn update(&self, change: impl FnOnce(&mut Entry, u64)) {
         let mut table = self.all.lock();
         let now = table.tick();
         if let Some(entry) = table.entries.iter_mut().find(|entry| entry.id == self.id) {
-            entry.idle_since = idle.then_some(now);
+            change(entry, now);
         }
     }
 }
@@ -111,7 +115,10 @@ pub struct Busy(Arc<Connection>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.set(true);
+        self.0.update(|entry, now| {
+            entry.requests = entry.requests.saturating_sub(1);
+            entry.idle_since = now;
+        });
     }
 }
 
@@ -136,6 +143,7 @@ mod tests {
             .collect();
         // The first runs a request; the second ran one, so the third is idle for longer.
         let busy = open[0].busy();
+        drop(open[0].busy());
         drop(open[1].busy());
         let newer = all.enter().unwrap();
         assert!(told(&open[2]).await);

@@ -218,3 +218,45 @@ fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[test]
+fn as_process_1_it_survives_a_command_that_kills_every_process() {
+    let namespaced = || {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args([
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+        ]);
+        unshare.arg("--kill-child");
+        unshare
+    };
+    if !namespaced()
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        println!("not run: unshare makes no PID namespace here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s.sock");
+    let mut child = namespaced()
+        .arg(env!("CARGO_BIN_EXE_coding-sidecar"))
+        .env("SOCKET_PATH", &socket)
+        .env("WORKSPACE_ROOT", folder.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("it listens", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
+    let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -9 -1");
+    assert_eq!(run.last["type"], "error", "{run:?}");
+    let run = crate::support::bash_at(&socket, "cat /proc/[0-9]*/comm | grep -c sleep");
+    assert_eq!(run.stdout, "0\n", "{run:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
