@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_accepted_text_is_read_equally_by_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
+        fn accepted_text_is_the_same_to_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
             let checked = check_at_most(99, text.as_bytes());
             prop_assert_eq!(parse(text.as_bytes()).is_ok(), checked.is_ok());
             if let Ok(value) = parse(text.as_bytes()) {
