@@ -22,6 +22,7 @@ mod docker;
 mod files;
 mod isolation;
 mod life;
+mod mcp;
 mod proxy;
 mod redteam;
 mod reuse;

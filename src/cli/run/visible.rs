@@ -1,10 +1,15 @@
 //! What a command sees: the system read-only, a home of its own, the directories it works in.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use super::places::Places;
 use crate::sandbox::machine;
 use crate::sandbox::{Access, Entry};
+
+/// The last directory of `PATH` inside.
+pub const OWN_PROGRAMS: &str = "/run/unified-proxy/bin";
+const OWN_NAME: &str = "unified-proxy";
 
 /// The tree of a run on top of the system's, before the directories that the command works in are
 /// protected.
@@ -16,6 +21,10 @@ pub fn entries(
 ) -> Vec<Entry> {
     let mut entries = system;
     entries.extend(machine::own(&places.home, certificates));
+    // For agents that speak MCP over stdio only. Missing where the file was replaced since the start.
+    let own = env::current_exe().ok().filter(|path| path.is_file());
+    entries
+        .extend(own.map(|path| machine::read_only(&path, &Path::new(OWN_PROGRAMS).join(OWN_NAME))));
     let resolve = |path: &Path| places.resolve_outside(path);
     let real_home = places.real_home.as_deref();
     entries.extend(machine::programs(&places.home, real_home, program, resolve));

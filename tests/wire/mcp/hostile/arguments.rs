@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use testkit::each_row;
 
+use super::super::library::library;
 use super::client::{Client, ERAS, Era, Gateway, assert_code, response, text};
 use super::server::{Answer, McpServer, tool};
 
@@ -71,6 +72,55 @@ fn names_that_look_like_a_tools_are_unknown() {
         }
     });
     assert_eq!(server.calls().len(), 0);
+}
+
+#[test]
+fn prompts_and_resources_that_look_like_a_servers_are_unknown() {
+    let server = library(None);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_echo"]);
+        let get = |name: &str| client.request("prompts/get", json!({ "name": name }));
+        let read = |uri: &str| client.request("resources/read", json!({ "uri": uri }));
+        assert!(get("kb_greet")["result"].is_object());
+        assert!(read("note://first")["result"].is_object());
+        let reached = server.of("prompts/get").len() + server.of("resources/read").len();
+        for name in [
+            "greet",
+            "kb_gr\u{435}et",
+            "kb_\u{ff47}reet",
+            "kb\u{ff3f}greet",
+            "kb_gre\u{200d}et",
+            "kb_gree\u{301}t",
+            "KB_greet",
+            "kb_greet ",
+            "kb_greet\0",
+        ] {
+            assert_code(&get(name), NOT_FOUND);
+        }
+        for uri in [
+            "note://fir\u{455}t",
+            "note://\u{ff46}irst",
+            "n\u{43e}te://first",
+            "note:\u{2215}\u{2215}first",
+            "note://fi\u{200b}rst",
+            "NOTE://first",
+            "note://first/",
+            "note://first/../first",
+            "note://%66irst",
+            "note://first\0",
+            " note://first",
+        ] {
+            let unknown = read(uri)["error"]["code"].clone();
+            let expected = match era {
+                Era::Legacy => -32002,
+                Era::Modern => NOT_FOUND,
+            };
+            assert_eq!(unknown, expected, "{uri}");
+        }
+        let since = server.of("prompts/get").len() + server.of("resources/read").len();
+        assert_eq!(since, reached, "none reached the server");
+    });
 }
 
 #[test]
