@@ -24,7 +24,9 @@ fn every_block_of_the_tour_prints_what_the_page_says() {
          unified-proxy() {{ case \"$1 $2\" in \"mcp list\"|\"mcp call\") \
          {binary} \"$@\" --url http://{gateway}/mcp;; *) {binary} \"$@\";; esac }}\n"
     );
+    let health = format!("http://{gateway}/health");
     for (block, _) in &blocks {
+        let block = block.replace("http://127.0.0.1:8090/health", &health);
         script += &format!("echo '{MARK}'\n{block}\n");
     }
     let output = dev.shell(&script);
