@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::machine::Machine;
 use crate::mcp::with_servers;
+use crate::mcp_servers::{CLIENT, assert_reached};
 use crate::summary::can_run;
-use crate::support::mcp::{CLIENT, assert_reached};
 use crate::support::{SOON, eventually};
 use crate::world::{Sandbox, World, ran};
 

@@ -8,8 +8,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
+use crate::mcp_servers::{CLIENT, McpServers, assert_reached};
 use crate::summary::can_run;
-use crate::support::mcp::{CLIENT, McpServers, assert_reached};
 use crate::support::{Origin, Setup, yaml};
 use crate::world::{World, ran};
 

@@ -12,7 +12,6 @@ pub mod installed;
 mod left_out;
 mod lfs;
 pub mod listener;
-pub mod mcp;
 mod nameserver;
 mod origin;
 mod ports;

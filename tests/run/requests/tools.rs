@@ -1,8 +1,8 @@
 //! The MCP gateway of a run: its own appliance mounts what `mcp.yaml` names.
 
 use crate::fixture::{Person, User};
+use crate::mcp_servers::{CLIENT, McpServers, assert_reached};
 use crate::support::Origin;
-use crate::support::mcp::{CLIENT, McpServers, assert_reached};
 
 #[test]
 fn a_client_in_a_run_finds_the_gateway_in_its_environment() {
