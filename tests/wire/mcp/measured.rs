@@ -144,16 +144,17 @@ for line in sys.stdin:
 
 #[test]
 fn a_call_that_ends_its_server_is_counted_with_the_exit_code() {
-    let gateway = Gateway::start(&json!({
-        "mcpServers": { "kb": { "command": "python3", "args": ["-c", ENDS] } },
-    }));
-    let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_end"]);
-    let counts = Counts { gateway: &gateway };
+    // A gateway for each: a server that ended is not started again at once.
     each_row([0, 7], |code| {
+        let gateway = Gateway::start(&json!({
+            "mcpServers": { "kb": { "command": "python3", "args": ["-c", ENDS] } },
+        }));
+        let client = Client::open(&gateway, Era::Legacy).wait_for(&["kb_end"]);
         let ended = client.call("kb_end", json!({ "code": code }));
         assert_code(&ended, -32000);
         let exit_code = format!("exit_code=\"{code}\"");
         let labels = ["status=\"unavailable\"", "runtime=\"local\"", &exit_code];
+        let counts = Counts { gateway: &gateway };
         assert_eq!(counts.executions("end", &labels), 1.0, "{ended}");
     });
 }
