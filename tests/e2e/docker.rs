@@ -107,6 +107,7 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
         "/certs:/run/unified-proxy/certs:ro",
         "/sandbox-proxy.sh:/etc/profile.d/sandbox-proxy.sh:ro",
         "/resolv.conf:/etc/resolv.conf:ro",
+        "/unified-proxy:/usr/local/bin/unified-proxy:ro",
         "--entrypoint sleep image:1 infinity",
     ] {
         assert!(run.contains(part), "{part} is not in {run}");
