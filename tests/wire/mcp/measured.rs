@@ -189,6 +189,8 @@ fn the_trace_of_a_call_goes_through_our_span_to_the_server() {
     let tested = runner().run(&case, |(trace, parent, in_header, client, server)| {
         let (client, name) = (&clients[client], ["old_echo", "new_echo"][server]);
         let context = format!("00-{trace}-{parent}-01");
+        // The header of a session's request has a test of its own.
+        let in_header = in_header && client.era == Era::Modern;
         let called = call_in(client, name, &context, in_header);
         prop_assert!(text(&called).starts_with("\"echo\""), "{}", called);
         let seen = servers[server].calls().pop().unwrap();
