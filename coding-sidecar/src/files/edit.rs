@@ -42,7 +42,8 @@ pub struct EditResult {
 /// Replaces a text that occurs exactly once in a file.
 ///
 /// Where every line of the file ends with CRLF, both texts may have LF for it, and the result has CRLF. Edits of
-/// one file are serialised; a change by a command in between is noticed and fails the edit.
+/// one file are serialised. A command that writes to the file between its reading and the moment before it is
+/// replaced is noticed, and the edit fails.
 pub fn edit(
     workspace: &Workspace,
     request: EditRequest,
@@ -72,8 +73,9 @@ pub fn edit(
         })?;
     let change = Change::new(&content, &request)?;
     let edited = change.apply();
+    let staged = target.stage(&edited, Some(&stat), work)?;
     target.expect_unchanged(&stat)?;
-    target.replace(&edited, Some(&stat), work)?;
+    staged.replace()?;
     Ok(EditResult {
         ok: true,
         diff: unified_diff(

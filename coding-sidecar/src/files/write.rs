@@ -41,7 +41,9 @@ pub fn write(
     let path = workspace.path(&request.path)?;
     let target = workspace.target(&path, Parents::Make, work)?;
     let replaced = target.existing()?;
-    target.replace(request.content.as_bytes(), replaced.as_ref(), work)?;
+    target
+        .stage(request.content.as_bytes(), replaced.as_ref(), work)?
+        .replace()?;
     Ok(WriteResult {
         ok: true,
         bytes: request.content.len() as u64,

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::locks::{FileKey, FileLock};
-use super::{CHUNK_BYTES, Resolver, Workspace, WorkspacePath, kind_name};
+use super::{CHUNK_BYTES, Workspace, WorkspacePath, kind_name};
 use crate::failure::Failure;
 use crate::work::Work;
 
@@ -55,7 +55,7 @@ impl Workspace {
             let (folder_path, name) = split(&relative, requested)?;
             let folder = self.parent(folder_path, requested, parents)?;
             match readlinkat(&folder, name, Vec::new()) {
-                Ok(link) => relative = self.linked(folder_path, link.as_bytes(), requested)?,
+                Ok(link) => relative = linked(folder_path, link.as_bytes()),
                 Err(Errno::INVAL | Errno::NOENT) => {
                     return self.locked(folder, name.to_vec(), requested, work);
                 }
@@ -85,17 +85,6 @@ impl Workspace {
             requested: requested.to_owned(),
             _lock: self.locks.lock(key, work)?,
         })
-    }
-
-    /// The path that a symbolic link in `folder` leads to.
-    fn linked(&self, folder: &[u8], link: &[u8], requested: &str) -> Result<Vec<u8>, Failure> {
-        if !link.starts_with(b"/") {
-            return Ok([folder, b"/", link].concat());
-        }
-        match self.resolver {
-            Resolver::Anywhere => Ok(link.to_vec()),
-            Resolver::Beneath => Err(Failure::system(requested, "open", Errno::XDEV)),
-        }
     }
 
     fn parent(&self, folder: &[u8], requested: &str, parents: Parents) -> Result<OwnedFd, Failure> {
@@ -148,13 +137,7 @@ impl Target<'_> {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => {}
-            kind => {
-                let reason = format!("{}, not a regular file", kind_name(kind));
-                return Err(Failure::path(&self.requested, reason));
-            }
-        }
+        expect_regular(&self.requested, &stat)?;
         // `renameat` asks only for the folder's permission; a read-only file stays as it is.
         accessat(&self.folder, &self.name, Access::WRITE_OK, AtFlags::empty()).map_err(failed)?;
         Ok(Some(stat))
@@ -169,23 +152,25 @@ impl Target<'_> {
             .open_at(&self.folder, name, OFlags::RDONLY, super::Links::Refuse)
             .map_err(failed)?;
         let stat = fstat(&fd).map_err(failed)?;
+        // The name may have changed since `existing`.
+        expect_regular(&self.requested, &stat)?;
         Ok(super::OpenFile {
             file: fd.into(),
             stat,
         })
     }
 
-    /// Puts a file with `content` in the place of `replaced`, or of nothing. A reader sees the old or the new
-    /// file. Mode and, where the system permits it, owner of `replaced` are kept.
-    pub(crate) fn replace(
+    /// Writes `content` to a temporary file beside the target and to the disk. Mode and, where the system
+    /// permits it, owner of `replaced` are kept.
+    pub(crate) fn stage(
         &self,
         content: &[u8],
         replaced: Option<&Stat>,
         work: &Work,
-    ) -> Result<(), Failure> {
+    ) -> Result<Staged<'_>, Failure> {
         let failed =
             |error: std::io::Error| Failure::system(&self.requested, "replace the file", error);
-        let (mut temporary, fd) = Temporary::create(&self.folder, replaced.is_some())
+        let (temporary, fd) = Temporary::create(&self.folder, replaced.is_some())
             .map_err(|error| failed(error.into()))?;
         let mut file = std::fs::File::from(fd);
         for chunk in content.chunks(CHUNK_BYTES) {
@@ -197,10 +182,10 @@ impl Target<'_> {
         }
         fsync(&file).map_err(|error| failed(error.into()))?;
         work.check()?;
-        renameat(&self.folder, &temporary.name, &self.folder, &self.name)
-            .map_err(|error| failed(error.into()))?;
-        temporary.renamed = true;
-        Ok(())
+        Ok(Staged {
+            target: self,
+            temporary,
+        })
     }
 
     /// Fails when the file is no longer the one that `stat` describes: a command wrote to it.
@@ -217,6 +202,23 @@ impl Target<'_> {
             &self.requested,
             "changed while it was edited; read it again",
         ))
+    }
+}
+
+/// The new content of a target in a file beside it. Dropped, it is removed.
+pub(crate) struct Staged<'a> {
+    target: &'a Target<'a>,
+    temporary: Temporary<'a>,
+}
+
+impl Staged<'_> {
+    /// Puts the new file in the old one's place. A reader sees the old or the new file.
+    pub(crate) fn replace(mut self) -> Result<(), Failure> {
+        let Target { folder, name, .. } = self.target;
+        renameat(folder, &self.temporary.name, folder, name)
+            .map_err(|error| Failure::system(&self.target.requested, "replace the file", error))?;
+        self.temporary.renamed = true;
+        Ok(())
     }
 }
 
@@ -263,6 +265,16 @@ impl Drop for Temporary<'_> {
     }
 }
 
+fn expect_regular(requested: &str, stat: &Stat) -> Result<(), Failure> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        kind => {
+            let reason = format!("{}, not a regular file", kind_name(kind));
+            Err(Failure::path(requested, reason))
+        }
+    }
+}
+
 fn temporary_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let nanos = SystemTime::now()
@@ -284,6 +296,14 @@ fn keep_owner_and_mode(file: &std::fs::File, replaced: &Stat) -> Result<(), Errn
         }
     }
     fchmod(file, mode)
+}
+
+/// The path that a symbolic link in `folder` leads to. An absolute one is for the resolver to refuse.
+fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
+    if link.starts_with(b"/") {
+        return link.to_vec();
+    }
+    [folder, b"/", link].concat()
 }
 
 /// The folder and the last name of a path.

@@ -57,7 +57,8 @@ fn reachable_copy() -> TempDir {
     folder
 }
 
-fn note(line: &str) {
+/// Adds a line to the summary of `scripts/test`.
+pub fn note(line: &str) {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     create_dir_all(target.join("coding-sidecar")).unwrap();
     let mut options: OpenOptions = File::options();

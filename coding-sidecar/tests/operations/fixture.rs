@@ -41,7 +41,17 @@ fn request<T: DeserializeOwned>(value: Value) -> T {
 impl Fixture {
     /// `base/root` is the workspace; `base/outside/secret` is not in it.
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap())
+    }
+
+    /// A workspace in memory where there is such a file system, for tests that write so often that a
+    /// disk would set their pace.
+    pub fn in_memory() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self::within(folder.unwrap())
+    }
+
+    fn within(folder: tempfile::TempDir) -> Self {
         let base = folder.path().canonicalize().unwrap();
         let root = base.join("root");
         fs::create_dir_all(&root).unwrap();

@@ -15,7 +15,7 @@ use crate::fixture::{Fixture, ONLY_OUTSIDE, SECRET};
 /// How often a race is run.
 const TRIES: u64 = 6_000;
 /// When it ends all the same, on a machine that is busy.
-const RACE: Duration = Duration::from_secs(15);
+const RACE: Duration = Duration::from_secs(30);
 
 /// Exchanges pairs of names atomically, one pair after the other.
 struct Exchanger {
@@ -54,7 +54,7 @@ impl Exchanger {
 
 #[test]
 fn a_link_that_is_swapped_for_a_file_or_folder_never_leads_outside() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::in_memory();
     fixture.put("file", "inside");
     fixture.put("folder/secret", "inside");
     fixture.put("tree/folder/secret", "inside");
@@ -71,7 +71,6 @@ fn a_link_that_is_swapped_for_a_file_or_folder_never_leads_outside() {
     let end = Instant::now() + RACE;
     let (mut tries, mut inside, mut refused) = (0_u64, 0_u64, 0_u64);
     while tries < TRIES && Instant::now() < end {
-        // Writing waits for the disk: most tries only read.
         for _ in 0..20 {
             for path in ["file", "folder/secret", "tree/folder/secret"] {
                 tries += 1;
@@ -128,7 +127,7 @@ fn list_all(fixture: &Fixture, path: &str) {
 
 #[test]
 fn a_folder_that_moves_up_during_dot_dot_never_leads_outside() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::in_memory();
     fixture.put("a/b/c/file", "inside");
     fs::create_dir(fixture.at("d")).unwrap();
     let exchanger = Exchanger::start(vec![(fixture.at("a/b"), fixture.at("d"))]);
@@ -152,7 +151,7 @@ fn a_folder_that_moves_up_during_dot_dot_never_leads_outside() {
 
 #[test]
 fn a_reader_sees_the_old_or_the_new_file_and_nothing_between() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::in_memory();
     let contents = ["a".repeat(300_000), "b".repeat(200_000)];
     fixture.write("file", &contents[0]).unwrap();
     let stop = AtomicBool::new(false);
@@ -179,7 +178,7 @@ fn a_reader_sees_the_old_or_the_new_file_and_nothing_between() {
 
 #[test]
 fn edits_of_one_file_at_the_same_time_are_all_kept() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::in_memory();
     let lines: String = (0..64)
         .map(|number| format!("line-{number}-old\n"))
         .collect();
@@ -207,37 +206,40 @@ fn edits_of_one_file_at_the_same_time_are_all_kept() {
 }
 
 #[test]
-fn a_change_by_a_command_during_an_edit_is_kept_or_the_edit_fails() {
-    let fixture = Fixture::new();
+fn a_change_by_a_command_during_an_edit_fails_the_edit() {
+    let fixture = Fixture::in_memory();
     let stop = AtomicBool::new(false);
-    let path = fixture.put("file", "count 0\nold\n");
-    let (mut done, mut refused) = (0, 0);
+    let rest = "line\n".repeat(100_000);
+    let path = fixture.put("file", format!("count 0\nold\n{rest}"));
+    let (mut done, mut changed) = (0, 0);
     thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut count = 0_u64;
-            while !stop.load(Ordering::Relaxed) {
-                count += 1;
-                let temporary = fixture.at("other");
-                fs::write(&temporary, format!("count {count}\nold\n")).unwrap();
+        scope.spawn(|| {
+            let temporary = fixture.at("other");
+            for count in 1_u64.. {
+                fs::write(&temporary, format!("count {count}\nold\n{rest}")).unwrap();
                 fs::rename(&temporary, &path).unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
             }
-            count
         });
-        for _ in 0..300 {
+        let end = Instant::now() + RACE;
+        while (done == 0 || changed < 10) && Instant::now() < end {
             match fixture.edit("file", "old", "new") {
                 Ok(_) => done += 1,
                 Err(failure) => {
                     let failure = failure.to_string();
-                    let known = failure.contains("changed while it was edited")
-                        || failure.contains("does not occur");
-                    assert!(known, "{failure}");
-                    refused += 1;
+                    if failure.contains("changed while it was edited") {
+                        changed += 1;
+                    } else {
+                        // The edit before this one was the last change.
+                        assert!(failure.contains("does not occur"), "{failure}");
+                    }
                 }
             }
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(writer.join().unwrap() > 0);
     });
-    assert_eq!(done + refused, 300);
-    assert!(refused > 0);
+    println!("{done} edits done, {changed} refused");
+    assert!(done > 0 && changed >= 10);
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::again;
 use crate::fixture::Fixture;
 
 #[derive(Debug, Clone)]
@@ -136,6 +137,8 @@ proptest! {
             prop_assert_eq!(files.collect::<BTreeSet<_>>(), expected);
             let arguments = ["-n", "-i", "--hidden", "--no-require-git", "--no-ignore-global", "--no-heading", "needle [0-4]|^f+$"];
             prop_assert_eq!(grepped(&fixture), lines(&fixture, "rg", &arguments).unwrap());
+        } else {
+            again::note("ripgrep is not installed: find and grep were compared with git alone");
         }
         if lines(&fixture, "git", &["init", "-q"]).is_some() {
             let arguments = ["ls-files", "-co", "--exclude-standard"];
