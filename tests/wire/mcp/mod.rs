@@ -3,10 +3,13 @@
 mod bounds;
 mod client;
 mod coding;
+mod eras;
 mod front;
 mod health;
 mod hostile;
 mod http_sse;
 mod legacy;
+mod library;
+mod measured;
 mod modern;
 mod server;

@@ -95,7 +95,7 @@ pub struct Client<'g> {
 
 /// What clients here say that they can do.
 fn capabilities() -> Value {
-    json!({ "elicitation": { "form": {} } })
+    json!({ "elicitation": { "form": {} }, "sampling": {} })
 }
 
 /// What no server may be told.
@@ -215,7 +215,11 @@ impl<'g> Client<'g> {
             meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
             meta["io.modelcontextprotocol/clientCapabilities"] = with_tasks(capabilities());
         }
-        let name = encoded(message["params"]["name"].as_str().unwrap_or_default());
+        let named = match method {
+            "resources/read" => &message["params"]["uri"],
+            _ => &message["params"]["name"],
+        };
+        let name = encoded(named.as_str().unwrap_or_default());
         let mut headers = Vec::new();
         if self.era == Era::Modern {
             headers.push(("mcp-method", method));

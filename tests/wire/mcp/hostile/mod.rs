@@ -10,5 +10,6 @@ mod floods;
 mod isolation;
 mod levels;
 mod policies;
+mod questions;
 mod sessions;
 mod way_out;
