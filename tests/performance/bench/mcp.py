@@ -180,6 +180,7 @@ def print_report(root, measured, idle_loads):
 
 def measure(options, root, work, processes, binary, performance, say):
     server = free_port()
+    subprocess.run([performance, "certificates", work], check=True)
     process = processes.start("mcp-server", performance, "mcp-server", "--listen", f"127.0.0.1:{server}",
                               "--tools", TOOLS)
     processes.await_port("mcp-server", process, server)
