@@ -28,7 +28,7 @@ def policy():
     kinds = (
         'startswith(input.arguments.path, "/etc/area-{0}/")',
         'contains(lower(input.arguments.text), "forbidden-{0}")',
-        'input.arguments.limit > {0} + 1000',
+        'input.arguments.limit > 1000{0}',
         'endswith(input.arguments.path, ".secret-{0}")',
         'input.arguments.recursive; input.arguments.limit == {0}',
     )
