@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::circuit_breaker::SharedFault;
-use addons::contract::{Container, Denial, Endpoint, LiveFlow, ResolvePermit};
+use addons::contract::{Container, Denial, Endpoint, LiveFlow, Principal, ResolvePermit};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};
@@ -116,7 +116,8 @@ impl LeasePool {
             }
         }
         if want != Want::Websocket {
-            while let Some(mut idle) = self.take_idle(endpoint) {
+            let only_here = matches!(live.flow.principal, Some(Principal::Delegated(_)));
+            while let Some(mut idle) = self.take_idle(endpoint, only_here) {
                 if ready(&mut idle).await {
                     return Ok(Upstream::Http1(idle));
                 }
@@ -185,15 +186,8 @@ impl LeasePool {
         Ok(upstream)
     }
 
-    fn take_idle(&self, endpoint: &Endpoint) -> Option<Box<Http1>> {
-        // One of this thread, if there is any: others would have to call across.
-        let here = std::thread::current().id();
-        let mut connections = self.connections.lock();
-        let idle = connections.idle.get_mut(endpoint)?;
-        match idle.iter().rposition(|one| one.home == here) {
-            Some(at) => Some(idle.swap_remove(at)),
-            None => idle.pop(),
-        }
+    fn take_idle(&self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
+        self.connections.lock().take(endpoint, only_here)
     }
 
     /// Takes a connection back that nobody uses any more.
@@ -240,6 +234,19 @@ impl LeasePool {
 }
 
 impl Connections {
+    /// Takes an idle connection: one that this thread dialled, if there is any, since those of
+    /// others wake their thread for every packet. With `only_here` no other one: each request of a
+    /// mount takes a connection from here, and would go on with a foreign one for good.
+    fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
+        let here = std::thread::current().id();
+        let idle = self.idle.get_mut(endpoint)?;
+        match idle.iter().rposition(|one| one.home == here) {
+            Some(at) => Some(idle.swap_remove(at)),
+            None if only_here => None,
+            None => idle.pop(),
+        }
+    }
+
     /// Keeps a connection, or gives it back: where there are enough, or where the lease ended,
     /// which closes all that are kept, once. So it is asked for here and not before.
     fn keep(&mut self, container: &Container, connection: Box<Http1>) -> Option<Box<Http1>> {
@@ -319,6 +326,23 @@ mod tests {
         let ended = container.ended().clone();
         let spoken = speak_http1(stream, address, ended, endpoint, 1).await;
         Box::new(spoken.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_mount_takes_no_connection_of_another_thread() {
+        let (container, mut connections) = (container(), Connections::default());
+        let mut foreign = connection(&container).await;
+        foreign.home = std::thread::spawn(|| std::thread::current().id())
+            .join()
+            .unwrap();
+        let endpoint = foreign.endpoint.clone();
+        assert!(connections.keep(&container, foreign).is_none());
+        assert!(connections.take(&endpoint, true).is_none());
+        let own = connection(&container).await;
+        assert!(connections.keep(&container, own).is_none());
+        assert!(connections.take(&endpoint, true).is_some());
+        assert!(connections.take(&endpoint, true).is_none());
+        assert!(connections.take(&endpoint, false).is_some());
     }
 
     #[tokio::test]
