@@ -91,6 +91,10 @@ pub trait Evaluator: Send + Sync {
     /// Whether any bundle is for messages of this method.
     fn asks(&self, method: &str) -> bool;
 
+    /// Whether a response may be decided otherwise than its request: some bundle for this method
+    /// reads more than what the inputs of both have in common, or what may change meanwhile.
+    fn reads_responses(&self, method: &str) -> bool;
+
     /// Asks every bundle that is for this method, in the order of the file. `input` is a JSON
     /// text.
     fn evaluate<'a>(

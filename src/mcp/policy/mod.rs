@@ -133,6 +133,12 @@ impl Evaluator for RegoEvaluator {
         self.bundles.iter().any(|bundle| bundle.is_for(method))
     }
 
+    fn reads_responses(&self, method: &str) -> bool {
+        let asked = self.bundles.iter().filter(|bundle| bundle.is_for(method));
+        let mut programs = asked.map(|bundle| bundle.program.as_ref());
+        programs.any(|program| program.is_none_or(Program::reads_responses))
+    }
+
     fn evaluate<'a>(
         &'a self,
         method: &'a str,

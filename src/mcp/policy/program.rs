@@ -35,6 +35,7 @@ const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 /// Evaluators of one bundle, all alike.
 pub struct Program {
     template: Template,
+    reads_responses: bool,
     /// As many as evaluations ran at once.
     idle: Mutex<Vec<Evaluator>>,
 }
@@ -84,9 +85,11 @@ impl Program {
         engine
             .add_policy(String::new(), collector(&syntax, entrypoint)?)
             .map_err(policy_error)?;
-        let suits_machine = bundle.manifest.rego_version == 1 && syntax.suits_machine();
+        let is_plain = syntax.suits_machine();
+        let suits_machine = bundle.manifest.rego_version == 1 && is_plain;
         let program = Self {
             template: Template::of(engine, data, suits_machine)?,
+            reads_responses: !(is_plain && syntax.reads_only_requests()),
             idle: Mutex::default(),
         };
         program.warm_up()?;
@@ -96,6 +99,11 @@ impl Program {
     /// Whether the virtual machine runs it, which takes a quarter of the time.
     pub fn runs_on_machine(&self) -> bool {
         matches!(self.template, Template::Machine { .. })
+    }
+
+    /// Whether it may decide otherwise about a response than about its request.
+    pub fn reads_responses(&self) -> bool {
+        self.reads_responses
     }
 
     /// Evaluates it for one input, on this thread.

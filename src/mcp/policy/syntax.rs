@@ -108,6 +108,46 @@ impl Syntax {
         }
         complete.values().all(|specs| has_one_value(specs))
     }
+
+    /// Whether no rule reads anything of the input but [`OF_REQUEST`]. An import may give another
+    /// name to what it reads, so it counts like an expression.
+    pub fn reads_only_requests(&self) -> bool {
+        let modules = self.0.iter().map(|module| &module["ast"]);
+        !modules
+            .flat_map(|ast| [&ast["rules"], &ast["imports"]])
+            .any(reads_more)
+    }
+}
+
+/// Members of an input that are the same for a request and its response. The security level is
+/// not: another call may raise it meanwhile.
+const OF_REQUEST: [&str; 12] = [
+    "direction",
+    "method",
+    "params",
+    "name",
+    "server",
+    "tool",
+    "arguments",
+    "tool_id",
+    "agent_id",
+    "container",
+    "session",
+    "annotations",
+];
+
+/// Whether an expression, or one below it, reads another member of the input, or all of it.
+fn reads_more(tree: &Value) -> bool {
+    if let Some(names) = path(tree) {
+        let mut names = names.iter().map(String::as_str);
+        let member = (names.next() == Some("input")).then(|| names.next());
+        return member.is_some_and(|name| name.is_none_or(|name| !OF_REQUEST.contains(&name)));
+    }
+    match tree {
+        Value::Object(members) => members.values().any(reads_more),
+        Value::Array(items) => items.iter().any(reads_more),
+        _ => false,
+    }
 }
 
 /// Whether a rule with these definitions cannot have two values at once: all are one constant, or
