@@ -6,12 +6,13 @@ import sys
 
 from . import report
 from .loads import Load, Runner
-from .processes import Peer, free_port
+from .processes import Peer, Processes, free_port
 from .product import Product
 
 ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 PEERS = ("direct", "product", "product, stdio", "FastMCP", "mcp-proxy")
-TOOLS, STREAMS, RULES = 1_000, 1_000, 50
+# FastMCP reads the list of its server at each call: with many tools that would be all that calls measure.
+TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
 PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
 # What idle streams take is read in a process that served nothing before.
 IDLE = ("product", "product, stdio")
@@ -40,8 +41,8 @@ def policy():
 class Gateway(Product):
     """The product with two mounts of the bare server: over HTTP for one container, over stdio for another."""
 
-    def __init__(self, processes, binary, work, performance, server):
-        self.mcp, self.performance, self.server = free_port(), performance, server
+    def __init__(self, processes, binary, work, command, server):
+        self.mcp, self.command, self.server = free_port(), command, server
         (work / "policy").mkdir()
         (work / "policy/authz.rego").write_text(policy())
         super().__init__(processes, binary, work, work, free_port(), free_port())
@@ -49,12 +50,11 @@ class Gateway(Product):
     def files(self, *origin):
         files = super().files(*origin)
         files["proxy.yaml"]["listen"]["mcp"] = [f"127.0.0.1:{self.mcp}"]
-        command = [str(self.performance), "mcp-server", "--tools", str(TOOLS)]
         files["mcp.yaml"] = {
             "version": 1,
             "mcpServers": {
                 "http": {"type": "http", "url": f"http://127.0.0.1:{self.server}/mcp", "containers": ["bench-1"]},
-                "stdio": {"command": command, "confine": "none", "containers": ["bench-2"]},
+                "stdio": {"command": self.command, "confine": "none", "containers": ["bench-2"]},
             },
             "policies": {
                 "bundles": [{"id": "bench", "path": str(self.work / "policy"), "entrypoint": "mcp/authz"}],
@@ -95,11 +95,10 @@ def install(place, package):
     return True
 
 
-def start_peers(processes, programs, performance, server):
+def start_peers(processes, programs, command, server):
     commands = {
         "FastMCP": lambda port: ["python", "-c", FASTMCP, f"http://127.0.0.1:{server}/mcp", port],
-        "mcp-proxy": lambda port: ["mcp-proxy", "--log-level", "ERROR", "--port", port, "--",
-                                   performance, "mcp-server", "--tools", TOOLS],
+        "mcp-proxy": lambda port: ["mcp-proxy", "--log-level", "ERROR", "--port", port, "--", *command],
     }
     peers = []
     for name, place in programs.items():
@@ -117,18 +116,14 @@ class McpRunner(Runner):
                           "--tool", peer.tool, "--pid", peer.pid, "--seconds", seconds)
 
 
-def loads(quick):
-    made = []
-    for era, version in ERAS.items():
-        # mcp-proxy speaks the older revision only.
-        peers = PEERS if era == "legacy" else PEERS[:-1]
-        for kind, what, connections in (("call", "tools/call", 1), ("call", "tools/call", 8),
-                                        ("list", f"tools/list of {TOOLS:,}", 1)):
-            many = "connection" if connections == 1 else "connections"
-            made.append(Load(f"{version}: {what}, {connections} {many}",
-                             [kind, "--era", era, "--connections", connections], peers,
-                             rounds=3 if quick else 10, seconds=0.5 if quick else 1.0, smallest=True))
-    return made
+def loads(quick, kind, what, connections):
+    """One load in each era."""
+    many = "connection" if connections == 1 else "connections"
+    # mcp-proxy speaks the older revision only.
+    return [Load(f"{version}: {what}, {connections} {many}", [kind, "--era", era, "--connections", connections],
+                 PEERS if era == "legacy" else PEERS[:-1], rounds=3 if quick else 10, seconds=0.5 if quick else 1.0,
+                 smallest=True)
+            for era, version in ERAS.items()]
 
 
 def idle(runner, gateway, quick):
@@ -178,20 +173,35 @@ def print_report(root, measured, idle_loads):
     report.bars(bar(measured, idle_loads))
 
 
-def measure(options, root, work, processes, binary, performance, say):
-    server = free_port()
-    subprocess.run([performance, "certificates", work], check=True)
-    process = processes.start("mcp-server", performance, "mcp-server", "--listen", f"127.0.0.1:{server}",
-                              "--tools", TOOLS)
-    processes.await_port("mcp-server", process, server)
-    say("starting the gateway and the peers")
-    gateway = Gateway(processes, binary, work, performance, server)
-    gateway.register()
-    gateway.start()
-    others = start_peers(processes, installed(root), performance, server)
-    everybody = [Peer("direct", server, process.pid), *gateway.peers(), *others]
-    runner = McpRunner(performance, {peer.name: peer for peer in everybody})
-    say("calls and lists")
-    measured = runner.run(loads(options.quick))
-    say("idle streams")
-    return measured, idle(runner, gateway, options.quick)
+class Stage:
+    """A bare server of so many tools, and everybody before it."""
+
+    def __init__(self, processes, work, root, binary, performance, tools):
+        subprocess.run([performance, "certificates", work], check=True)
+        command = [str(performance), "mcp-server", "--tools", str(tools)]
+        server = free_port()
+        process = processes.start("mcp-server", *command, "--listen", f"127.0.0.1:{server}")
+        processes.await_port("mcp-server", process, server)
+        self.gateway = Gateway(processes, binary, work, command, server)
+        self.gateway.register()
+        self.gateway.start()
+        others = start_peers(processes, installed(root), command, server)
+        everybody = [Peer("direct", server, process.pid), *self.gateway.peers(), *others]
+        self.runner = McpRunner(performance, {peer.name: peer for peer in everybody})
+
+
+def measure(quick, work, say, *builds):
+    calls, lists = work / "calls", work / "lists"
+    calls.mkdir()
+    lists.mkdir()
+    with Processes(calls) as processes:
+        say("calls")
+        stage = Stage(processes, calls, *builds, TOOLS_TO_CALL)
+        measured = stage.runner.run(loads(quick, "call", "tools/call", 1) + loads(quick, "call", "tools/call", 8))
+        say("idle streams")
+        streams = idle(stage.runner, stage.gateway, quick)
+    with Processes(lists) as processes:
+        say("lists")
+        stage = Stage(processes, lists, *builds, TOOLS_TO_LIST)
+        measured += stage.runner.run(loads(quick, "list", f"tools/list of {TOOLS_TO_LIST:,}", 1))
+    return measured, streams

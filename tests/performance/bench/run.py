@@ -154,12 +154,13 @@ def main():
         sys.exit("Missing: git (apt-get install git, or scripts/bench --install).")
     product, performance = build(options.as_built)
     text = io.StringIO()
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory, Processes(Path(directory)) as processes:
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         work = Path(directory)
         if options.mcp:
-            figures = mcp.measure(options, ROOT, work, processes, product, performance, say)
+            figures = mcp.measure(options.quick, work, say, ROOT, product, performance)
         else:
-            figures = measure(options, work, processes, product, performance)
+            with Processes(work) as processes:
+                figures = measure(options, work, processes, product, performance)
     with contextlib.redirect_stdout(text):
         mcp.print_report(ROOT, *figures) if options.mcp else print_report(*figures)
     print(text.getvalue())
