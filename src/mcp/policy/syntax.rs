@@ -11,7 +11,7 @@
     reason = "indexing a JSON value answers null for what is not there, and never panics"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -109,44 +109,33 @@ impl Syntax {
         complete.values().all(|specs| has_one_value(specs))
     }
 
-    /// Whether no rule reads anything of the input but [`OF_REQUEST`]. An import may give another
-    /// name to what it reads, so it counts like an expression.
-    pub fn reads_only_requests(&self) -> bool {
-        let modules = self.0.iter().map(|module| &module["ast"]);
-        !modules
-            .flat_map(|ast| [&ast["rules"], &ast["imports"]])
-            .any(reads_more)
+    /// The members of the input that the rules read; `None` where one takes the input as a whole.
+    /// An import may give another name to what it reads, so it counts like an expression.
+    pub fn members_of_input(&self) -> Option<BTreeSet<String>> {
+        let mut members = BTreeSet::new();
+        for module in &self.0 {
+            collect_members(&module["ast"]["rules"], &mut members)?;
+            collect_members(&module["ast"]["imports"], &mut members)?;
+        }
+        Some(members)
     }
 }
 
-/// Members of an input that are the same for a request and its response. The security level is
-/// not: another call may raise it meanwhile.
-const OF_REQUEST: [&str; 12] = [
-    "direction",
-    "method",
-    "params",
-    "name",
-    "server",
-    "tool",
-    "arguments",
-    "tool_id",
-    "agent_id",
-    "container",
-    "session",
-    "annotations",
-];
-
-/// Whether an expression, or one below it, reads another member of the input, or all of it.
-fn reads_more(tree: &Value) -> bool {
+/// Adds the members of the input that an expression reads, or one below it. `None` where one takes
+/// the input as a whole.
+fn collect_members(tree: &Value, members: &mut BTreeSet<String>) -> Option<()> {
     if let Some(names) = path(tree) {
-        let mut names = names.iter().map(String::as_str);
-        let member = (names.next() == Some("input")).then(|| names.next());
-        return member.is_some_and(|name| name.is_none_or(|name| !OF_REQUEST.contains(&name)));
+        let mut names = names.into_iter();
+        if names.next().as_deref() == Some("input") {
+            members.insert(names.next()?);
+        }
+        return Some(());
     }
+    let mut each = |tree| collect_members(tree, members);
     match tree {
-        Value::Object(members) => members.values().any(reads_more),
-        Value::Array(items) => items.iter().any(reads_more),
-        _ => false,
+        Value::Object(below) => below.values().try_for_each(&mut each),
+        Value::Array(below) => below.iter().try_for_each(&mut each),
+        _ => Some(()),
     }
 }
 
