@@ -105,10 +105,10 @@ impl Shape {
     }
 }
 
-/// What stands behind a string, of which the first quote was read.
+/// The text after a string whose opening quote was read.
 fn behind_string(mut rest: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', rest) {
-        // An escape takes the byte behind it along.
+        // A backslash escapes the byte after it.
         let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };
         rest = rest.get(at.saturating_add(taken)..).unwrap_or_default();
         if taken == 1 {

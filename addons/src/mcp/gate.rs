@@ -247,7 +247,7 @@ impl Mcp {
         let is_response = frame.kind == FrameKind::Response;
         if is_response && before == Some(ALLOW) && !evaluator.reads_responses(&frame.method) {
             flow.note(|| {
-                "the policy reads nothing of responses: it allowed the request".to_owned()
+                "the policy allowed the request and reads nothing of the response".to_owned()
             });
             return Ok(Asked::default());
         }

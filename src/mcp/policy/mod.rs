@@ -224,7 +224,8 @@ impl Asked {
     }
 }
 
-/// Reads the members of an input that a policy reads. The others are most of it.
+/// Parses the members of an input that `is_read` names. The others are skipped: they are most of
+/// the text.
 fn read_input(text: &str, is_read: impl Fn(&str) -> bool) -> serde_json::Result<Value> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text)?;
     let read = members.into_iter().filter(|(member, _)| is_read(member));

@@ -52,7 +52,7 @@ const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 /// Evaluators of one bundle, all alike.
 pub struct Program {
     template: Template,
-    /// The members of the input that plain rules read; `None` for others, which may read all.
+    /// The members of the input that plain rules read. `None`: any may be read.
     members: Option<BTreeSet<String>>,
     /// As many as evaluations ran at once.
     idle: Mutex<Vec<Evaluator>>,
@@ -125,7 +125,7 @@ impl Program {
         members.is_none_or(|members| members.contains(member))
     }
 
-    /// Whether it may decide otherwise about a response than about its request: its rules are not
+    /// Whether the decision on a response may differ from that on its request: the rules are not
     /// plain, or read a member that differs.
     pub fn reads_responses(&self) -> bool {
         let same = |member: &String| OF_REQUEST.contains(&&**member);
