@@ -1,4 +1,4 @@
-//! The MCP gateway: its servers, what routes to them, and the front.
+//! Builds the MCP gateway: its servers, the core that routes to them, and the front end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::mcp::{
 };
 use crate::sandbox::OURSELVES;
 
-/// Builds the gateway over the servers of a configuration in the directory `files`, and what
-/// operators reach of it.
+/// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
+/// is the directory of the configuration.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
@@ -59,7 +59,7 @@ pub fn gateway(
     Ok((Arc::new(Gateway::new(Arc::new(core), metrics)), operator))
 }
 
-/// What makes the transport of each server. `files` is the directory of the configuration.
+/// Builds the factory of the servers' transports. `files` is the directory of the configuration.
 fn transports(
     service: &Arc<Service>,
     config: &Config,
@@ -98,7 +98,7 @@ fn transports(
     })
 }
 
-/// Where sockets lie that lead to the proxy.
+/// The directory of the sockets that lead to the proxy.
 pub fn socket_directory(config: &Config) -> &Path {
     let admin = config.proxy.listen.admin.parent();
     admin.unwrap_or(Path::new("."))
