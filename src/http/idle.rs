@@ -63,8 +63,8 @@ pub struct IdleTracker {
     asked: AtomicBool,
     /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
     frames: AtomicBool,
-    /// The client does not read what is written to it.
-    output_waits: AtomicBool,
+    /// Since when the client has taken nothing of what is written to it; 0 while it does.
+    unread_since: AtomicU64,
     keeps_upstream: AtomicBool,
     /// A head that begins earlier than this needs an earlier look than the one that is planned.
     looks_late_before: AtomicU64,
@@ -82,7 +82,7 @@ impl IdleTracker {
             held: AtomicUsize::new(0),
             asked: AtomicBool::new(false),
             frames: AtomicBool::new(false),
-            output_waits: AtomicBool::new(false),
+            unread_since: AtomicU64::new(0),
             keeps_upstream: AtomicBool::new(false),
             looks_late_before: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
@@ -115,12 +115,18 @@ impl IdleTracker {
 
     /// Bytes were offered to the client, which took them or has to be waited for.
     pub fn wrote(&self, waits: bool) {
-        self.output_waits.store(waits, Ordering::Relaxed);
+        if !waits {
+            self.unread_since.store(0, Ordering::Relaxed);
+        } else if self.unread_since.load(Ordering::Relaxed) == 0 {
+            self.unread_since
+                .store(self.now().max(1), Ordering::Relaxed);
+        }
     }
 
     /// Whether no request is under way and nothing waits to be read by the client.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.load(Ordering::Relaxed) == 0 && !self.output_waits.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::Relaxed) == 0
+            && self.unread_since.load(Ordering::Relaxed) == 0
     }
 
     /// A body moved, in either direction.
@@ -213,7 +219,10 @@ impl IdleTracker {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
+        let unread_since = self.unread_since.load(Ordering::Relaxed);
         let over = match head_since {
+            // A client that does not read is to blame, whatever else is waited for.
+            0 if unread_since > 0 => last.max(unread_since) + timeouts.idle.as_millis() as u64,
             0 if self.waiting.load(Ordering::Relaxed) > 0 => now + timeouts.idle.as_millis() as u64,
             0 => last + timeouts.idle.as_millis() as u64,
             since => since + timeouts.header.as_millis() as u64,
@@ -420,6 +429,24 @@ mod tests {
         drop(held);
         assert!(!idle.is_held());
         assert_eq!(over_in(&idle), 300);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_of_an_answer_loses_its_connection_in_the_idle_time() {
+        let idle = Arc::new(IdleTracker::new());
+        idle.begin(Instant::now());
+        let _held = idle.hold();
+        advance(Duration::from_secs(1000)).await;
+        idle.wrote(true);
+        advance(Duration::from_secs(299)).await;
+        idle.wrote(true);
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        idle.wrote(false);
+        advance(Duration::from_secs(300)).await;
+        assert!(matches!(idle.due(TIMEOUTS), Due::At(_)));
+        idle.wrote(true);
+        advance(Duration::from_secs(300)).await;
+        assert_eq!(idle.due(TIMEOUTS), Due::Over);
     }
 
     #[tokio::test(start_paused = true)]
