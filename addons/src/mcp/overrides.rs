@@ -1,5 +1,4 @@
-//! What the operator changes about a tool: which entry holds for a container, and what it does to
-//! the arguments of a call.
+//! Overrides: the entry for a container, and its effect on the arguments of a call.
 
 use std::sync::Arc;
 

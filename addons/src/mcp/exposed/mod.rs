@@ -1,4 +1,4 @@
-//! What a container sees of its servers' tools and prompts.
+//! Tools and prompts under the names that a container sees.
 
 mod names;
 mod prompts;
@@ -11,7 +11,7 @@ use super::level;
 use super::settings::{McpSettings, OnChange, OverrideRule, ServerSettings};
 use crate::contract::{Container, Definition, Pin};
 
-pub use names::{MAX_EXPOSED_NAME, Problem};
+pub use names::Problem;
 pub use prompts::{ExposedPrompt, ExposedPrompts};
 
 use names::{Named, exposed_name};
@@ -130,7 +130,7 @@ impl Exposed {
         self.tools.get(*self.by_origin.get(&origin)?)
     }
 
-    /// What is wrong with what servers list, for the log.
+    /// Problems of the listed tools, for the log.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::contract::settings::{Fields, Files, Setting, check_version};
 
+pub use overrides::MAX_EXPOSED_NAME;
 pub use polis::PolisSettings;
 pub use types::{
     Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, McpSettings,
