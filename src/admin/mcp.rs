@@ -37,7 +37,7 @@ pub struct Acceptance {
     pub tool: String,
 }
 
-/// What was accepted.
+/// The accepted definition.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Accepted {
     /// `accepted`

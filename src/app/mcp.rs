@@ -12,16 +12,16 @@ use super::operator::Operator;
 use super::ours;
 use super::way_out::WaysOut;
 use crate::config::Config;
-use crate::http::Service;
+use crate::http::{OwnClient, Service};
 use crate::mcp::{
     Children, Core, DefinitionFile, Dropped, Gateway, GatewayMetrics, HttpParts, Machine,
-    MessageLimits, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports, Spawner,
-    StdioPorts,
+    MessageLimits, MessageMemory, MountPorts, Mounts, PinnedDefinitions, Rules, ServerTransports,
+    Spawner, StdioPorts,
 };
 use crate::sandbox::OURSELVES;
 
-/// Builds the gateway over the servers of a configuration in the directory `files`, and what
-/// operators reach of it.
+/// Builds the gateway over the servers of a configuration in the directory `files`, and the part that
+/// operators use.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
@@ -56,10 +56,10 @@ pub fn gateway(
         core: Arc::clone(&core),
         definitions,
     };
-    Ok((Arc::new(Gateway::new(Arc::new(core), metrics)), operator))
+    Ok((Arc::new(Gateway::new(core, metrics)), operator))
 }
 
-/// What makes the transport of each server. `files` is the directory of the configuration.
+/// Builds the transports of all servers. `files` is the directory of the configuration.
 fn transports(
     service: &Arc<Service>,
     config: &Config,
@@ -75,10 +75,15 @@ fn transports(
             values: limits.inspect_values,
         }
     };
+    let of_memory = Arc::clone(service);
     let stdio = StdioPorts {
         children: Children::new(metrics).map_err(ours)?,
         way_out: ways_out,
         limits: Arc::new(limits),
+        memory: Arc::new(move |system, container| {
+            let client = OwnClient::of(&of_memory, system, container)?;
+            Some(Arc::new(client) as Arc<dyn MessageMemory>)
+        }),
     };
     let proxy = &config.proxy;
     let hidden = vec![
@@ -98,7 +103,7 @@ fn transports(
     })
 }
 
-/// Where sockets lie that lead to the proxy.
+/// The directory of the sockets that lead to the proxy.
 pub fn socket_directory(config: &Config) -> &Path {
     let admin = config.proxy.listen.admin.parent();
     admin.unwrap_or(Path::new("."))

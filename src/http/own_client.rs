@@ -59,6 +59,22 @@ impl OwnClient {
         })
     }
 
+    /// The client of a part that works for one container, or without one for all.
+    pub fn of(
+        service: &Arc<Service>,
+        system: System,
+        container: Option<&Arc<Container>>,
+    ) -> Option<Self> {
+        let service = Arc::clone(service);
+        match container {
+            Some(container) => {
+                let delegation = Delegation::new(system, Arc::clone(container));
+                Some(Self::delegated(service, Arc::new(delegation)))
+            }
+            None => Self::system(service, Arc::new(system)),
+        }
+    }
+
     /// The limits in force.
     pub fn limits(&self) -> Limits {
         self.service.snapshot().config.proxy.limits.clone()
@@ -221,7 +237,7 @@ impl AnswerBody {
 
 /// Holds connections and memory of a part that works for no container in particular. It is
 /// registered nowhere: no flow can be its own.
-fn nobody() -> Option<Container> {
+pub fn nobody() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {
         source: Source::Listener(id.clone()),

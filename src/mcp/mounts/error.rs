@@ -2,30 +2,27 @@
 
 use addons::contract::RpcError;
 
-fn error(code: i64, message: &'static str) -> RpcError {
-    RpcError {
-        code,
-        message: message.into(),
-        data: None,
-    }
-}
+use crate::mcp::error::{METHOD_NOT_FOUND, SERVER_ERROR, protocol_error};
 
-/// Nobody takes the server's requests.
+/// JSON-RPC: a bug of ours.
+const INTERNAL_ERROR: i64 = -32603;
+
+/// Servers send no requests of this method in this session.
 pub(super) fn method_not_found() -> RpcError {
-    error(-32601, "Method not found")
+    protocol_error(METHOD_NOT_FOUND, "Method not found")
 }
 
 /// Something of ours broke.
 pub(super) fn internal() -> RpcError {
-    error(-32603, "Internal error")
+    protocol_error(INTERNAL_ERROR, "Internal error")
 }
 
 /// Too many requests wait.
 pub(super) fn busy() -> RpcError {
-    error(-32000, "Too many requests wait for the client")
+    protocol_error(SERVER_ERROR, "Too many requests wait for the client")
 }
 
 /// The client is gone, or does not answer.
 pub(super) fn nobody_answers() -> RpcError {
-    error(-32000, "No client answers")
+    protocol_error(SERVER_ERROR, "No client answers")
 }

@@ -10,6 +10,7 @@
 //! [`Mounts::changes`] tells a container's clients when lists may differ. What a server sends
 //! besides that belongs to no request goes to [`Unsolicited`].
 
+mod cache;
 mod catalog;
 mod changes;
 mod dropped;
@@ -25,6 +26,8 @@ mod pool;
 mod pooled;
 mod ports;
 mod process;
+mod related;
+mod room;
 mod sessions;
 mod stdio;
 mod tools;
@@ -49,10 +52,7 @@ pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
-pub use http::{
-    EventReader, HttpParts, HttpTransport, LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID,
-    add_param_fields, request_fields,
-};
+pub use http::{EventReader, HttpParts, HttpTransport, add_param_fields, request_fields};
 pub use known::{Entry, Known};
 pub use mount::Mount;
 pub use pool::Mounts;
@@ -62,8 +62,11 @@ pub use process::{
     Children, E2b, LineTaker, Local, MAX_CHILDREN, MAX_CHILDREN_OF_LEASE, Machine, ProcessConfig,
     ProcessManager, Runtime, Spawner,
 };
+pub use room::MessageMemory;
 pub use sessions::MAX_SESSIONS;
-pub use stdio::{CurrentLimits, MakeProcess, MessageLimits, StdioPorts, StdioTransport};
+pub use stdio::{
+    CurrentLimits, MakeProcess, MessageLimits, OpenMemory, StdioPorts, StdioTransport,
+};
 pub use transports::{ServerTransports, process_manager};
 pub use way_out::{OpenWayOut, WayOut};
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::changes::ListNews;
 use super::health::HealthRecord;
-use super::{Event, Transport, Version};
+use super::{Event, MountSession, Transport, Version};
 
 /// The chain of the configuration in force; `None` before there is one.
 pub type CurrentChain = Arc<dyn Fn() -> Option<Arc<Chain>> + Send + Sync>;
@@ -53,6 +53,8 @@ pub struct Origin {
     pub version: Version,
     /// What these clients can do.
     pub capabilities: Arc<RawValue>,
+    /// Takes messages to the server.
+    pub session: Arc<dyn MountSession>,
 }
 
 /// What all mounts share.

@@ -1,6 +1,5 @@
 //! Reading what a server answers: one message, or a stream of them, within bounds.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use addons::contract::Denial;
@@ -10,12 +9,11 @@ use http::header::{CONTENT_TYPE, HeaderMap};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::event_stream::{EventReader, StreamEvent};
-use crate::http::{Answer, AnswerBody, BodyError, OwnClient, Reservation};
+use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
 use crate::mcp::message::{Id, Message, Outcome};
 use crate::mcp::mounts::MountError;
+use crate::mcp::mounts::room::Room;
 
-/// Bytes of a message that are held without a reservation.
-const UNRESERVED: usize = 16 * 1024;
 /// Events of a stream that are read in a second; further ones wait at the server.
 const MAX_EVENTS: u32 = 1000;
 /// How long the rest of an answer may take once its message was read, so that its connection
@@ -128,14 +126,14 @@ pub fn outcome_of(message: Message, id: &Id) -> Result<Outcome, Message> {
 
 async fn read_message(client: &OwnClient, mut body: AnswerBody) -> Result<Message, MountError> {
     let limits = client.limits();
-    let mut room = Room::new(client.clone());
+    let mut room = Room::default();
     let mut text = Vec::new();
     while let Some(chunk) = body.chunk().await.map_err(broke_off)? {
         if text.len().saturating_add(chunk.len()) > limits.inspect_body_bytes {
             return Err(too_long(limits.inspect_body_bytes));
         }
         text.extend_from_slice(&chunk);
-        room.hold(text.capacity())?;
+        room.hold(client, text.capacity())?;
     }
     parse(&text, limits.inspect_values)
 }
@@ -175,44 +173,6 @@ fn read_rest(mut body: AnswerBody) {
         }
     };
     tokio::spawn(timeout(REST, rest));
-}
-
-/// Memory of a message that is being read.
-struct Room {
-    client: OwnClient,
-    reservation: Option<Arc<Reservation>>,
-    reserved: usize,
-}
-
-impl Room {
-    fn new(client: OwnClient) -> Self {
-        Self {
-            client,
-            reservation: None,
-            reserved: 0,
-        }
-    }
-
-    /// Reserves for a message of so many bytes.
-    fn hold(&mut self, bytes: usize) -> Result<(), MountError> {
-        if bytes <= UNRESERVED {
-            self.reservation = None;
-            self.reserved = 0;
-            return Ok(());
-        }
-        let more = bytes.saturating_sub(self.reserved);
-        if more > 0 {
-            let reservation = match self.reservation.take() {
-                Some(reservation) => reservation,
-                None => self.client.reserve().map_err(MountError::Denied)?,
-            };
-            let grown = reservation.grow(more);
-            self.reservation = Some(reservation);
-            grown.map_err(MountError::Denied)?;
-            self.reserved = bytes;
-        }
-        Ok(())
-    }
 }
 
 /// Why a stream has no next message.
@@ -268,7 +228,7 @@ impl EventStream {
     fn new(client: OwnClient, body: AnswerBody) -> Self {
         let most = client.limits().inspect_body_bytes;
         Self {
-            room: Room::new(client.clone()),
+            room: Room::default(),
             client,
             body,
             input: Bytes::new(),
@@ -318,7 +278,7 @@ impl EventStream {
             let next = self.reader.next(&mut self.input);
             let next = next.map_err(|error| StreamEnd::Failed(too_long(error.0)))?;
             self.room
-                .hold(self.reader.held())
+                .hold(&self.client, self.reader.held())
                 .map_err(StreamEnd::Failed)?;
             if let Some(event) = next {
                 self.pace.events = self.pace.events.saturating_add(1);

@@ -15,19 +15,19 @@ mod two_endpoints;
 mod wire;
 
 pub use event_stream::EventReader;
-pub use headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, request_fields};
+pub use headers::request_fields;
 pub use mirrored_params::add as add_param_fields;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use addons::contract::{BoxFuture, Delegation, Denial, Fault, System};
+use addons::contract::{BoxFuture, Denial, Fault, System};
 use addons::mcp::{HttpSettings, HttpTransport as Kind, ServerSettings};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::legacy::LegacySession;
+use self::legacy::{LegacySession, NotOpened};
 use self::modern::{ModernSession, Probed, probe};
 use self::peer::Inbox;
 use self::two_endpoints::TwoEndpoints;
@@ -38,6 +38,9 @@ use super::{MountError, MountSession, Opening, Transport};
 use crate::http::{OwnClient, Service};
 use crate::mcp::version::{Era, Version};
 
+/// How long a server may take to open a session over HTTP+SSE that was not configured for it.
+const OLDER_TRANSPORT: Duration = Duration::from_secs(10);
+
 /// What transports over HTTP share.
 #[derive(Clone)]
 pub struct HttpParts {
@@ -45,7 +48,7 @@ pub struct HttpParts {
     pub service: Arc<Service>,
     /// Counts messages that nobody gets.
     pub dropped: Dropped,
-    /// What goes on after a session has ended: farewells to servers.
+    /// Work that outlives a session: DELETE and cancellations.
     pub tasks: TaskTracker,
 }
 
@@ -92,15 +95,8 @@ impl HttpTransport {
     fn wire(&self, opening: &Opening) -> Result<Wire, MountError> {
         let inner = &*self.0;
         let target = inner.target.clone().map_err(MountError::CannotStart)?;
-        let service = Arc::clone(&inner.parts.service);
-        let system = inner.system.clone();
-        let client = match &opening.container {
-            Some(container) => {
-                let delegation = Delegation::new(system, Arc::clone(container));
-                Some(OwnClient::delegated(service, Arc::new(delegation)))
-            }
-            None => OwnClient::system(service, Arc::new(system)),
-        };
+        let (service, system) = (&inner.parts.service, inner.system.clone());
+        let client = OwnClient::of(service, system, opening.container.as_ref());
         let client = client.ok_or_else(|| MountError::Denied(Denial::internal()))?;
         Ok(Wire { client, target })
     }
@@ -122,7 +118,7 @@ impl HttpTransport {
         }
     }
 
-    /// Opens a session for a client that has no handshake.
+    /// Opens a session for a modern client.
     async fn modern_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let wire = self.wire(opening)?;
         let mut unknown = None;
@@ -141,33 +137,57 @@ impl HttpTransport {
                 Version::NEWEST_LEGACY
             }
         };
+        let with_answer_to_discover = |error| match (error, &unknown) {
+            (MountError::Protocol(error), Some(before)) => MountError::Protocol(format!(
+                "{error} (to initialize; to server/discover: {before})"
+            )),
+            (error, _) => error,
+        };
         match LegacySession::open(self, opening, version).await {
-            Ok(Ok(session)) => Ok(session),
-            Ok(Err(error)) => Err(refused("initialize", &error.message)),
-            Err(MountError::Protocol(error)) => Err(MountError::Protocol(match unknown {
-                Some(before) => format!("{error} (to initialize; to server/discover: {before})"),
-                None => error,
-            })),
-            Err(error) => Err(error),
+            Ok(session) => Ok(session),
+            Err(NotOpened::Refused(error)) => Err(refused("initialize", &error.message)),
+            Err(NotOpened::NoEndpoint(error)) => {
+                let opened = self.older_transport(opening, error).await;
+                opened.map_err(with_answer_to_discover)
+            }
+            Err(NotOpened::Failed(error)) => Err(with_answer_to_discover(error)),
         }
     }
 
-    /// Opens a session for a client that shook hands.
+    /// Opens a session for a legacy client.
     async fn legacy_first(&self, opening: &Opening) -> Result<Arc<dyn MountSession>, MountError> {
         let opened = LegacySession::open(self, opening, opening.version).await;
-        let error = match opened {
-            Ok(Ok(session)) => return Ok(session),
-            Ok(Err(error)) => refused("initialize", &error.message),
-            Err(error @ MountError::Protocol(_)) => error,
-            Err(error) => return Err(error),
+        let (error, may_be_older) = match opened {
+            Ok(session) => return Ok(session),
+            Err(NotOpened::Refused(error)) => (refused("initialize", &error.message), false),
+            Err(NotOpened::NoEndpoint(error)) => (error, true),
+            Err(NotOpened::Failed(error @ MountError::Protocol(_))) => (error, false),
+            Err(NotOpened::Failed(error)) => return Err(error),
         };
         let wire = self.wire(opening)?;
         match probe(&wire, opening).await {
             Ok(Probed::Modern(found)) if found.versions.contains(&Version::V2026_07_28) => {
                 Ok(ModernSession::new(self, opening, wire, found.described))
             }
+            _ if may_be_older => self.older_transport(opening, error).await,
             _ => Err(error),
         }
+    }
+
+    /// Opens a session over HTTP+SSE, where `initialize` was answered 400, 404 or 405 (2025-11-25,
+    /// basic/transports, "Backwards Compatibility"). Without one, what was answered is the error.
+    async fn older_transport(
+        &self,
+        opening: &Opening,
+        answered: MountError,
+    ) -> Result<Arc<dyn MountSession>, MountError> {
+        let opened = timeout(OLDER_TRANSPORT, TwoEndpoints::open(self, opening)).await;
+        let Ok(Ok(session)) = opened else {
+            return Err(answered);
+        };
+        let server = &self.0.server;
+        tracing::info!(%server, "an MCP server speaks HTTP with SSE: type: sse spares the other attempts");
+        Ok(session)
     }
 }
 

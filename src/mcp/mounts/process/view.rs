@@ -219,7 +219,21 @@ fn find(program: &OsString, directory: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use addons::contract::Denial;
+
     use super::*;
+    use crate::http::Reservation;
+    use crate::mcp::mounts::MessageMemory;
+
+    struct NoMemory;
+
+    impl MessageMemory for NoMemory {
+        fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
+            Err(Denial::internal())
+        }
+    }
 
     fn config() -> ProcessConfig {
         ProcessConfig {
@@ -232,6 +246,7 @@ mod tests {
             confine: Confine::Namespaces,
             way_out: None,
             longest_line: 1000,
+            memory: Arc::new(NoMemory),
         }
     }
 

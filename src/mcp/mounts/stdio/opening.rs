@@ -95,7 +95,7 @@ impl StdioTransport {
     async fn start(&self, opening: &Opening) -> Result<Conversation, MountError> {
         let place = self.ports.children.place(opening.container.as_deref())?;
         let way_out = self.way_out(opening)?;
-        let config = self.config(way_out.as_ref());
+        let config = self.config(opening, way_out.as_ref())?;
         let process = (self.make)();
         process.start(config).await?;
         let (shared, lines) = Shared::new(&self.server.name, opening.unsolicited.clone());
