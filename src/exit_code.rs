@@ -1,14 +1,14 @@
-//! The exit codes; scripts rely on them.
+//! Exit codes of the process; scripts rely on them.
 
-/// It is done.
+/// Success.
 pub const DONE: u8 = 0;
-/// `explain` was answered, and the answer is a denial.
+/// `explain` reports a denial.
 pub const DENIED: u8 = 1;
-/// It was asked for wrongly.
+/// The arguments are invalid (`EX_USAGE` of sysexits.h).
 pub const USAGE: u8 = 64;
-/// A socket cannot be opened or reached.
+/// A socket cannot be opened or reached (`EX_UNAVAILABLE`).
 pub const UNAVAILABLE: u8 = 69;
-/// The fault is ours.
+/// An internal error (`EX_SOFTWARE`).
 pub const SOFTWARE: u8 = 70;
-/// The configuration is not in order.
+/// The configuration is invalid (`EX_CONFIG`).
 pub const CONFIG: u8 = 78;

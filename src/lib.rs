@@ -1,7 +1,7 @@
 //! The engine of unified-proxy: it moves bytes and holds no policy.
 //!
-//! The binary is a thin `main` over this library; the library exists so that tests and fuzz
-//! targets reach the parsers that peers reach.
+//! The binary is a thin `main` over this library, which also gives tests and fuzz targets access to
+//! the parsers of untrusted input.
 
 pub mod admin;
 pub mod app;

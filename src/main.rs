@@ -1,4 +1,4 @@
-//! Arguments, exit codes, and the runtime that everything runs on.
+//! The entry point: arguments, the runtime, exit codes.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use unified_proxy::cli::{self, AuditCommand, Command, Failure};
 use unified_proxy::{app, sandbox};
 
 fn main() -> ExitCode {
-    // These five stay without threads, or begin without: a process with several cannot enter a
-    // user namespace.
+    // These five run, or begin, without threads: a process with several cannot create a user
+    // namespace.
     let command = match cli::parse() {
         Command::Run(run) => return run.run(),
         Command::RunAppliance => return cli::run_appliance(),

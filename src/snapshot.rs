@@ -1,4 +1,4 @@
-//! What a flow needs besides itself, as one immutable value.
+//! The snapshot: the configuration in force and everything built from it, as one immutable value.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::upstream::Network;
 
-/// The configuration in force and all that was built from it. A reload makes another one; a
-/// flow keeps the one it began with.
+/// The configuration in force and everything built from it. A reload makes another one; a flow
+/// keeps the one that it began with.
 #[derive(Clone)]
 pub struct Snapshot {
     pub config: Arc<Config>,
     pub containers: Arc<dyn Containers>,
     pub network: Arc<Network>,
-    /// Every MCP policy of the configuration could be loaded.
+    /// Whether every MCP policy of the configuration could be loaded.
     pub policies_loaded: bool,
 }
 
 impl Snapshot {
-    /// Changes with every reload.
+    /// The number of the configuration, changed by every reload.
     pub fn generation(&self) -> u64 {
         self.network.generation
     }
 
-    /// The same with handles of its own to what every flow holds: a count of references that
-    /// several threads change moves between their caches.
+    /// A copy for one thread, with its own reference counts of the values that every flow holds: a
+    /// count that several threads change moves between their caches.
     fn for_thread(&self) -> Self {
         let mut network = Network::clone(&self.network);
         network.chain = Arc::new(Chain::clone(&network.chain));
@@ -38,21 +38,21 @@ impl Snapshot {
         }
     }
 
-    /// The chain that flows begin under.
+    /// The chain that judges the flows.
     pub fn chain(&self) -> &Arc<Chain> {
         &self.network.chain
     }
 }
 
-/// The snapshot in force, and news of the next one.
+/// The snapshot in force; notifies waiters of the next one.
 pub struct SnapshotStore {
-    /// Each thread has a handle of its own: all flows hold it, and are counted there.
+    /// One copy for each thread, since every flow changes its reference count.
     current: Shards<ArcSwap<Snapshot>>,
     generation: watch::Sender<u64>,
 }
 
 impl SnapshotStore {
-    /// Begins with this one.
+    /// Makes a store with the first snapshot.
     pub fn new(snapshot: Snapshot) -> Self {
         Self {
             generation: watch::Sender::new(snapshot.generation()),
@@ -65,7 +65,7 @@ impl SnapshotStore {
         self.current.mine().load_full()
     }
 
-    /// Puts another one in force, and tells everybody who waits for it.
+    /// Replaces the snapshot and wakes all waiters.
     pub fn replace(&self, snapshot: Snapshot) {
         let generation = snapshot.generation();
         for current in self.current.all() {
@@ -74,10 +74,11 @@ impl SnapshotStore {
         self.generation.send_replace(generation);
     }
 
-    /// The snapshot in force, as soon as it is another one than that of `generation`.
+    /// Waits until the snapshot's generation differs from `generation`, and returns it. Cancel
+    /// safe.
     pub async fn after(&self, generation: u64) -> Arc<Snapshot> {
         let mut generations = self.generation.subscribe();
-        // It fails only when the sender is gone, and that one is ours.
+        // Fails only after the sender was dropped; `self` owns it.
         let _ = generations.wait_for(|current| *current != generation).await;
         self.current()
     }

@@ -1,20 +1,20 @@
-//! Git forges and their hosts, as `git` in `policy.yaml` names them. Several addons judge them.
+//! Git forges and their hosts, from `git` in `policy.yaml`. Several addons use them.
 
 use std::collections::HashSet;
 
 use crate::contract::Host;
 use crate::contract::settings::{Files, Setting};
 
-/// One forge's hosts. An API that has no host of its own lies on `host`, below `/api`.
+/// The hosts of one forge. An API without its own host is on `host`, below `/api`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForgeHosts {
-    /// Pages and git.
+    /// Web pages and git.
     pub host: Host,
     /// The API.
     pub api: Option<Host>,
     /// Uploads of release assets.
     pub uploads: Option<Host>,
-    /// Single files.
+    /// Raw files.
     pub raw: Option<Host>,
     /// Archives.
     pub codeload: Option<Host>,
@@ -64,7 +64,7 @@ impl ForgeHosts {
         })
     }
 
-    /// github.com, whose other hosts need not be written out.
+    /// github.com, whose other hosts are known.
     fn github() -> Self {
         let name = |name: &str| Host::Name(name.into());
         Self {
@@ -84,7 +84,7 @@ impl ForgeHosts {
 }
 
 /// Reads `git.public_reads`: whether repositories that are not a container's own may be read,
-/// without any credential.
+/// without a credential.
 pub fn public_reads(files: &Files<'_>) -> bool {
     let git = files.policy.fields().section("git");
     git.or("public_reads", false, |at| {

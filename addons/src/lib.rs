@@ -1,7 +1,7 @@
-//! The chain that every flow passes, and the contract it stands on.
+//! The chain of addons that every flow passes, and the contract between the addons and the engine.
 //!
-//! Decisions only: nothing in this crate opens a socket, a database or a TLS session. What an
-//! addon needs from outside is a small trait that the engine implements.
+//! This crate only decides: it opens no socket, no database and no TLS session. For I/O, an addon
+//! has a small trait that the engine implements.
 #![deny(missing_docs)]
 
 #[cfg(test)]
@@ -45,34 +45,34 @@ use observe::{Audit, AuditSettings, Collector, Metrics, Trace, Traces};
 use policy::{Policy, PolicySettings};
 use rate_limit::{RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
-/// What the files say to the addons.
+/// The settings of all addons.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where containers may go.
+    /// The hosts that containers may reach.
     pub allowlist: Arc<Allowlist>,
-    /// What one container may write to the audit log.
+    /// The limits of one container in the audit log.
     pub audit: AuditSettings,
-    /// What a lease may ask upstreams and the resolver for.
+    /// The rate limits of a lease at upstreams and at the resolver.
     pub rate_limit: RateLimitSettings,
-    /// When an upstream is left alone.
+    /// When the circuit of an upstream opens.
     pub circuit_breaker: CircuitBreakerSettings,
-    /// The operator's rules, and which addresses may be dialled.
+    /// The operator's rules, and the addresses that may be dialled.
     pub policy: PolicySettings,
-    /// What may be done through the APIs of GitHub.
+    /// The permitted use of GitHub's APIs.
     pub github: GithubSettings,
-    /// Which repositories, and what may be pushed to them.
+    /// The permitted use of git hosts.
     pub git: GitSettings,
     /// The secrets to inject.
     pub credentials: CredentialSettings,
     /// The MCP servers, and the rules for their tools.
     pub mcp: Arc<McpSettings>,
-    /// Where spans go, if anywhere.
+    /// The collector of spans, if there is one.
     pub collector: Option<Collector>,
 }
 
 impl Settings {
-    /// Reads the settings of every addon. What is wrong is in the report of the files. Looks at
-    /// the files that hold secrets, so it may block.
+    /// Reads the settings of every addon. Errors are in the report of the files. Accesses the files
+    /// that hold secrets, so it may block.
     pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
         Self {
             allowlist: Arc::new(policy::read_allowlist(files)),
@@ -88,7 +88,7 @@ impl Settings {
         }
     }
 
-    /// Reports what is wrong between files, each of which is right by itself.
+    /// Reports conflicts between files that are each valid.
     pub fn check(&self, files: &Files<'_>) {
         let passthrough = Passthrough::read(files);
         self.policy.check(&passthrough);
@@ -97,37 +97,37 @@ impl Settings {
     }
 }
 
-/// What the addons need from outside, and what outlives a chain: made once and handed to each.
+/// The implementations that the addons need from the engine, and the state that outlives a chain.
 pub struct Ports {
-    /// Counts across reloads.
+    /// Metrics of flows, kept over reloads.
     pub metrics: Arc<Metrics>,
-    /// Writes the audit log across reloads.
+    /// The audit log, kept over reloads.
     pub audit: Arc<Audit>,
-    /// Exports spans across reloads.
+    /// The exporter of spans, kept over reloads.
     pub traces: Arc<Traces>,
-    /// Counts git operations across reloads.
+    /// Metrics of git operations, kept over reloads.
     pub git_metrics: Arc<GitMetrics>,
-    /// Who is at a source.
+    /// Finds the container of a source.
     pub containers: Arc<dyn Containers>,
-    /// Knows every bucket of the rate limits across reloads.
+    /// The buckets of the rate limits, kept over reloads.
     pub buckets: RateBuckets,
-    /// Counts the flows over a limit across reloads.
+    /// Metrics of flows over a limit, kept over reloads.
     pub rejections: Rejections,
-    /// Remembers the circuits across reloads.
+    /// The circuits of upstreams, kept over reloads.
     pub breakers: Breakers,
-    /// Tells our own listeners, which are never dialled.
+    /// Recognises our own listeners, which are never dialled.
     pub own: Arc<dyn OwnAddresses>,
-    /// Resolves numbers and node ids of GitHub.
+    /// Resolves repository numbers and node ids of GitHub.
     pub forge: Arc<dyn Forge>,
-    /// Keeps logins and tokens across reloads.
+    /// The logins and tokens, kept over reloads.
     pub token_sources: Arc<TokenSources>,
-    /// What the judge of MCP messages asks and records.
+    /// The ports of the MCP addon.
     pub mcp: McpPorts,
-    /// How long a phase may take from the moment when an addon waits.
+    /// The limit of a phase from the first wait of an addon on.
     pub deadline: Duration,
 }
 
-/// The chain, in its order. A reload builds another one.
+/// Builds the chain in its order. A reload builds another one.
 pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<OrderError>> {
     let settings = settings.clone();
     let allowlist = Arc::clone(&settings.allowlist);
@@ -142,41 +142,41 @@ pub fn standard_chain(settings: &Settings, ports: Ports) -> Result<Chain, Vec<Or
         .traces
         .sink(settings.collector.as_ref())
         .map(|sink| Link::from(Arc::new(Trace::new(sink))));
-    // Observers stand in front, so that they are told of a flow whichever addon denies it.
-    // Nothing behind them depends on them.
+    // Observers come first, so that they see every flow, whichever addon denies it. No later addon
+    // depends on them.
     let observers = [Link::from(ports.metrics), Link::from(ports.audit)];
     let deciders = [
-        // Everything behind it asks who the flow is for.
+        // Before all addons that need the flow's principal.
         Link::Identity(Arc::new(Identity::new(ports.containers))),
-        // Before anything that costs more than counting, so that a flood is cheap to turn away;
-        // behind identity, because the budget belongs to the lease.
+        // Before anything that costs more than counting, so that a flood is cheap to deny; after
+        // identity, since the budget belongs to the lease.
         Link::from(Arc::new(RateLimit::new(
             settings.rate_limit,
             ports.buckets,
             ports.rejections,
         ))),
-        // Before a person is asked or anything is looked up in vain.
+        // Before approvals and look-ups that an open circuit would make useless.
         Link::from(Arc::new(CircuitBreaker::new(
             settings.circuit_breaker,
             ports.breakers,
         ))),
-        // Says no before a secret is touched. It removes fields, so it must be done when secrets
-        // are added.
+        // Denies before a secret is read. It removes fields, so it must run before secrets are
+        // added.
         Link::from(Arc::new(Policy::new(settings.policy, ports.own))),
-        // Behind policy, whose normal form of paths it judges.
+        // After policy, whose normal form of paths it judges.
         Link::from(Arc::new(Github::new(settings.github, ports.forge))),
-        // Behind what is cheaper to decide, for policies and people are asked here. Nothing behind
-        // it changes a message, so what was judged is what is sent.
+        // After cheaper decisions, since it consults policies and people. No later addon changes a
+        // message, so the judged message is the one that is sent.
         Link::from(Arc::new(Mcp::new(settings.mcp, ports.mcp))),
-        // Behind policy, for what may not be reached at all needs no reading of packets. It says
-        // which requests must stay without a credential.
+        // After policy, so that the packets of an unreachable host are not parsed. It marks the
+        // requests that must stay without a credential.
         Link::from(Arc::new(Git::new(
             settings.git,
             Arc::new(reachable),
             ports.git_metrics,
         ))),
-        // Last: a secret is added only after every other addon passed. Responses run backwards,
-        // so it is also the first to see one, and no other addon sees an echo.
+        // Last: a secret is added only after every other addon has passed the request. Responses
+        // run in reverse order, so it sees each response first, and no other addon sees an echo.
         Link::from(Arc::new(Credentials::new(credentials))),
     ];
     let addons = observers.into_iter().chain(trace).chain(deciders);

@@ -1,4 +1,5 @@
-//! `audit verify`: whether the audit log is whole, and what it says of itself.
+//! `audit verify`: checks the hash chain of the audit log, and prints the gaps that the log itself
+//! records.
 
 use std::path::Path;
 
@@ -6,8 +7,7 @@ use super::exit::{Failure, code, print, printable};
 use super::{ConfigDir, load};
 use crate::telemetry::{Verified, verify_audit};
 
-/// Verifies the log of whatever runs here. Lines that were lost are no failure: the log says so
-/// itself.
+/// Verifies the log of the server on this machine. Lost lines are no failure: the log records them.
 pub fn verify(dir: &ConfigDir) -> Result<(), Failure> {
     let path = load(dir)?.1.proxy.audit.path;
     let verified = verify_audit(&path).map_err(|error| Failure::new(code::SOFTWARE, error))?;
@@ -50,7 +50,7 @@ fn lines_of(count: u64) -> String {
     format!("{} {noun}", grouped(count))
 }
 
-/// A number in groups of three digits.
+/// A number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -71,7 +71,7 @@ mod tests {
     use crate::telemetry::{Gap, Lost};
 
     #[test]
-    fn a_report_names_what_is_folded_and_what_was_lost() {
+    fn a_report_counts_folded_and_lost_lines() {
         let gap = |count, until: &str| Gap {
             count,
             since: "2030-01-01T12:00:00.000Z".into(),

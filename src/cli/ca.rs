@@ -19,7 +19,7 @@ pub enum CaCommand {
 }
 
 impl CaCommand {
-    /// Runs the command on the files of whatever runs here.
+    /// Runs the command on the files of the server on this machine.
     pub fn run(&self) -> Result<(), Failure> {
         let (Self::Path(dir) | Self::Show(dir) | Self::Rotate(dir)) = self;
         let proxy = load(dir)?.1.proxy;

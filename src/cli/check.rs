@@ -1,9 +1,9 @@
-//! `check`: whether every configuration file is in order.
+//! `check`: validates every configuration file.
 
 use super::exit::{Failure, print};
 use super::{ConfigDir, load};
 
-/// Loads the configuration of whatever runs here and prints what is wrong with it.
+/// Loads the configuration of the server on this machine, and prints warnings and errors.
 pub fn check(dir: &ConfigDir) -> Result<(), Failure> {
     let (dir, config) = load(dir)?;
     for warning in &config.warnings {

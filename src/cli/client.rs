@@ -1,4 +1,4 @@
-//! HTTP over the admin socket.
+//! HTTP client for the admin socket.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use tokio::net::UnixStream;
 
 use super::exit::{Failure, code};
 
-/// How long an answer may take.
+/// The default limit for a response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a write is tried again that was one too many in its second.
+/// The most attempts of a request that is denied with 429 by the rate limit of the admin API.
 const ATTEMPTS: u32 = 5;
 
-/// Talks to one server.
+/// A client of one server.
 pub(super) struct Client {
     socket: PathBuf,
     patience: Duration,
 }
 
-/// What the server said, whatever it was.
+/// A response of any status.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Value,
@@ -40,12 +40,12 @@ impl Client {
         }
     }
 
-    /// Waits longer for answers, for what takes as long as others take.
+    /// Sets the limit for a response, for requests that wait on others.
     pub(super) fn patient(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Asks, and fails unless the server did what it was asked.
+    /// Sends a request; fails unless the status is a success. Retries after 429.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// Asks once, and takes any answer.
+    /// Sends a GET once, and returns a response of any status.
     pub(super) async fn get(&self, path: &str) -> Result<Answer, Failure> {
         let (answer, _) = self.ask(&Method::GET, path, None).await?;
         Ok(answer)
@@ -141,7 +141,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| self.broken(error))
     }
 
-    /// The server was reached, and then failed us, or closed the connection unread.
+    /// The failure of a connection that was opened: the server closed it or sent no valid response.
     fn broken(&self, what: impl std::fmt::Display) -> Failure {
         let socket = self.socket.display();
         let message = format!(

@@ -1,4 +1,4 @@
-//! `container add|rm|reset|list|show`
+//! `container add|rm|reset|list|show`: manages the registered containers of a server.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -181,7 +181,7 @@ impl Add {
     }
 }
 
-/// The new lease, those that it ended, and its socket.
+/// Formats a registration: the new lease, those that it replaced, and its socket.
 fn registered(id: &ContainerId, answer: &Value) -> String {
     let mut lines = vec![format!("registered {id}")];
     let replaced = answer.get("replaced").and_then(Value::as_array);
@@ -237,7 +237,7 @@ fn details(container: &Value) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A value as people write it.
+/// Formats a JSON value for a person.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_absolute_or_from_now_on() {
+    fn an_expiry_is_absolute_or_relative_to_now() {
         assert_eq!(
             parse_expiry("2100-01-01T00:00:00Z")
                 .unwrap()
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_says_whose_leases_it_replaced() {
+    fn a_registration_lists_the_leases_that_it_replaced() {
         let id = ContainerId::parse("c2").unwrap();
         let plain = json!({"status": "registered", "container_id": "c2"});
         assert_eq!(registered(&id, &plain), "registered c2");

@@ -1,4 +1,4 @@
-//! `dev`: the appliance on this machine, with its flags.
+//! `dev`: the flags of an appliance on this machine.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use clap::Args;
 use crate::admin::repo_name;
 use crate::app::DevOptions;
 
-/// Where repositories are registered from; those of other hosts are named, not linked.
+/// URL prefixes of repositories at github.com. Those of other hosts can only be named as
+/// OWNER/NAME.
 const FORGE: [&str; 4] = [
     "https://github.com/",
     "http://github.com/",
@@ -37,7 +38,7 @@ pub struct Dev {
 }
 
 impl Dev {
-    /// The directory of the configuration files, and the rest.
+    /// Returns the configuration directory and the options.
     pub fn into_options(self) -> (PathBuf, DevOptions) {
         let mut repos: Vec<String> = Vec::with_capacity(self.repos.len());
         for repo in self.repos {
@@ -55,7 +56,7 @@ impl Dev {
     }
 }
 
-/// `OWNER/NAME` of a repository, from that or from a URL that people copy.
+/// Parses `OWNER/NAME`, or the URL of a repository, into `OWNER/NAME`.
 pub(super) fn parse_repo(text: &str) -> Result<String, String> {
     let at_forge = FORGE.iter().find_map(|prefix| text.strip_prefix(prefix));
     let path = at_forge.map_or(text, |path| path.trim_end_matches('/'));
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repository_is_known_by_its_name_and_by_its_urls() {
+    fn a_repository_is_given_by_its_name_or_by_its_urls() {
         each_row(
             [
                 "octocat/Hello-World",
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_repository_is_refused_with_what_to_write() {
+    fn other_texts_are_refused_with_the_expected_form() {
         each_row(
             [
                 "",

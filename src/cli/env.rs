@@ -1,4 +1,4 @@
-//! `env`: the environment that points clients at the proxy.
+//! `env`: prints the environment variables that make clients use the proxy.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ enum Shell {
 }
 
 impl Env {
-    /// Prints the variables. The server is asked only for what the arguments leave open.
+    /// Prints the variables. Queries the server only if an argument is missing.
     pub(super) async fn run(self) -> Result<(), Failure> {
         let variables = match (&self.place.proxy, &self.place.certs) {
             (Some(proxy), Some(certs)) => variables(proxy, certs),
@@ -69,7 +69,7 @@ impl Env {
 }
 
 impl Place {
-    /// The variables for clients of a server.
+    /// The variables for clients of a server; arguments override its settings.
     pub(super) fn variables(
         &self,
         settings: &SandboxSettings,
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// Asks the running server.
+/// Queries the running server for its settings.
 pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure> {
     let client = server.client()?;
     let answer = client.call(Method::GET, "/internal/sandbox", None).await?;
@@ -102,7 +102,7 @@ pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure
     })
 }
 
-/// A listener on all interfaces is reached on this machine by its loopback address.
+/// The address to connect to: for a listener on all interfaces, that of loopback.
 fn reachable(listener: &str) -> String {
     match listener.rsplit_once(':') {
         Some(("0.0.0.0", port)) => format!("127.0.0.1:{port}"),
@@ -120,12 +120,12 @@ fn proxy_url(text: &str) -> Result<String, &'static str> {
     is_plain.then(|| text.to_owned()).ok_or(WRONG)
 }
 
-/// In single quotes, in which sh changes nothing.
+/// Quotes a value with single quotes, in which sh expands nothing.
 fn sh(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
 }
 
-/// In single quotes, in which fish reads `\\` and `\'`.
+/// Quotes a value with single quotes, in which fish unescapes `\\` and `\'`.
 fn fish(value: &str) -> String {
     format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
 }
@@ -137,13 +137,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_one_word_in_either_shell_whatever_is_in_it() {
+    fn any_value_is_one_word_in_either_shell() {
         assert_eq!(sh("/a b/$c'd"), r"'/a b/$c'\''d'");
         assert_eq!(fish(r"/a b\'d"), r"'/a b\\\'d'");
     }
 
     #[test]
-    fn a_proxy_is_named_by_an_http_url_of_a_host_and_a_port() {
+    fn a_proxy_is_given_by_an_http_url_of_a_host_and_a_port() {
         each_row(
             [
                 "http://proxy:8080",

@@ -1,4 +1,4 @@
-//! Server-sent events, as the admin API streams flows.
+//! Parses server-sent events, in which the admin API streams flows.
 
 /// One event of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(super) struct Event {
     pub(super) data: String,
 }
 
-/// Reads events from chunks that are cut anywhere.
+/// Parses events from chunks that may be cut anywhere.
 #[derive(Default)]
 pub(super) struct Events {
     rest: Vec<u8>,
@@ -15,7 +15,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// The events that a chunk completes.
+    /// Takes a chunk; returns the events that it completes.
     pub(super) fn feed(&mut self, chunk: &[u8]) -> Vec<Event> {
         let mut done = Vec::new();
         for piece in chunk.split_inclusive(|byte| *byte == b'\n') {

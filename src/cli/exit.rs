@@ -1,4 +1,4 @@
-//! How a command ends.
+//! Exit code, messages and output of a command.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 pub(super) use crate::exit_code as code;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed: an exit code and a message.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -14,7 +14,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its exit code, and what to say about it.
+    /// A failure with its exit code and message.
     pub fn new(code: u8, message: impl Display) -> Self {
         Self {
             code,
@@ -22,12 +22,12 @@ impl Failure {
         }
     }
 
-    /// A failure that is the fault of this program or its machine.
+    /// A failure of this program or its machine.
     pub fn internal(message: impl Display) -> Self {
         Self::new(code::SOFTWARE, message)
     }
 
-    /// Nothing more to say: the output said it.
+    /// A failure without a message, because the output has it.
     pub fn silent(code: u8) -> Self {
         Self::new(code, "")
     }
@@ -37,10 +37,10 @@ impl Failure {
         self.code
     }
 
-    /// Says it on stderr.
+    /// Writes the message to standard error and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
-            // Nobody to tell, if this fails.
+            // There is no other way to report it.
             let lines: Vec<_> = self.message.lines().map(printable).collect();
             let _ = writeln!(io::stderr(), "unified-proxy: {}", lines.join("\n"));
         }
@@ -48,7 +48,7 @@ impl Failure {
     }
 }
 
-/// Prints a line. A reader that has gone away (`| head`) ends the command, and is no failure.
+/// Prints a line. If the reader has closed the pipe (`| head`), the command ends with exit code 0.
 pub(super) fn print(line: impl Display) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(code::DONE),
@@ -59,14 +59,14 @@ pub(super) fn print(line: impl Display) -> Result<(), Failure> {
     })
 }
 
-/// Says on stderr what deserves a word and ends nothing.
+/// Writes a warning to standard error.
 pub(super) fn warn(message: impl Display) {
-    // Nobody to tell, if this fails.
+    // There is no other way to report it.
     let _ = writeln!(io::stderr(), "unified-proxy: warning: {message}");
 }
 
-/// What comes from a sandbox is never let loose on a terminal: control characters, and those
-/// that change the direction of text, are written as escapes.
+/// Escapes control characters, and those that change the direction of text, so that text from a
+/// container cannot control the terminal.
 pub(super) fn printable(text: &str) -> String {
     let is_harmful = |c: char| {
         c.is_control()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_from_a_sandbox_reaches_the_terminal_as_a_command() {
+    fn control_characters_of_a_container_are_escaped() {
         assert_eq!(
             printable("/a\x1b[2J\r\u{202e}é"),
             "/a\\u{1b}[2J\\u{d}\\u{202e}é"

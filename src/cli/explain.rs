@@ -1,4 +1,4 @@
-//! `explain`: what would happen to a request, and why.
+//! `explain`: prints the verdict of each addon on a request, in a dry run.
 
 use clap::Args;
 use http::Method;
@@ -125,7 +125,7 @@ mod tests {
     use crate::admin::ExplainStep;
 
     #[test]
-    fn every_addon_has_its_verdict_and_the_denial_its_reason() {
+    fn every_addon_is_listed_with_its_verdict_and_the_denial_with_its_reason() {
         let step = |addon: &str, verdict| ExplainStep {
             addon: addon.into(),
             verdict,

@@ -1,4 +1,4 @@
-//! `health`
+//! `health`: prints the health checks of a running server.
 
 use clap::Args;
 use http::StatusCode;

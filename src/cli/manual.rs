@@ -1,8 +1,8 @@
-//! The manual pages and shell completions in `packaging/`, made from the definitions of the
+//! Generates the manual pages and shell completions in `packaging/` from the definitions of the
 //! commands.
 //!
-//! They are committed, so that a package is made of files alone and a review shows what a change of
-//! the commands does to them. `RECORD_MANUAL=1 cargo nextest run manual::` records them.
+//! They are committed, so that a package is built from files only, and a review shows the effect of
+//! a change. `RECORD_MANUAL=1 cargo nextest run manual::` regenerates them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,8 @@ fn command() -> Command {
         .disable_help_subcommand(true)
 }
 
-/// One page for the program and one for each command below it, `unified-proxy-container-add.1`.
+/// One page for the program and one for each subcommand, for example
+/// `unified-proxy-container-add.1`.
 fn pages(files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
     clap_mangen::generate_to(command(), directory.path()).unwrap();

@@ -1,4 +1,5 @@
-//! The commands, and those of them that talk to a running server or to the registry's file.
+//! The command line: its definition, and the commands that talk to a running server or use the
+//! files of one.
 
 mod audit;
 mod ca;
@@ -34,16 +35,16 @@ pub use run::run_appliance;
 use client::Client;
 use exit::code;
 
-/// Where the appliance has its configuration.
+/// The default configuration directory of the appliance.
 const CONFIG_DIR: &str = "/etc/unified-proxy";
-/// Where `dev` has its state, below the current directory.
+/// The state directory of `dev`, in the current directory.
 const DEV_STATE: &str = "./.unified-proxy";
-/// Names the admin socket where `--socket` does not.
+/// The variable that names the admin socket if `--socket` is missing.
 const SOCKET_VARIABLE: &str = "UNIFIED_PROXY_SOCKET";
-/// Where the appliance has its admin socket.
+/// The default admin socket of the appliance.
 const SOCKET: &str = "/var/run/proxy/api.sock";
-/// What `--version` prints. `scripts/release` names commit, target and profile in the variable; cargo
-/// recompiles this crate when it changes, so no build script is needed.
+/// The text of `--version`. `scripts/release` puts commit, target and profile into the variable;
+/// cargo recompiles this crate when it changes, so that no build script is needed.
 const VERSION: &str = match option_env!("UNIFIED_PROXY_BUILD") {
     Some(build) => build,
     None => env!("CARGO_PKG_VERSION"),
@@ -106,13 +107,14 @@ pub struct ConfigDir {
 }
 
 impl ConfigDir {
-    /// The directory that the appliance is served from.
+    /// The configuration directory of a server.
     pub fn served(self) -> PathBuf {
         self.config.unwrap_or_else(|| CONFIG_DIR.into())
     }
 
-    /// The directory and the defaults of whatever runs here: where `dev` keeps its state in the
-    /// working directory, a command about state means that.
+    /// The configuration directory and the defaults of the server on this machine. If `dev` has its
+    /// state in the working directory, the defaults are those of `dev`, unless the directory is
+    /// that of the appliance.
     pub fn here(&self) -> (PathBuf, Profile) {
         let dev_ran = Path::new(DEV_STATE).is_dir();
         match &self.config {
@@ -124,7 +126,7 @@ impl ConfigDir {
     }
 }
 
-/// The configuration of whatever runs here, or what is wrong with it.
+/// Loads the configuration of the server on this machine.
 fn load(dir: &ConfigDir) -> Result<(PathBuf, Config), Failure> {
     let (dir, profile) = dir.here();
     let config =
@@ -206,13 +208,12 @@ fn parse_id(text: &str) -> Result<ContainerId, String> {
     ContainerId::parse(text).ok_or_else(|| "an id is 1 to 128 of A-Z a-z 0-9 _ . -".to_owned())
 }
 
-/// Reads the command line. Prints help, or what is wrong, and exits, where that is all there is
-/// to do.
+/// Parses the command line. Exits after `--help` and `--version`, and after a usage error.
 pub fn parse() -> Command {
     match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(error) => {
-            // Nobody to tell, if this fails.
+            // There is no other way to report it.
             let _ = error.print();
             let code = match error.use_stderr() {
                 true => code::USAGE,
@@ -223,7 +224,7 @@ pub fn parse() -> Command {
     }
 }
 
-/// Does it; says on stderr what went wrong.
+/// Runs the command. Reports a failure on standard error.
 pub async fn run(command: ClientCommand) -> ExitCode {
     match perform(command).await {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,5 @@
-//! `registry check|backup|restore`: the registry's file, with or without a running server.
+//! `registry check|backup|restore`: maintenance of the registry's file, with or without a running
+//! server.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::config::{self, Profile};
 use crate::registry::sqlite::offline::{self, Present};
 use crate::registry::sqlite::{FILE_NAME, SqliteError};
 
-/// Where the appliance has its state.
+/// The default data directory of the appliance.
 const DATA_DIR: &str = "/var/lib/unified-proxy";
 
 /// What to do with the registry's file.

@@ -1,4 +1,5 @@
-//! `sandbox-files DIR`: what a sandbox mounts in the place of its tools' credential files.
+//! `sandbox-files DIR`: writes placeholder files, which a container mounts instead of its tools'
+//! credential files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,21 +19,21 @@ use super::env::{self, Place};
 use super::exit::{Failure, code, print, warn};
 use crate::admin::ActiveCredential;
 
-/// Sandboxes run as users of their own, and nothing in these files is secret.
+/// Readable for all, since containers run as other users, and no file holds a secret.
 const MODE: u32 = 0o644;
 
-/// Marks a file without placeholders as ours.
+/// Marks a file without placeholders as written by this command.
 const MARK: &str = "# written by unified-proxy sandbox-files";
 
-/// A variable that tools look at.
+/// An environment variable in which tools expect a credential for a host.
 struct Variable {
     host: &'static str,
     name: &'static str,
-    /// The beginning that some tools check.
+    /// The prefix of the value, which some tools check.
     prefix: &'static str,
-    /// The header that the tool sends it in, where one variable for the host will not do.
+    /// The header in which the tool sends it, to distinguish several variables for one host.
     header: Option<&'static str>,
-    /// Whether it takes the place of a login's file too.
+    /// Whether it may also stand for a login from a file.
     for_logins: bool,
 }
 
@@ -52,7 +53,7 @@ const VARIABLES: [Variable; 9] = [
         header: Some("x-api-key"),
         ..variable("api.anthropic.com", "ANTHROPIC_API_KEY", "sk-ant-")
     },
-    // A subscription: Claude Code asks for other features with it than with an API key.
+    // For a subscription: Claude Code requests other features with it than with an API key.
     Variable {
         header: Some("authorization"),
         for_logins: true,
@@ -89,9 +90,9 @@ pub struct SandboxFiles {
 }
 
 impl SandboxFiles {
-    /// Writes a file for each login that is active in the running server, and `env` with the keys
-    /// and what points clients at the proxy. None is written where one of them would replace
-    /// what is not ours.
+    /// Writes a placeholder file for each login that is active in the running server, and `env`
+    /// with the placeholders for keys and the variables of the proxy. Writes nothing if a file of
+    /// another origin would be replaced.
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let settings = env::settings(&self.server).await?;
         let environment = self.place.variables(&settings)?;
@@ -127,7 +128,8 @@ impl SandboxFiles {
     }
 }
 
-/// Codex ends with `selected workspace missing` unless it finds its account in the host's list.
+/// The warning for a login without an account: Codex ends with `selected workspace missing` unless
+/// it finds its account in the host's list.
 fn lacks_account(entry: &ActiveCredential) -> Option<String> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let needs_one = matches!(provider, Provider::Codex | Provider::OpenCode);
@@ -144,7 +146,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code::SOFTWARE, format_args!("{}: {error}", path.display()))
 }
 
-/// The files by their path below the directory.
+/// The texts of the files, by path below the directory.
 fn contents(
     credentials: &[ActiveCredential],
     environment: &[(&str, String)],
@@ -154,7 +156,7 @@ fn contents(
     files
 }
 
-/// What stands for credentials: the files of logins by their tool, and variables.
+/// The placeholders for credentials: files of logins, by path, and variables.
 pub(super) fn placeholders(
     credentials: &[ActiveCredential],
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {
@@ -177,7 +179,7 @@ pub(super) fn placeholders(
     (files.collect(), variables.into_iter().collect())
 }
 
-/// As `docker run --env-file` reads it: no quotes, no `export`.
+/// Formats variables for `docker run --env-file`, which knows no quotes and no `export`.
 fn lines(keys: Vec<(String, String)>, environment: &[(&str, String)]) -> String {
     let mut text = String::new();
     for (name, value) in keys {
@@ -191,7 +193,7 @@ fn lines(keys: Vec<(String, String)>, environment: &[(&str, String)]) -> String 
     text
 }
 
-/// The file of a login, as its tool names it.
+/// The placeholder file of a login, by the path that its tool uses.
 fn login(entry: &ActiveCredential) -> Option<(PathBuf, Map<String, Value>)> {
     let provider = Provider::named(entry.provider.as_deref()?)?;
     let path = match provider {
@@ -222,8 +224,8 @@ impl Variable {
     }
 }
 
-/// Nothing is read or written through what is neither a file nor a directory: a sandbox that has
-/// the directory mounted may have put a link into it.
+/// Refuses a path with a part that is neither a file nor a directory: a container that has the
+/// directory mounted may have put a link into it.
 fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
     let parts = relative.ancestors();
     for part in parts.filter(|part| !part.as_os_str().is_empty()) {
@@ -240,7 +242,7 @@ fn refuse_links(dir: &Path, relative: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether nothing is there, or a file that this command wrote.
+/// Whether the file is missing or was written by this command.
 fn is_ours(path: &Path) -> io::Result<bool> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(is_placeholder(&text) || text.contains(MARK)),
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_written_through_a_link_of_a_sandbox() {
+    fn links_in_the_directory_are_refused() {
         let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let file = Path::new("codex/auth.json");
         assert!(refuse_links(dir.path(), file).is_ok());

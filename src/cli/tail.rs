@@ -1,4 +1,4 @@
-//! `tail`: flows as they end.
+//! `tail`: prints flows as they end.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -46,7 +46,7 @@ impl Tail {
 
     fn show(&self, event: &Event, colour: bool) -> Result<(), Failure> {
         if event.name == "missed" {
-            // Not among the flows, and no reason to stop if it cannot be said.
+            // Written to standard error, apart from the flows; a failure does not stop the output.
             let _ = writeln!(
                 io::stderr(),
                 "({} flows were missed)",
@@ -71,7 +71,7 @@ impl Tail {
     }
 }
 
-/// One flow, for a person: when, who, what, and how it ended.
+/// Formats a flow as one line: time, container, request, and outcome.
 fn line(flow: &Value, colour: bool) -> String {
     if flow.get("kind").and_then(Value::as_str) == Some(LOST) {
         return loss(flow, colour);
@@ -127,7 +127,7 @@ fn line(flow: &Value, colour: bool) -> String {
     shaded(line, shade, colour)
 }
 
-/// A record of the audit log that it lost lines, which is about no flow.
+/// Formats a record of lost audit lines, which belongs to no flow.
 fn loss(record: &Value, colour: bool) -> String {
     let text = |name: &str| {
         let text = record.get(name).and_then(Value::as_str);
@@ -143,7 +143,7 @@ fn loss(record: &Value, colour: bool) -> String {
     shaded(line, "33", colour)
 }
 
-/// The time of day of an RFC 3339 time.
+/// The time of day of an RFC 3339 timestamp.
 fn time_of_day(ts: &str) -> &str {
     ts.get(11..19).unwrap_or(ts)
 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_wherever_they_are_cut() {
+    fn events_are_parsed_wherever_they_are_cut() {
         let stream = b": hello\n\ndata: {\"a\":1}\n\nevent: missed\ndata: 7\n\n";
         let event = |name: &str, data: &str| Event {
             name: name.into(),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_one_line_that_no_sandbox_can_break() {
+    fn a_flow_is_one_line_whatever_its_path_contains() {
         let flow = json!({
             "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "http",
             "method": "GET", "host": "evil.example", "port": 443, "path": "/a\n\u{1b}[2J",
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_call_is_shown_with_its_server_and_what_was_decided() {
+    fn a_tool_call_is_shown_with_its_server_and_decision() {
         let flow = json!({
             "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "mcp",
             "method": "tools/call", "host": "unified-proxy", "port": 8090, "status": 403,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_trust_the_ca_is_told_with_the_page_that_helps() {
+    fn a_rejected_certificate_is_shown_with_its_page_of_the_documentation() {
         let flow = json!({
             "ts": "2030-01-01T12:34:56.789Z", "container_id": "c1", "kind": "tunnel",
             "method": "CONNECT", "host": "api.example.com", "port": 443, "outcome": "denied",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_lines_of_the_audit_are_shown_as_that() {
+    fn lost_lines_of_the_audit_are_shown_as_lost() {
         let record = json!({
             "ts": "2030-01-01T12:34:56.789Z", "kind": "lost", "count": 18,
             "since": "2030-01-01T12:34:00.000Z", "until": "2030-01-01T12:34:07.000Z",

@@ -74,7 +74,7 @@ fn commands_are_read_as_documented() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_a_usage_error() {
+fn invalid_command_lines_are_usage_errors() {
     each_row(
         [
             "",
@@ -110,7 +110,7 @@ fn what_cannot_be_meant_is_a_usage_error() {
     );
 }
 
-/// Does a command of a line, against the server of a directory; answers its exit code.
+/// Runs a command line against the server of a directory; returns its exit code.
 async fn exit_code(line: &str, directory: &Path) -> u8 {
     let line = line.replace("DIR", directory.to_str().unwrap());
     match read(&line).unwrap() {
@@ -267,7 +267,7 @@ async fn commands_end_with_the_codes_that_scripts_rely_on() {
         },
     )
     .await;
-    // The eleventh write in its second is tried again.
+    // The admin API denies the eleventh write in a second, so that the client retries it.
     for number in 0..12 {
         let line = format!("container add c{number} --ip 10.0.1.{number} --socket DIR/api.sock");
         assert_eq!(exit_code(&line, at).await, code::DONE, "{line}");

@@ -1,4 +1,4 @@
-//! Who asks a question.
+//! The client of a DNS question.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,17 +8,18 @@ use time::OffsetDateTime;
 
 use super::Snapshot;
 
-/// The client of a question, and what its connection has established about it.
+/// The client of a question, and its identity if the connection has established one.
 pub struct Asker {
     pub client: Client,
-    /// The lease that the connection is bound to. Without one, the client's source is looked up.
+    /// The principal that the connection is bound to. Without one, the client's source is looked
+    /// up.
     pub principal: Option<Principal>,
-    /// The container's name as `X-Container-Id` claims it.
+    /// The container's name that the client claims in `X-Container-Id`.
     pub claimed_id: Option<Box<str>>,
 }
 
 impl From<SocketAddr> for Asker {
-    /// A client that is known by its address alone.
+    /// A client that is identified by its address only.
     fn from(peer: SocketAddr) -> Self {
         Self {
             client: Client {
@@ -32,7 +33,7 @@ impl From<SocketAddr> for Asker {
 }
 
 impl Asker {
-    /// The container that asks, if there is one.
+    /// The container of the client, if there is one.
     pub(super) fn container(
         &self,
         snapshot: &Snapshot,
@@ -44,8 +45,9 @@ impl Asker {
             return Ok(None);
         };
         let found = snapshot.containers.find(source)?;
-        // A connection to a container's own listener that no live lease was bound to must not serve
-        // a lease that began later. One that is over is found all the same: identity says why.
+        // A connection to a container's own listener without a bound lease must not be served under
+        // a lease that began later. A lease that is over is returned, so that the identity link
+        // denies it with the reason.
         let may_ask = |found: &Arc<Container>| match source {
             Source::Address(_) => true,
             Source::Listener(_) => !found.is_live(OffsetDateTime::now_utc()),

@@ -1,4 +1,4 @@
-//! How much of the DNS server anybody may take up.
+//! Limits of the DNS server, overall and for each lease.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tokio::sync::Semaphore;
 
-/// Answers a second to all unknown sources together, so that we cannot be made to flood anybody
-/// whose address is forged. Beyond it they hear nothing.
+/// Responses a second to all unknown sources together, so that the server cannot be used to flood a
+/// forged source address. Further questions get no response.
 const UNKNOWN_SOURCE_ANSWERS_PER_SECOND: NonZeroU32 = nonzero(100);
 
-/// Questions a second that are looked at for one lease; more are dropped unread, so that a flood
-/// costs no more than receiving it. Far above any budget that policy would grant.
+/// Questions a second that are read for one lease. More are dropped unparsed, so that a flood costs
+/// no more than receiving it. Far above any budget of a policy.
 const QUESTIONS_PER_SECOND: NonZeroU32 = nonzero(2_000);
 
 /// Questions of one lease that wait for a nameserver; never more than half of all. Each may hold
-/// several sockets, as it is sent again.
+/// several sockets, because it is sent again.
 const WAITING_PER_LEASE: usize = 64;
 
 /// TCP connections of one lease, and of all unknown sources together; never more than half of all.
 const CONNECTIONS_PER_LEASE: usize = 32;
 const UNKNOWN_SOURCE_CONNECTIONS: usize = 32;
 
-/// What there may be at once in all.
+/// Concurrency limits of the whole server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Questions that wait for a nameserver.
@@ -40,7 +40,7 @@ impl Default for Limits {
     }
 }
 
-/// What all share.
+/// The limits that all clients share.
 pub(super) struct Bounds {
     limits: Limits,
     pub waiting: Semaphore,
@@ -61,7 +61,7 @@ impl Bounds {
         }
     }
 
-    /// What a lease has of it.
+    /// Makes the limits of a lease.
     pub fn share(&self) -> Arc<Share> {
         let Limits {
             waiting,
@@ -77,7 +77,7 @@ impl Bounds {
     }
 }
 
-/// What one lease has of it; the lease owns it.
+/// The limits of one lease, which owns them.
 pub(super) struct Share {
     pub questions: DefaultDirectRateLimiter,
     pub waiting: Semaphore,

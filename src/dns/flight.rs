@@ -1,4 +1,4 @@
-//! A question as a flow.
+//! Begins and ends the flow of a question.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,8 +8,8 @@ use hickory_proto::rr::RecordType;
 
 use super::{Asker, Snapshot};
 
-/// Begins the flow of a message of `length` bytes. `query` is `None` where the message was not read
-/// or cannot be.
+/// Begins the flow of a message of `length` bytes. `query` is `None` if the message was not parsed
+/// or is malformed.
 pub(super) fn begin(
     snapshot: &Snapshot,
     asker: &Asker,
@@ -27,20 +27,20 @@ pub(super) fn begin(
     live
 }
 
-/// Ends a flow with an answer of `length` bytes.
+/// Ends a flow with a response of `length` bytes.
 pub(super) fn answered(mut live: LiveFlow, code: ResponseCode, length: usize) {
     live.answered(code.into());
     live.complete();
     live.counters.bytes_out.store(length as u64, Relaxed);
 }
 
-/// Ends a flow with a denial and an answer of `length` bytes.
+/// Ends a flow with a denial and a response of `length` bytes.
 pub(super) fn refused(mut live: LiveFlow, code: ResponseCode, denial: &Denial, length: usize) {
     live.denied(denial);
     answered(live, code, length);
 }
 
-/// A denial as DNS has it.
+/// The response code for a denial.
 pub(super) fn response_code(denial: &Denial) -> ResponseCode {
     match (denial.code(), denial.code().fault()) {
         (Code::DomainNotAllowed, _) => ResponseCode::NXDomain,

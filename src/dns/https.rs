@@ -1,4 +1,4 @@
-//! Questions that came as the body of an HTTP request (RFC 8484).
+//! DNS over HTTPS: questions in the body of an HTTP request (RFC 8484).
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use super::Asker;
 use super::message::Packet;
 use super::service::{Admission, Service, Unanswered};
 
-/// When a client that is over its budget may ask again: the budget is one of questions a second.
+/// The `Retry-After` for a client over its budget, which is one of questions a second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// Judges a message and answers it; a denial by the chain is a DNS answer too. An error says
-    /// that there is no such answer: the bytes are no question, or there were too many before. The
-    /// question ends, as an aborted flow, when the future is dropped.
+    /// Judges a message and answers it; a denial by the chain is a DNS response too. The error
+    /// means that there is no DNS response: the body is no question, or the client is over its
+    /// budget. Dropping the future ends the question as an aborted flow.
     pub async fn answer(&self, message: &[u8], asker: Asker) -> Result<Vec<u8>, Denial> {
         if !Packet::new(message).is_some_and(Packet::has_question) {
             return Err(no_question());
         }
         let container = asker.principal.clone();
-        // As over TCP, an answer of any length arrives whole.
+        // HTTP limits the length of a response as little as TCP does.
         match self.admit(message, asker, Protocol::Tcp) {
             Admission::Silence(Unanswered::NoMessage) => Err(no_question()),
             Admission::Silence(Unanswered::OverBudget) => Err(over_budget(container.as_ref())),
             Admission::Refusal(answer) => Ok(answer),
             Admission::Question(question) => {
-                // It ends only where the client goes, which whoever polls this sees.
+                // No need to watch for a disconnect here: the caller then drops this future.
                 question
                     .answer(pending())
                     .await

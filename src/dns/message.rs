@@ -1,4 +1,4 @@
-//! Packets: what is looked at before anything is parsed, and how answers are written.
+//! DNS packets: checks of the header before parsing, and writing of responses.
 
 use hickory_proto::op::{Edns, Metadata, ResponseCode};
 use hickory_proto::rr::Record;
@@ -7,31 +7,34 @@ use hickory_resolver::net::xfer::Protocol;
 use hickory_server::server::Request;
 use hickory_server::zone_handler::MessageResponseBuilder;
 
+/// Bytes of the header (RFC 1035, section 4.1.1).
 const HEADER: usize = 12;
 
-/// The longest name on the wire (RFC 1035, section 3.1).
+/// The longest name on the wire, in bytes (RFC 1035, section 3.1).
 const MAX_NAME: usize = 255;
 
-/// What fits into any datagram on today's networks unfragmented (DNS flag day 2020).
+/// The largest payload in bytes that needs no fragmentation on today's networks (DNS flag day
+/// 2020).
 const MAX_UDP_PAYLOAD: u16 = 1232;
 
-/// What a client without EDNS takes over UDP.
+/// The largest payload in bytes for a client without EDNS (RFC 1035, section 4.2.1).
 const PLAIN_UDP_PAYLOAD: u16 = 512;
 
-/// An OPT record, and a signature that we do not look at.
+/// The most additional records: an OPT record, and a signature, which is ignored.
 const MAX_ADDITIONALS: u16 = 2;
 
-/// A packet whose header and question are plain, borrowed.
+/// A borrowed packet whose header and question have been located.
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     bytes: &'a [u8],
-    /// Where the question ends; that of the header, if there is not exactly one well-formed.
+    /// The offset after the question; that after the header, if there is not exactly one
+    /// well-formed question.
     question_end: usize,
 }
 
 impl<'a> Packet<'a> {
-    /// Reads where header and question end. `None`: too short to answer, or itself an answer,
-    /// which must never be answered.
+    /// Locates the end of header and question. `None` if the packet is too short for a header, or
+    /// is a response: answering responses could loop.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let is_answer = bytes.get(2)? & 0x80 != 0;
         if bytes.len() < HEADER || is_answer {
@@ -44,8 +47,8 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// What is wrong with it, as far as the header tells: after this, parsing costs no more than
-    /// the packet is long.
+    /// The response code for an unsupported or malformed header; `None` if it may be parsed.
+    /// Parsing then costs no more than the packet is long.
     pub fn flaw(self) -> Option<ResponseCode> {
         let opcode = self.bytes.get(2).map_or(0, |byte| (byte >> 3) & 0x0f);
         if opcode != 0 {
@@ -59,12 +62,13 @@ impl<'a> Packet<'a> {
         (!plain).then_some(ResponseCode::FormErr)
     }
 
-    /// Whether there is one question that could be read.
+    /// Whether there is exactly one well-formed question.
     pub fn has_question(self) -> bool {
         self.question_end > HEADER
     }
 
-    /// An answer made of the packet's own header and question: never longer than the packet.
+    /// A response made of the packet's own header and question, so that it is never longer than the
+    /// packet.
     pub fn reflect(self, code: ResponseCode) -> Vec<u8> {
         let mut answer = self
             .bytes
@@ -73,7 +77,7 @@ impl<'a> Packet<'a> {
             .to_vec();
         let questions = u8::from(self.has_question());
         let flags = answer.get(2).copied().unwrap_or_default();
-        // Of the flags, the opcode and RD come back.
+        // Only the opcode and RD are copied; QR and RA are set.
         let header = [0x80 | (flags & 0x79), 0x80 | (code.low() & 0x0f)];
         let counts = [0, questions, 0, 0, 0, 0, 0, 0];
         for (byte, value) in answer
@@ -86,12 +90,12 @@ impl<'a> Packet<'a> {
         answer
     }
 
-    /// How long the packet is.
+    /// The length of the packet in bytes.
     pub fn len(self) -> usize {
         self.bytes.len()
     }
 
-    /// The packet's bytes, to keep.
+    /// A copy of the packet's bytes.
     pub fn to_vec(self) -> Vec<u8> {
         self.bytes.to_vec()
     }
@@ -107,8 +111,8 @@ fn counts(bytes: &[u8]) -> [u16; 4] {
     counts
 }
 
-/// Walks over the one question. A first name has nothing to point back to, so a compression
-/// pointer is refused.
+/// The end of the only question. A compression pointer is refused: there is no earlier name to
+/// point to.
 fn question_end(bytes: &[u8]) -> Option<usize> {
     if counts(bytes)[0] != 1 {
         return None;
@@ -128,9 +132,9 @@ fn question_end(bytes: &[u8]) -> Option<usize> {
     (end <= bytes.len()).then_some(end)
 }
 
-/// Writes an answer: the client's id and question as they came, EDNS where the client speaks
-/// it. What does not fit is left out whole and marked as truncated, so that the client comes
-/// back over TCP.
+/// Writes a response with the client's id and question, and with EDNS if the request has it.
+/// Records that do not fit are left out entirely and TC is set, so that the client retries over
+/// TCP.
 pub(super) fn encode(request: &Request, code: ResponseCode, records: &[Record]) -> Vec<u8> {
     let edns = request.edns.as_ref().map(|_| {
         let mut edns = Edns::new();
@@ -172,7 +176,7 @@ pub(super) fn encode(request: &Request, code: ResponseCode, records: &[Record]) 
     )
 }
 
-/// An answer to a packet that was admitted and turned out not to be readable.
+/// A response to an admitted packet that turned out to be malformed.
 pub(super) fn reflect(bytes: &[u8], code: ResponseCode) -> Vec<u8> {
     Packet::new(bytes).map_or_else(Vec::new, |packet| packet.reflect(code))
 }
@@ -185,7 +189,7 @@ mod tests {
     const QUESTION: &[u8] = b"\x12\x34\x01\x20\0\x01\0\0\0\0\0\0\x01a\x07ExamPle\0\0\x01\0\x01";
 
     #[test]
-    fn a_reflected_packet_keeps_id_opcode_and_question_alone() {
+    fn a_reflected_packet_keeps_only_id_opcode_and_question() {
         let mut packet = QUESTION.to_vec();
         packet[11] = 1;
         packet.extend_from_slice(b"\0\0\x29\x10\0\0\0\0\0\0\0");
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_header_shows_to_be_wrong_is_refused_before_parsing() {
+    fn malformed_headers_are_refused_before_parsing() {
         let changed = |at: usize, value: u8| {
             let mut packet = QUESTION.to_vec();
             packet[at] = value;
@@ -218,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reflections_are_never_longer_than_what_came(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn reflections_are_never_longer_than_the_packet(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             if let Some(packet) = Packet::new(&bytes) {
                 let answer = packet.reflect(ResponseCode::Refused);
                 prop_assert!(answer.len() <= bytes.len());

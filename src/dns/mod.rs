@@ -1,8 +1,9 @@
-//! DNS: questions over UDP, TCP and HTTP, each a flow through the chain.
+//! The DNS server: questions over UDP, TCP and HTTP, each a flow through the chain.
 //!
-//! The sockets are loops of our own, bounded everywhere; the messages are hickory's. Who asks is
-//! known before a packet is parsed, and nothing is asked upstream that the chain did not clear. What
-//! comes over HTTP is read by the ingress, and judged and answered here.
+//! The socket loops are written here, with limits on everything; hickory parses and writes the
+//! messages. The client is identified before a packet is parsed, and no name is resolved without
+//! the chain's permit. Questions over HTTP are received by the ingress, and judged and answered
+//! here.
 
 mod asker;
 mod bounds;
@@ -26,5 +27,5 @@ pub use question::{Refused, read_question};
 pub use server::DnsServer;
 pub use service::Service;
 
-/// Answers the snapshot in force now; called for every packet.
+/// Returns the snapshot in force; called for every packet.
 pub type CurrentSnapshot = Arc<dyn Fn() -> Arc<Snapshot> + Send + Sync>;

@@ -1,4 +1,4 @@
-//! One question of a known container: a flow through the chain, and its answer.
+//! A question of a known container: a flow through the chain, and its response.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
@@ -18,11 +18,11 @@ use super::message::{encode, reflect};
 use super::{Asker, Snapshot};
 use crate::upstream::Answer;
 
-/// hickory's requests have the address of their client. Nothing here reads it, and the client of a
-/// Unix socket has none.
+/// Stands for the client's address, which hickory's requests need. It is never read, and the client
+/// of a Unix socket has none.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A question from a known source, not parsed yet.
+/// An admitted question, not parsed yet.
 pub(super) struct Question {
     pub snapshot: Arc<Snapshot>,
     pub bounds: Arc<Bounds>,
@@ -34,8 +34,8 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Judges the question and answers it, in the form of its protocol. `None` where `gone` ended
-    /// while the chain kept the question waiting: the client has closed the connection.
+    /// Judges the question and returns the response for its protocol. `None` if `gone` completed,
+    /// since the client disconnected, while the chain kept the question waiting.
     pub async fn answer(self, gone: impl Future<Output = ()>) -> Option<Vec<u8>> {
         let read = read_question(&self.packet, self.protocol);
         let (request, query) = match read {
@@ -63,7 +63,7 @@ impl Question {
         })
     }
 
-    /// What is no question that could be judged still ends as a flow of its container.
+    /// Records a flow of the container for a message that is no valid question.
     fn refuse(&self, code: ResponseCode, denial: Denial, answer: Vec<u8>) -> Vec<u8> {
         let mut live = flight::begin(&self.snapshot, &self.asker, None, self.packet.len());
         live.belongs_to(&self.container);
@@ -107,8 +107,8 @@ impl Question {
         Some(Ok(answer))
     }
 
-    /// HTTPS and SVCB stay empty whatever the configuration says: they carry addresses that
-    /// nobody would judge, and keys that would hide the name from us.
+    /// Whether questions for this type are resolved. HTTPS and SVCB never are: they carry addresses
+    /// that the chain would not judge, and ECH keys that would hide the server name from the proxy.
     fn is_answered(&self, record_type: u16) -> bool {
         let hints = [RecordType::HTTPS, RecordType::SVCB].map(u16::from);
         !hints.contains(&record_type) && self.snapshot.config.proxy.dns.types.contains(&record_type)
@@ -116,7 +116,8 @@ impl Question {
 
     async fn resolve(&self, permit: &ResolvePermit, record_type: u16) -> Result<Answer, Denial> {
         let (resolver, record_type) = (&self.snapshot.network.resolver, record_type.into());
-        // What is known takes nobody's place: a nameserver that hangs fills those.
+        // Cached answers take no permit, so that they are served while questions for a hanging
+        // nameserver hold all of them.
         if let Some(answer) = resolver.cached(permit, record_type)? {
             return Ok(answer);
         }
@@ -133,7 +134,7 @@ impl Question {
     }
 }
 
-/// Awaits a phase of the chain, unless the other future ends first.
+/// Awaits a phase of the chain; `None` if `gone` completes first.
 async fn unless<T>(
     gone: Pin<&mut impl Future<Output = ()>>,
     phase: impl Future<Output = T>,
@@ -145,14 +146,14 @@ async fn unless<T>(
     }
 }
 
-/// What cannot be judged: why, and what is answered.
+/// A message that cannot be judged, with its denial and response.
 pub struct Refused {
     pub code: ResponseCode,
     pub denial: Denial,
     pub answer: Vec<u8>,
 }
 
-/// Reads a packet: the message and what it asks, or the answer for what cannot be judged.
+/// Parses a packet into a message and its question, or into the response for an invalid one.
 pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQuery), Refused> {
     let request = Request::from_bytes(packet.to_vec(), NO_ADDRESS, protocol);
     let request = request.map_err(|_malformed| Refused {
@@ -170,7 +171,7 @@ pub fn read_question(packet: &[u8], protocol: Protocol) -> Result<(Request, DnsQ
     }
 }
 
-/// The question, or why there is none that could be judged.
+/// Returns the question, or the reason why it cannot be judged.
 fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
     if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
         let denial = Denial::malformed("EDNS of a version that nobody has");
@@ -186,14 +187,14 @@ fn read(request: &Request) -> Result<DnsQuery, (ResponseCode, Denial)> {
         let denial = Denial::malformed("other than records of one type and class IN");
         return Err((ResponseCode::Refused, denial));
     }
-    // What no host is called is on no allowlist.
+    // A name that is no valid host name is on no allowlist, so it does not exist.
     let name = Host::parse(&name.to_ascii())
         .map_err(|why| (ResponseCode::NXDomain, Denial::malformed(why)))?;
     Ok(DnsQuery { name, record_type })
 }
 
-/// Types that ask for more than records of one type: transfers, ANY, OPT and their like
-/// (RFC 6895, section 3.1).
+/// Whether the type asks for more than records of one type: transfers, ANY, OPT and other meta
+/// types (RFC 6895, section 3.1).
 fn is_meta(record_type: u16) -> bool {
     matches!(record_type, 0 | 41 | 128..=255)
 }

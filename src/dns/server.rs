@@ -1,4 +1,4 @@
-//! The sockets, and the tasks that serve them.
+//! The sockets of the DNS server, and the tasks that serve them.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
@@ -12,23 +12,24 @@ use tokio_util::task::TaskTracker;
 use super::service::Service;
 use super::{tcp, udp};
 
-/// Asked of the kernel, which grants what its own limit allows: room for a burst while the loops
-/// are busy.
+/// Receive buffer in bytes, for bursts while the loops are busy. The kernel caps it at
+/// `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Loops on one UDP socket: while one judges a question, the other empties the queue.
+/// Tasks that receive on one UDP socket: while one judges a question, the other empties the queue.
 const UDP_LOOPS: usize = 2;
 
-/// How many ports the kernel may choose until one is free for both protocols.
+/// Attempts to find a port that is free for both protocols, if the kernel chooses it.
 const CHOICES: usize = 8;
 
-/// The DNS server on its sockets, not serving yet.
+/// The bound sockets of the DNS server, before it serves.
 pub struct DnsServer {
     sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
 }
 
 impl DnsServer {
-    /// Opens UDP and TCP on each address; an error names the address. Needs the runtime.
+    /// Binds UDP and TCP on each address; an error names the address. Must be called within the
+    /// runtime.
     pub fn bind(addresses: &[SocketAddr]) -> io::Result<Self> {
         let open = |address: &SocketAddr| {
             let named = |protocol: &'static str| {
@@ -42,7 +43,7 @@ impl DnsServer {
             loop {
                 tries -= 1;
                 let tcp = open_tcp(*address).map_err(named("TCP"))?;
-                // A port that the kernel chose must be the same for both, and free for both.
+                // Both protocols must use the port that the kernel chose for TCP.
                 match open_udp(tcp.local_addr()?) {
                     Ok(udp) => return Ok((Arc::new(udp), tcp)),
                     Err(error) if tries > 0 && error.kind() == ErrorKind::AddrInUse => {}
@@ -54,7 +55,7 @@ impl DnsServer {
         Ok(Self { sockets })
     }
 
-    /// The addresses that are listened on, as they were bound.
+    /// The bound addresses.
     pub fn local_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.sockets
             .iter()
@@ -62,7 +63,7 @@ impl DnsServer {
             .collect()
     }
 
-    /// Serves until `shutdown`, then stops receiving and returns when the questions under way are
+    /// Serves until `shutdown`, then stops receiving, and returns when the questions under way are
     /// answered.
     pub async fn serve(self, service: Arc<Service>, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();

@@ -1,4 +1,4 @@
-//! Who may ask: decided by who the client is, before a packet is parsed.
+//! Admission of packets and connections, by the identity of the client, before a packet is parsed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,47 +15,47 @@ use super::message::Packet;
 use super::question::Question;
 use super::{Asker, CurrentSnapshot, Snapshot};
 
-/// Decides about packets and connections, and answers questions. Shared by everything that takes
-/// questions, so that a lease has one budget for all transports.
+/// Admits packets and connections, and answers questions. One service for all transports, so that a
+/// lease has one budget.
 pub struct Service {
     snapshot: CurrentSnapshot,
     bounds: Arc<Bounds>,
 }
 
-/// What becomes of a packet.
+/// The decision about a packet.
 pub(super) enum Admission {
-    /// Nothing: not even an answer.
+    /// Drop it without a response.
     Silence(Unanswered),
-    /// This answer.
+    /// Send this response.
     Refusal(Vec<u8>),
-    /// A question of a known container.
+    /// Judge a question of a known container.
     Question(Question),
 }
 
 /// Why a packet is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unanswered {
-    /// It is too short for a message, or itself an answer.
+    /// It is too short for a header, or a response.
     NoMessage,
-    /// Its source has sent more than is looked at in a second.
+    /// Its source has sent more questions than its budget for a second.
     OverBudget,
 }
 
-/// Room for one connection.
+/// The permits of one TCP connection.
 pub(super) struct ConnectionSlot {
     lease_ended: CancellationToken,
     _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl ConnectionSlot {
-    /// Runs a conversation until it ends, or the lease of its peer does.
+    /// Runs a conversation until it ends or the lease of its peer ends.
     pub async fn hold_for<T>(self, conversation: impl Future<Output = T>) {
         self.lease_ended.run_until_cancelled(conversation).await;
     }
 }
 
 impl Service {
-    /// Answers questions under the snapshot in force at the time, within these limits.
+    /// Makes a service that answers each question under the snapshot in force, within these limits.
     pub fn new(snapshot: CurrentSnapshot, limits: Limits) -> Self {
         Self {
             snapshot,
@@ -63,7 +63,7 @@ impl Service {
         }
     }
 
-    /// Decides about a packet by who sent it. Costs a look-up and no parsing.
+    /// Decides about a packet by its source. Costs a look-up and no parsing.
     pub(super) fn admit(&self, bytes: &[u8], asker: Asker, protocol: Protocol) -> Admission {
         let Some(packet) = Packet::new(bytes) else {
             return Admission::Silence(Unanswered::NoMessage);
@@ -103,9 +103,9 @@ impl Service {
         })
     }
 
-    /// A slot for a connection, if there is one left for its source. Unknown sources share a
-    /// few among them, in which they are told that they are refused. So do leases that are over: a
-    /// connection bound to one would end before the answer that says so.
+    /// Takes a slot for a connection, if its source has one left. Unknown sources share a few, so
+    /// that they get a refusal. So do sources whose lease is over: a connection bound to it would
+    /// end before the refusal is sent.
     pub(super) fn slot(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         let (own, lease_ended) = match Asker::from(peer).container(&(self.snapshot)()) {
             Ok(Some(container)) if container.is_live(OffsetDateTime::now_utc()) => (
@@ -126,8 +126,8 @@ impl Service {
         })
     }
 
-    /// Refuses whom nobody knows. What is not answered is not recorded either: a flood must not
-    /// cost more than receiving it.
+    /// Refuses an unknown source. A packet without a response is not recorded either, so that a
+    /// flood costs no more than receiving it.
     fn refuse_unknown(
         &self,
         snapshot: &Snapshot,

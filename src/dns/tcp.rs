@@ -1,4 +1,4 @@
-//! Questions over TCP, each with its length in front.
+//! DNS over TCP: each message has a length prefix of two bytes (RFC 1035, section 4.2.2).
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use tokio_util::task::TaskTracker;
 use super::service::{Admission, Service};
 use crate::runtime::{AcceptBackoff, has_hung_up};
 
-/// For a whole question to arrive, from the end of the one before.
+/// Limit for a complete question to arrive, from the response to the previous one.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// For a whole answer to be taken.
+/// Limit for the client to read a complete response.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a connection is looked at whose question waits for its answer.
+/// Interval at which a waiting question checks that its client is still connected.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
-/// Accepts for ever. A connection for which there is no slot is closed.
+/// Accepts connections until the future is dropped. A connection without a slot is closed.
 pub(super) async fn accept(
     listener: TcpListener,
     service: Arc<Service>,
@@ -52,8 +52,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Answers questions in their order. Ends when the peer does, is too slow, or has to be refused;
-/// on shutdown after the answer under way.
+/// Answers questions in their order. Returns when the peer closes the connection, is too slow, or
+/// is refused; on shutdown, after the response under way.
 async fn converse(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -80,8 +80,8 @@ async fn converse(
     }
 }
 
-/// Ends once the peer has gone, or will at least send no more: the two cannot be told apart. A
-/// question may wait for a person, and nothing is read meanwhile.
+/// Returns once the peer has closed the connection or its sending side, which cannot be told apart.
+/// A question may wait for a person, and nothing reads from the socket meanwhile.
 async fn hung_up(stream: &TcpStream) {
     loop {
         tokio::time::sleep(LOOK_FOR_CLIENT).await;
@@ -98,7 +98,7 @@ async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(packet)
 }
 
-/// Length and answer go out in one piece.
+/// Writes the length and the response in one piece.
 async fn write(stream: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
     let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
     let mut framed = length.to_be_bytes().to_vec();

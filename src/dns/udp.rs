@@ -1,4 +1,4 @@
-//! Questions in datagrams.
+//! DNS over UDP.
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -13,11 +13,12 @@ use tokio_util::task::TaskTracker;
 use super::service::{Admission, Service};
 use crate::runtime::AcceptBackoff;
 
-/// Far more than any question; what is longer is cut and then refused as malformed.
+/// Receive buffer in bytes, far more than any question. A longer datagram is truncated, and then
+/// refused as malformed.
 const DATAGRAM: usize = 4096;
 
-/// Receives for ever. What can be answered at once (denied, cached) is answered here; only a
-/// question that must wait for a nameserver becomes a task, and those are counted.
+/// Receives questions until the future is dropped. Those that need no waiting (denied, cached) are
+/// answered here; only a question that must wait becomes a task, and the limits bound those.
 pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answering: TaskTracker) {
     let mut buffer = vec![0; DATAGRAM];
     let mut backoff = AcceptBackoff::new("the socket of DNS over UDP");
@@ -39,7 +40,7 @@ pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answe
             }
             Admission::Question(question) => question,
         };
-        // A datagram's client cannot be seen to go. A panic costs the question, not the loop.
+        // UDP shows no disconnect. A panic costs the question, not the loop.
         let answer = question.answer(std::future::pending());
         let mut answer = Box::pin(AssertUnwindSafe(answer).catch_unwind());
         let polled = std::future::poll_fn(|context| Poll::Ready(answer.poll_unpin(context)));
@@ -58,7 +59,7 @@ pub(super) async fn receive(socket: Arc<UdpSocket>, service: Arc<Service>, answe
     }
 }
 
-/// A datagram that cannot be sent is lost, as any datagram may be.
+/// Sends a datagram. One that cannot be sent is lost, as any datagram may be.
 async fn send(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
     let _ = socket.send_to(answer, peer).await;
 }

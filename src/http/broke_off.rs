@@ -1,4 +1,4 @@
-//! Why bodies and answers ended before their time, and the denials for it.
+//! Bodies and responses that broke off, and the denials for them.
 
 use std::error::Error as _;
 
@@ -14,7 +14,7 @@ pub enum BodyError {
     Denied(Denial),
 }
 
-/// A request's body ended before its time.
+/// The denial for a request whose body broke off.
 pub fn request_broke_off(error: &BodyError) -> Denial {
     match error {
         BodyError::Denied(denial) => denial.clone(),
@@ -22,7 +22,8 @@ pub fn request_broke_off(error: &BodyError) -> Denial {
     }
 }
 
-/// There is no answer. Whose fault it is: the client's, where its body broke off.
+/// The denial for a request without a response: the client's fault if its body broke off, otherwise
+/// the upstream's.
 pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     let ours = error.source().and_then(|cause| cause.downcast_ref());
     if let Some(body) = ours {
@@ -37,7 +38,7 @@ pub fn upstream_broke_off(host: &Host, error: &hyper::Error) -> Denial {
     )
 }
 
-/// The upstream did something else than answer.
+/// The denial for an upstream that sent no valid response; `why` completes the sentence "HOST …".
 pub fn not_answered(host: &Host, why: &str) -> Denial {
     Denial::new(Code::UpstreamUnreachable, format!("{host} {why}")).at(Stage::Response)
 }

@@ -1,4 +1,4 @@
-//! Buffering a body that has judges, within the limits of the configuration.
+//! Buffers bodies for their judges, within the limits of the configuration.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,21 +24,21 @@ use super::filtering::Filtering;
 use super::inspection::Reservation;
 use crate::upstream::Upstream;
 
-/// Bytes of a buffer when its first byte arrives.
+/// Capacity of a buffer in bytes when the first byte arrives.
 const FIRST_CAPACITY: usize = 4 * 1024;
 
 /// A request's body after its judges.
 pub struct Judged {
-    /// What the judges returned. It holds the memory that was reserved for it.
+    /// The bytes that the judges returned. They own their reservation.
     pub bytes: Bytes,
-    /// What had arrived behind the part that the judges needed.
+    /// Bytes that had arrived after the part that the judges needed.
     pub unread: Bytes,
-    /// The body has ended.
+    /// Whether the body has ended.
     pub complete: bool,
 }
 
-/// Buffers a request's body, or as much of it as its judges need, and has it judged. Afterwards
-/// the head describes the body that is sent: decoded, with its length.
+/// Buffers a request's body, or as much of it as its judges need, and lets them judge it.
+/// Afterwards the head describes the body that is sent: decoded, with its length.
 pub async fn judge_request(
     exchange: &mut Exchange,
     head: &mut Head,
@@ -69,7 +69,7 @@ pub async fn judge_request(
     Ok(judged)
 }
 
-/// Has a body of the appliance's own judged, which is there already.
+/// Judges a complete body of the appliance itself.
 pub async fn judge_whole(
     exchange: &mut Exchange,
     head: &mut Head,
@@ -113,7 +113,7 @@ async fn read_request(
         buffer.reservation.grow(decoder.memory())?;
     }
     if judges.need_beginning_only() {
-        // Such a judge reads as bytes arrive, and may keep as much as it has read.
+        // Such a judge parses while bytes arrive, and may keep as many bytes as it has read.
         buffer.charge = 2;
     } else {
         buffer.expect(body.size_hint().lower())?;
@@ -148,7 +148,7 @@ async fn read_request(
     }
 }
 
-/// Reads until the judges have enough, and answers what arrived behind that; `None` where the
+/// Reads until the judges have enough, and returns the bytes that arrived after that; `None` if the
 /// body ended first.
 async fn plain(
     exchange: &Exchange,
@@ -169,8 +169,8 @@ async fn plain(
     Ok(None)
 }
 
-/// Reads to the end, and decodes then: a few bytes can be made to take a decoder long, so that
-/// happens where it keeps no connection waiting.
+/// Reads to the end, then decodes on a blocking thread: a few bytes can take a decoder long, and
+/// would delay other connections.
 async fn decoded(
     exchange: &Exchange,
     body: &mut Incoming,
@@ -185,7 +185,7 @@ async fn decoded(
     let (sender, receiver) = oneshot::channel();
     let decode = move || {
         let decoded = decode(decoder, encoded, &mut plain).map(|()| plain);
-        // The receiver is gone when the client went away or the time is over.
+        // Fails if the client has gone or the timeout has passed.
         let _ = sender.send(decoded);
     };
     buffer.reservation.run(Box::new(decode)).await?;
@@ -196,14 +196,14 @@ async fn decoded(
 
 fn decode(mut decoder: Decoder, encoded: Bytes, plain: &mut Buffer) -> Verdict {
     decoder.feed(encoded);
-    // Without room it decodes one byte, which tells that there is more.
+    // Without room the decoder returns one byte, which shows that the body is too large.
     while let Some(piece) = decoder.next(plain.room())? {
         plain.push(&piece)?;
     }
     decoder.end()
 }
 
-/// The next bytes from the client. Trailers from a client are dropped.
+/// Returns the next bytes from the client. Trailers are dropped.
 async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<Bytes>, Denial> {
     loop {
         let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
@@ -218,7 +218,7 @@ async fn next_chunk(exchange: &Exchange, body: &mut Incoming) -> Result<Option<B
     }
 }
 
-/// Buffers a response's body behind its filters, and has it judged. Its trailers are dropped.
+/// Buffers a response's filtered body, and lets its judges see it. Trailers are dropped.
 pub async fn judge_response(
     exchange: &mut Exchange,
     head: &mut AnswerHead,
@@ -287,20 +287,20 @@ fn broke_off(exchange: &Exchange) -> Denial {
     super::broke_off::not_answered(exchange.live.flow.host(), "broke off")
 }
 
-/// The bytes of a body, as far as they have arrived. What is reserved is what is allocated.
+/// The bytes of a body that have arrived. All allocated bytes are reserved.
 struct Buffer {
     bytes: Vec<u8>,
     /// The most bytes that it may hold.
     limit: usize,
-    /// How many bytes are reserved for each byte of capacity.
+    /// Bytes reserved for each byte of capacity.
     charge: usize,
-    /// The length that was announced.
+    /// The announced length in bytes, if any.
     announced: Option<usize>,
     reservation: Arc<Reservation>,
 }
 
 impl Buffer {
-    /// A buffer for `most` bytes, or fewer where the configuration says so.
+    /// A buffer for `most` bytes, or for `limits.inspect_body_bytes` if that is less.
     fn begin(exchange: &Exchange, most: usize) -> Result<Self, Denial> {
         let limits = &exchange.snapshot.config.proxy.limits;
         let inspection = &exchange.session.service.inspection;
@@ -325,8 +325,8 @@ impl Buffer {
         }
     }
 
-    /// Denies a body that is announced with more than fits. An encoded body grows, so its length
-    /// says as much about one that is too large.
+    /// Denies a body whose announced length exceeds the limit. This holds for an encoded body too,
+    /// since decoding makes it longer.
     fn expect(&mut self, announced: u64) -> Verdict {
         let announced = usize::try_from(announced).unwrap_or(usize::MAX);
         if announced > self.limit {
@@ -347,7 +347,8 @@ impl Buffer {
         let needed = self.bytes.len() + piece.len();
         let capacity = self.bytes.capacity();
         if needed > capacity {
-            // Doubled, but no more than was announced; an encoded body may be longer than that.
+            // Doubled, but to no more than the announced length. A decoded body may be longer than
+            // that.
             let doubled = needed.max(2 * capacity).max(FIRST_CAPACITY);
             let announced = self.announced.filter(|announced| *announced >= needed);
             let wanted = doubled.min(announced.unwrap_or(self.limit));
@@ -358,7 +359,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Takes what passed the filters; says whether there was anything.
+    /// Takes the bytes that passed the filters; returns whether there were any.
     fn take(&mut self, filtering: &mut Filtering) -> Result<bool, Denial> {
         let mut taken = false;
         while let Some(piece) = filtering.passed.pop() {
@@ -369,7 +370,7 @@ impl Buffer {
     }
 
     fn finish(self) -> (Bytes, Arc<Reservation>) {
-        // A boxed slice has no spare capacity, so what is kept is what is charged.
+        // A boxed slice has no spare capacity, so that the charge is the memory that is kept.
         (self.bytes.into_boxed_slice().into(), self.reservation)
     }
 

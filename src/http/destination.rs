@@ -1,21 +1,21 @@
-//! Where the requests of a connection go, as it and they say.
+//! The destination of a request, from its connection and its head.
 
 use addons::contract::{Authority, Code, Denial, Endpoint, Host, Scheme};
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Request, Uri, Version};
 use hyper::body::Incoming;
 
-/// How requests on a connection say where they go.
+/// How requests on a connection name their destination.
 #[derive(Clone, Debug)]
 pub enum Ingress {
-    /// In the request line, in absolute form.
+    /// In the request line, in absolute form (RFC 9112, section 3.2.2).
     Plain,
-    /// All to the endpoint of the tunnel.
+    /// By the CONNECT of their tunnel: all go to its endpoint.
     Tunnel(Endpoint),
 }
 
 impl Ingress {
-    /// Where all requests go, as far as the connection tells.
+    /// The destination of all requests; an empty host and port 0 if each names its own.
     pub fn destination(&self) -> Endpoint {
         match self {
             Self::Tunnel(endpoint) => endpoint.clone(),
@@ -28,7 +28,8 @@ impl Ingress {
     }
 }
 
-/// Where a request goes. All that name an authority must name the same one.
+/// The destination of a request. The tunnel, the request line and `Host` must name the same
+/// authority.
 pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<Endpoint, Denial> {
     let host = host_field(request.headers(), request.version())?;
     let expected = match ingress {
@@ -44,11 +45,12 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
         request.uri().authority().map(http::uri::Authority::as_str),
     ];
     for text in named.into_iter().flatten() {
-        // As nearly all of them are: what is in normal form already needs no reading.
+        // The usual case: text in normal form needs no parsing.
         if expected.port == default_port && expected.host.name() == Some(text) {
             continue;
         }
-        // A tunnel to another port than the scheme's: clients leave it out or name it.
+        // A port that is left out is the scheme's default; a tunnel to another port must be named
+        // with it.
         let parsed = Authority::parse(text, Some(default_port)).map_err(Denial::malformed)?;
         if (&parsed.host, parsed.port) != (&expected.host, expected.port) {
             let expected = Authority {
@@ -72,7 +74,8 @@ pub fn destination(ingress: &Ingress, request: &Request<Incoming>) -> Result<End
     Ok(expected)
 }
 
-/// The Host field: one, which HTTP/1.1 requires (RFC 9112, section 3.2).
+/// Returns the `Host` field. More than one is denied, and so is none in HTTP/1.1 (RFC 9112, section
+/// 3.2).
 pub fn host_field(headers: &HeaderMap, version: Version) -> Result<Option<&HeaderValue>, Denial> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next();

@@ -1,5 +1,5 @@
-//! Reading on after a denial, so that a client that is still writing sees the answer rather than
-//! a reset.
+//! Drains the body of a denied request, so that a client that is still writing reads the response
+//! instead of a reset.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use hyper::body::Incoming;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+/// The most bytes read, and the longest time spent, to drain a body after an ordinary denial.
 const DRAIN_BYTES: u64 = 1 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// For a client that reads no answer before it has sent all: as long as a push of 100 MB takes
-/// over a line of 8 Mbit/s.
+/// The longest time to drain a body for a client that reads no response before it has sent the
+/// whole request (git): a push of 100 MB at 8 Mbit/s.
 const ANSWERED_DRAIN_TIME: Duration = Duration::from_secs(100);
 
-/// A denial by a filter, while what remains of the body is thrown away.
+/// A denial by a filter, while the rest of the body is drained.
 pub struct Denied {
     denial: Denial,
     draining: Option<JoinHandle<()>>,
@@ -31,21 +32,22 @@ impl Denied {
         Self { denial, draining }
     }
 
-    /// The denial, once it may be answered: at once, but over HTTP/2 to a client that reads no
-    /// answer before it has sent all. libcurl spins there when a stream is answered early.
+    /// The denial, when the response may be sent. That is at once, except over HTTP/2 if the denial
+    /// has an answer in the protocol of a client that reads no response before it has sent the
+    /// whole request (git): libcurl spins when such a stream is answered early.
     pub async fn when_due(self, version: Version) -> Denial {
         if version == Version::HTTP_2
             && self.denial.answer().is_some()
             && let Some(draining) = self.draining
         {
-            // It fails only where the runtime ends.
+            // Fails only if the runtime shuts down.
             let _ = draining.await;
         }
         self.denial
     }
 }
 
-/// Throws away what remains of a denied body, within bounds.
+/// Reads and discards the rest of a denied body, within bounds of bytes and time.
 pub fn drain(mut body: Incoming, denial: &Denial) -> impl Future<Output = ()> + use<> {
     let (mut left, time) = match denial.answer() {
         Some(answer) => (answer.drain_bytes, ANSWERED_DRAIN_TIME),
@@ -60,7 +62,7 @@ pub fn drain(mut body: Incoming, denial: &Denial) -> impl Future<Output = ()> + 
         }
     };
     async move {
-        // Whether or not all was read, the answer goes out.
+        // The response is sent whether or not the whole body was read.
         let _ = timeout(time, draining).await;
     }
 }

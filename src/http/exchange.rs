@@ -1,4 +1,4 @@
-//! A request under way.
+//! An exchange: a request under way and its flow.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,11 +8,11 @@ use addons::contract::{FlowStart, LiveFlow};
 use super::session::Session;
 use crate::snapshot::Snapshot;
 
-/// A request's flow, which its connection counts as under way until it ends. The body of the
-/// answer carries it.
+/// The flow of a request, counted as under way on its connection until this is dropped. The body of
+/// the response owns it.
 pub struct Exchange {
     pub live: LiveFlow,
-    /// What the flow began with and keeps until it ends, whatever is reloaded meanwhile.
+    /// The snapshot that was in force when the flow began, kept across reloads.
     pub snapshot: Arc<Snapshot>,
     pub session: Arc<Session>,
 }
@@ -33,7 +33,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let now = Instant::now();
-        // What the lease's end cut off before there was an answer.
+        // The end of the lease aborted the request before a response.
         if self.live.status() == 0
             && let Err(denial) = self.session.is_live()
         {

@@ -1,4 +1,4 @@
-//! The filters of one body, one behind the other.
+//! The filters of one body, in their order.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use http::header::CONTENT_ENCODING;
 
 use super::inspection::Reservation;
 
-/// Bytes that are decoded at once: filters hold and pass on no more at a time.
+/// The most bytes decoded at once, which bounds what filters hold and pass on.
 const STEP: usize = 64 * 1024;
 
-/// Runs a body through its filters, decoded where it came encoded.
+/// Runs a body through its filters; decodes it first if a filter or a judge reads it.
 pub struct Filtering {
     decoder: Option<Decoder>,
     filters: Vec<Box<dyn BodyFilter>>,
-    /// What may go out.
+    /// Bytes that may be sent.
     pub passed: BodyOut,
-    /// The body has ended, and all filters have ended with it.
+    /// Whether the body and all its filters have ended.
     pub ended: bool,
-    /// Memory for the decoder.
+    /// The memory of the decoder.
     reservation: Option<Arc<Reservation>>,
 }
 
@@ -37,9 +37,9 @@ impl Filtering {
         }
     }
 
-    /// The filters of a response. Where one of them reads the content, or `is_read` says that a
-    /// judge does, the body is decoded, and the head says so; `reserve` makes a reservation for the
-    /// decoder's memory.
+    /// The filters of a response. If one of them reads the content, or `is_read` says that a judge
+    /// does, the body is decoded and `Content-Encoding` is removed. `reserve` makes a reservation
+    /// for the decoder's memory.
     pub fn of_response(
         head: &mut Response,
         is_read: bool,
@@ -60,7 +60,7 @@ impl Filtering {
         Ok(filtering)
     }
 
-    /// A body that has passed already.
+    /// A complete body without filters.
     pub fn passed(bytes: Bytes) -> Self {
         let mut filtering = Self::new(Vec::new());
         filtering.passed.push(bytes);
@@ -68,18 +68,18 @@ impl Filtering {
         filtering
     }
 
-    /// Whether there is nothing to be done to the body.
+    /// Whether the body passes unchanged, without a filter or a decoder.
     pub fn is_idle(&self) -> bool {
         self.filters.is_empty() && self.decoder.is_none()
     }
 
-    /// Whether `Content-Length` stays true.
+    /// Whether the length of the body does not change, so that `Content-Length` stays valid.
     pub fn keeps_length(&self) -> bool {
         self.decoder.is_none() && self.filters.iter().all(|filter| filter.keeps_length())
     }
 
-    /// Takes a piece of the body. Call [`Filtering::advance`] until it has nothing left before the
-    /// next one.
+    /// Takes a piece of the body. Before the next one, call [`Filtering::advance`] until it returns
+    /// `false`.
     pub fn feed(&mut self, chunk: Bytes) -> Result<(), Denial> {
         let Some(decoder) = &mut self.decoder else {
             return through(&mut self.filters, chunk, &mut self.passed);
@@ -88,7 +88,7 @@ impl Filtering {
         self.advance().map(drop)
     }
 
-    /// Decodes a little more of what was fed, and says whether there was more.
+    /// Decodes up to 64 KiB more of the last piece; returns whether there was any.
     pub fn advance(&mut self) -> Result<bool, Denial> {
         let Some(decoder) = &mut self.decoder else {
             return Ok(false);
@@ -100,7 +100,7 @@ impl Filtering {
         Ok(true)
     }
 
-    /// Ends the filters one after the other: what one held back still passes those behind it.
+    /// Ends the filters in their order: bytes held back by one pass the filters after it.
     pub fn end(&mut self, mut trailers: Option<&mut HeaderMap>) -> Result<(), Denial> {
         if let Some(decoder) = &mut self.decoder {
             decoder.end()?;
@@ -114,13 +114,13 @@ impl Filtering {
             }
             left = behind;
         }
-        // Not before: a body that was denied at its end is none that ended.
+        // Set last: a body that is denied at its end must not look complete.
         self.ended = true;
         Ok(())
     }
 }
 
-/// Sends bytes through filters, one behind the other.
+/// Passes bytes through filters, in their order.
 fn through(
     filters: &mut [Box<dyn BodyFilter>],
     bytes: Bytes,
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds everything back, and lets it go or denies it at the end.
+    /// Holds everything back, and passes or denies it at the end.
     struct AtTheEnd(Vec<Bytes>, bool);
 
     impl BodyFilter for AtTheEnd {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_filter_held_back_passes_those_behind_it() {
+    fn bytes_held_back_by_a_filter_pass_the_filters_after_it() {
         let mut filtering = filtering([false, false]);
         filtering.feed("ab".into()).unwrap();
         filtering.feed("c".into()).unwrap();

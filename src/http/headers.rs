@@ -1,4 +1,4 @@
-//! Framing and hop-by-hop fields: what belongs to one connection and must not cross.
+//! Message framing and hop-by-hop fields, which belong to one connection and are not forwarded.
 
 use addons::contract::{Denial, Path, Request};
 use http::header::{
@@ -9,10 +9,10 @@ use http::request::Parts;
 use http::response;
 use http::{Method, Version};
 
-/// The longest path with its query.
+/// The longest path with its query, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
 
-/// Tells clients that a denial is ours.
+/// Response field with the code of the proxy's denial.
 pub const X_PROXY_DENIED: HeaderName = HeaderName::from_static("x-proxy-denied");
 
 static HOP_BY_HOP: [HeaderName; 9] = [
@@ -27,8 +27,8 @@ static HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Which of the fields that mean something here a message has. That is one look at each of its
-/// names; to ask the map for each of ours would hash them all, for every message.
+/// The set of fields in a message that this module handles. It takes one pass over the names; a
+/// look-up in the map for each field would hash all of them for every message.
 #[derive(Clone, Copy)]
 struct Noted(u16);
 
@@ -70,17 +70,17 @@ impl Noted {
     }
 }
 
-/// What a client asked its connection to become.
+/// The protocol that a client asked to upgrade to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrade {
     None,
     Websocket,
-    /// Anything else, HTTP/2 in clear text included.
+    /// Any other protocol, HTTP/2 in clear text (h2c) included.
     Other,
 }
 
-/// Reads the head into the chain's form. What is framed in more than one way is refused, and
-/// what belongs to this connection alone is left behind.
+/// Reads a request head into the chain's form. Denies ambiguous framing and removes hop-by-hop
+/// fields.
 pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     let noted = Noted::of(&parts.headers);
     let content_length = check_framing(parts, noted)?;
@@ -97,7 +97,7 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     let wants_trailers = te.is_some_and(|te| has_token(te, "trailers"));
     strip(&mut headers, noted);
     noted.remove(&mut headers, &HOST);
-    // What it announces is dropped.
+    // Trailers of requests are dropped.
     noted.remove(&mut headers, &TRAILER);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -111,9 +111,9 @@ pub fn read_head(parts: &mut Parts) -> Result<(Request, Upgrade), Denial> {
     Ok((request, upgrade))
 }
 
-/// One reading of where the body ends. hyper has refused most of what is wrong by now; what
-/// it lets pass in RFC 9112's one way is refused here all the same, since a peer that disagrees
-/// about a border can smuggle a request across it.
+/// Denies a head that peers may frame in different ways, and returns the `Content-Length`. hyper
+/// has rejected most of them. It accepts some that RFC 9112, section 6.3 resolves by precedence;
+/// they are denied here, since a peer that resolves them differently allows request smuggling.
 fn check_framing(parts: &Parts, noted: Noted) -> Result<Option<u64>, Denial> {
     if !noted.has(&CONTENT_LENGTH) && !noted.has(&TRANSFER_ENCODING) {
         return Ok(None);
@@ -165,8 +165,8 @@ fn requested_upgrade(parts: &Parts) -> Upgrade {
     }
 }
 
-/// Removes what `Connection` names, then the fields that are hop-by-hop by nature. Runs before
-/// the chain, so nothing that an addon adds can be named away.
+/// Removes the fields that `Connection` names, then the hop-by-hop fields. Runs before the chain,
+/// so that a client cannot name a field that an addon adds.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     strip(headers, Noted::of(headers));
 }
@@ -189,7 +189,7 @@ fn strip_named(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // Framing is ours to say; a client cannot name it away.
+        // The proxy frames the message; a client cannot remove its length.
         .filter(|name| name != CONTENT_LENGTH)
         .collect();
     for name in named {
@@ -197,8 +197,8 @@ fn strip_named(headers: &mut HeaderMap) {
     }
 }
 
-/// The same for a response: one reading of where its body ends, nothing of the upstream's own
-/// connection, and no word that is ours to say. An error says what the upstream did.
+/// Removes hop-by-hop fields and `x-proxy-denied` from a response head, and resolves its framing.
+/// An error completes the sentence "HOST …".
 pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static str> {
     let headers = &mut parts.headers;
     let noted = Noted::of(headers);
@@ -206,10 +206,10 @@ pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static st
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
         match (codings.next(), codings.next()) {
             (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-                // hyper went by the chunks, and a client would go by the length.
+                // hyper reads the chunks and ignores the length; a client would use the length.
                 headers.remove(CONTENT_LENGTH);
             }
-            // What is left after hyper undid the chunks would be passed off as the body.
+            // hyper removes only the chunked coding; the body would still be in the other one.
             _ => return Err("sent a body in a transfer coding other than chunked"),
         }
     }
@@ -221,7 +221,7 @@ pub fn read_response_head(parts: &mut response::Parts) -> Result<(), &'static st
     Ok(())
 }
 
-/// hyper has compared them all; a client gets one.
+/// Leaves one length of a list or of repeated fields. hyper has checked that they are equal.
 fn one_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let (Some(first), second) = (lengths.next(), lengths.next()) else {
@@ -242,7 +242,7 @@ fn one_length(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a CONNECT brings a body, which nobody could say the meaning of.
+/// Whether a CONNECT announces a body, which it must not have (RFC 9110, section 9.3.6).
 pub fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
         || headers
@@ -250,7 +250,7 @@ pub fn has_body(headers: &HeaderMap) -> bool {
             .is_some_and(|length| length != "0")
 }
 
-/// Whether a comma-separated list has a token, whatever its case.
+/// Whether a comma-separated list contains a token, compared without case.
 pub fn has_token(value: &HeaderValue, token: &str) -> bool {
     let text = value.to_str().unwrap_or_default();
     text.split(',')
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_find_the_end_of_a_body_are_refused() {
+    fn ambiguous_framing_is_refused() {
         each_row(
             [
                 &[("content-length", "1"), ("content-length", "1")][..],
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connection_names_goes_but_never_the_framing() {
+    fn fields_named_by_connection_are_removed_but_never_the_framing() {
         let (request, _) = read(&[
             ("connection", "x-secret, authorization, content-length"),
             ("x-secret", "1"),

@@ -1,4 +1,4 @@
-//! When something last happened on a client connection, and how long that may last.
+//! Activity of a client connection, and its timeouts.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use crate::config::ProxyConfig;
 
-/// How long an idle client connection keeps its upstream connection to itself.
+/// How long an idle client connection keeps its upstream connection before it goes to the pool.
 const KEEP_UPSTREAM: Duration = Duration::from_secs(2);
 
-/// How long a connection may be quiet.
+/// The timeouts of a client connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From the first byte of a head to its last.
+    /// Limit from the first byte of a request head to its last.
     pub header: Duration,
-    /// With nothing moving, in a body or between requests.
+    /// Limit for silence in a body or between requests.
     pub idle: Duration,
 }
 
@@ -32,41 +32,44 @@ impl From<&ProxyConfig> for Timeouts {
     }
 }
 
-/// How often a connection with a request that waits in the chain is looked at: its client may have
-/// gone, which nothing else reads from the socket meanwhile.
+/// Interval at which the connection's task is woken while its request waits in the chain. Nothing
+/// reads from the socket meanwhile, so only this check notices that the client has gone.
 const LOOK_FOR_CLIENT: Duration = Duration::from_secs(1);
 
-/// What a connection's watchdog is to do next.
+/// The next step of a connection's watchdog.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Look again at this time.
+    /// Check again at this time.
     At(Instant),
-    /// Hand idle upstream connections back, then look again.
+    /// Return idle upstream connections to the pool, then check again.
     HandBack,
-    /// The connection was quiet for too long.
+    /// A timeout has passed.
     Over,
 }
 
-/// Marks of time on one client connection, in milliseconds since it began. Relaxed atomics:
-/// the reader polls, and a mark that is seen late only makes it look again.
+/// Times of activity on one client connection, in milliseconds since `began`. All atomics are
+/// relaxed: the watchdog polls them, and a late value only makes it check again.
 pub struct IdleTracker {
     began: Instant,
     last: AtomicU64,
     /// When the first byte of an unfinished head arrived; 0 for none.
     head_since: AtomicU64,
     in_flight: AtomicUsize,
-    /// Requests that wait for an upstream, which has a limit of its own, or in the chain.
+    /// Requests that wait for an upstream, which has its own timeout, or in the chain.
     waiting: AtomicUsize,
-    /// Those of them that wait in the chain, for a token or a person.
+    /// The number of `waiting` that wait in the chain, for example for a token or a person, or
+    /// whose response is streamed by the proxy itself.
     held: AtomicUsize,
     /// A request has begun since the handshake.
     asked: AtomicBool,
-    /// HTTP/2 has frames between requests: heads cannot be told from pings by their bytes.
+    /// The connection speaks HTTP/2, whose frames between requests may be PINGs, so that bytes do
+    /// not mean that a head has begun.
     frames: AtomicBool,
-    /// Since when the client has taken nothing of what is written to it; 0 while it does.
+    /// When writes to the client began to block; 0 while they do not.
     unread_since: AtomicU64,
     keeps_upstream: AtomicBool,
-    /// A head that begins earlier than this needs an earlier look than the one that is planned.
+    /// The planned check minus the header timeout. A head that begins before this is overdue before
+    /// the planned check, so that the watchdog must be woken for it.
     looks_late_before: AtomicU64,
     wake: Notify,
 }
@@ -97,7 +100,7 @@ impl IdleTracker {
         time.duration_since(self.began).as_millis() as u64
     }
 
-    /// Bytes arrived from the client.
+    /// Notes that bytes arrived from the client.
     pub fn read(&self) {
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             self.moved();
@@ -106,14 +109,14 @@ impl IdleTracker {
         {
             let now = self.now().max(1);
             self.head_since.store(now, Ordering::Relaxed);
-            // Most heads are over long before the next look: no timer moves for them.
+            // Most heads are complete long before the next check, which then need not be moved.
             if now < self.looks_late_before.load(Ordering::Relaxed) {
                 self.wake.notify_one();
             }
         }
     }
 
-    /// Bytes were offered to the client, which took them or has to be waited for.
+    /// Notes a write to the client; `waits` says that it blocked.
     pub fn wrote(&self, waits: bool) {
         if !waits {
             self.unread_since.store(0, Ordering::Relaxed);
@@ -123,18 +126,18 @@ impl IdleTracker {
         }
     }
 
-    /// Whether no request is under way and nothing waits to be read by the client.
+    /// Whether no request is under way and no output waits for the client to read it.
     pub fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) == 0
             && self.unread_since.load(Ordering::Relaxed) == 0
     }
 
-    /// A body moved, in either direction.
+    /// Notes that bytes of a body moved, in either direction.
     pub fn moved(&self) {
         self.last.store(self.now(), Ordering::Relaxed);
     }
 
-    /// A head is complete, as of now.
+    /// Notes that a request head was complete at `now`.
     pub fn begin(&self, now: Instant) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.asked.store(true, Ordering::Relaxed);
@@ -142,20 +145,20 @@ impl IdleTracker {
         self.last.store(self.at(now), Ordering::Relaxed);
     }
 
-    /// A response is complete, or given up, as of now.
+    /// Notes that a response was complete or abandoned at `now`.
     pub fn end(&self, now: Instant) {
         self.last.store(self.at(now), Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Until the guard goes, the client waits for an upstream and is not to blame for silence.
+    /// Suspends the idle timeout until the guard is dropped: the client waits for an upstream.
     pub fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
 
-    /// Awaits a phase of the chain. From the moment when it has to wait, the client is not idle, and
-    /// the connection's task looks every second whether the client is still there.
+    /// Awaits a phase of the chain. Once it is pending, the idle timeout is suspended, and the
+    /// connection's task is woken every second to check that the client is still connected.
     pub async fn held<T>(&self, phase: impl Future<Output = T>) -> T {
         let mut phase = pin!(phase);
         let mut holding = None;
@@ -169,7 +172,8 @@ impl IdleTracker {
         .await
     }
 
-    /// The same for an answer that is written as things happen, until the guard is dropped.
+    /// Suspends the idle timeout for a streamed response of the proxy itself, with the same check
+    /// of the client, until the guard is dropped.
     pub fn hold(self: &Arc<Self>) -> Held {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.held.fetch_add(1, Ordering::Relaxed);
@@ -177,12 +181,13 @@ impl IdleTracker {
         Held(Arc::clone(self))
     }
 
-    /// Whether a request waits in the chain.
+    /// Whether a request waits in the chain, or a response of the proxy is being streamed.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) > 0
     }
 
-    /// What was read so far was a handshake and no head.
+    /// Notes the end of a TLS handshake, so that the bytes read so far are no head. `frames`:
+    /// HTTP/2 follows.
     pub fn handshake_done(&self, frames: bool) {
         self.frames.store(frames, Ordering::Relaxed);
         self.asked.store(false, Ordering::Relaxed);
@@ -191,7 +196,8 @@ impl IdleTracker {
     }
 
     /// Time since the first byte of the unfinished head arrived. A head that arrived together with
-    /// the end of a handshake or of a body has no mark of its own; their mark stands for it.
+    /// the end of a handshake or of a body has no time of its own; the time of the last activity is
+    /// used instead.
     pub fn since_head(&self) -> Duration {
         let began = match self.head_since.load(Ordering::Relaxed) {
             0 => self.last.load(Ordering::Relaxed),
@@ -201,20 +207,20 @@ impl IdleTracker {
         elapsed.saturating_sub(Duration::from_millis(began))
     }
 
-    /// Whether there was a handshake within this time, and no request after it.
+    /// Whether the last handshake ended less than `within` ago, and no request followed it.
     pub fn only_shook_hands(&self, within: Duration) -> bool {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
         !self.asked.load(Ordering::Relaxed) && self.began.elapsed() < last + within
     }
 
-    /// An upstream connection now waits for this client's next request.
+    /// Notes that an upstream connection is kept for the client's next request.
     pub fn keeps_upstream(&self) {
         if !self.keeps_upstream.swap(true, Ordering::Relaxed) {
             self.wake.notify_one();
         }
     }
 
-    /// What is due now.
+    /// Computes the watchdog's next step.
     pub fn due(&self, timeouts: Timeouts) -> Due {
         let now = self.now();
         let last = self.last.load(Ordering::Relaxed);
@@ -247,11 +253,11 @@ impl IdleTracker {
         Due::At(self.began + Duration::from_millis(next))
     }
 
-    /// Ends when the connection was quiet for too long; calls `hand_back` whenever upstream
-    /// connections were idle long enough to be shared.
+    /// Returns when a timeout has passed. Calls `hand_back` whenever kept upstream connections have
+    /// been idle for 2 s.
     pub async fn watch(&self, timeouts: Timeouts, hand_back: impl Fn()) {
         loop {
-            // What begins while this looks is not missed.
+            // Until the next check is planned, every head that begins wakes this task.
             self.looks_late_before.store(u64::MAX, Ordering::Relaxed);
             match self.due(timeouts) {
                 Due::Over => return,
@@ -272,7 +278,7 @@ impl IdleTracker {
     }
 }
 
-/// See [`IdleTracker::wait`].
+/// Guard of [`IdleTracker::wait`].
 pub struct Waiting<'a>(&'a IdleTracker);
 
 impl Drop for Waiting<'_> {
@@ -282,13 +288,13 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A request that waits in the chain.
+/// Guard of [`IdleTracker::held`]: a request that waits in the chain.
 struct Holding<'a>(Waiting<'a>);
 
 impl<'a> Holding<'a> {
     fn begin(idle: &'a IdleTracker) -> Self {
         idle.held.fetch_add(1, Ordering::Relaxed);
-        // The next look is planned for the end of the idle timeout.
+        // The next check is planned for the idle timeout; an earlier one is due now.
         idle.wake.notify_one();
         Self(idle.wait())
     }
@@ -301,7 +307,7 @@ impl Drop for Holding<'_> {
     }
 }
 
-/// See [`IdleTracker::hold`].
+/// Guard of [`IdleTracker::hold`].
 pub struct Held(Arc<IdleTracker>);
 
 impl Drop for Held {
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn heads_that_begin_at_any_time_end_the_watch_at_their_deadline() {
+    async fn the_watch_ends_at_the_deadline_of_a_head_that_began_at_any_time() {
         each_row_async([0, 1, 20, 290], async |quiet| {
             let idle = IdleTracker::new();
             let began = Instant::now();
@@ -394,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_phase_that_waits_keeps_the_connection_and_has_it_looked_at_every_second() {
+    async fn a_phase_that_waits_keeps_the_connection_and_has_it_checked_every_second() {
         let idle = IdleTracker::new();
         idle.begin(Instant::now());
         assert_eq!(idle.held(async { 1 }).await, 1);
@@ -419,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_written_as_things_happen_keeps_the_connection_until_it_ends() {
+    async fn a_streamed_answer_keeps_the_connection_until_it_ends() {
         let idle = Arc::new(IdleTracker::new());
         idle.begin(Instant::now());
         let held = idle.hold();
@@ -465,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_idle_without_a_request_and_without_an_answer_that_waits() {
+    async fn a_connection_is_idle_without_a_request_and_without_pending_output() {
         let idle = IdleTracker::new();
         idle.read();
         assert!(idle.is_idle());
@@ -479,7 +485,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_handshake_without_a_request_is_told_for_a_while() {
+    async fn a_handshake_without_a_request_is_recognised_for_a_while() {
         const SOON: Duration = Duration::from_secs(1);
         let idle = IdleTracker::new();
         idle.begin(Instant::now());
@@ -498,7 +504,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unfinished_head_began_with_its_first_byte_or_with_what_it_came_with() {
+    async fn an_unfinished_head_is_timed_from_its_first_byte_or_the_last_activity() {
         let idle = IdleTracker::new();
         advance(Duration::from_secs(2)).await;
         idle.handshake_done(false);

@@ -1,8 +1,8 @@
 //! Memory and threads for buffered bodies, shared by all connections.
 //!
-//! Memory is reserved as bytes arrive and given back when the bytes are sent or dropped. A
-//! container gets at most a quarter of it, and the last quarter is for containers that hold
-//! little, so that no number of greedy containers keeps another one from a small request.
+//! Memory is reserved as bytes arrive and released when they are sent or dropped. A container gets
+//! at most a quarter of it. The last quarter is reserved for containers that hold up to 1 MiB, so
+//! that a small request is served however many containers fill their quarter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,39 +16,39 @@ use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Bytes that every buffered body is charged with besides its own: its buffers below HTTP, and a
-/// bound on the number of bodies.
+/// Bytes charged for every buffered body besides its length. They stand for its buffers below HTTP
+/// and bound the number of bodies.
 const BODY_OVERHEAD: usize = 8 * 1024;
 
 /// Bytes up to which a container may use the last quarter of the memory.
 const SMALL_HOLDER: usize = 1024 * 1024;
 
-/// When it is worth asking again for memory: bodies are judged and sent within moments.
+/// The `Retry-After` of a denial for lack of memory: bodies are judged and sent within moments.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a body waits for its turn to be read: less than the deadline of a judge, so that its
-/// client is told to try again.
+/// How long a body waits for a thread. Less than the deadline of a judge, so that the client gets a
+/// denial with `Retry-After`.
 const TURN: Duration = Duration::from_secs(5);
 
 /// The label values of `proxy_inspection_rejected_total`.
 const REASONS: [&str; 4] = ["memory", "timeout", "bytes", "values"];
 
-/// What all buffered bodies share.
+/// The memory, threads and metrics that all buffered bodies share.
 pub struct Inspection {
-    /// Bytes that are reserved, by all containers together.
+    /// Bytes reserved by all containers together.
     reserved: Mutex<usize>,
-    /// Permits for computations: no more than half of the cores, so that connections go on.
+    /// Permits for computations, one for every two cores, so that connections are still served.
     threads: Arc<Semaphore>,
     memory: IntGauge,
     rejected: IntCounterVec,
 }
 
-/// What one lease has of it.
+/// One lease's share of the memory and of the threads.
 struct Share {
-    /// Bytes that are reserved. Changed only under the lock of [`Inspection::reserved`].
+    /// Bytes reserved. Changed only under the lock of [`Inspection::reserved`].
     reserved: AtomicUsize,
-    /// One computation at a time: the next waits for its own container before it waits for
-    /// others, so a container that sends many bodies is not served more often for it.
+    /// One permit: a container computes for one body at a time. Its next body waits here before it
+    /// waits for a thread, so that many bodies of one container do not displace those of others.
     turn: Arc<Semaphore>,
 }
 
@@ -82,7 +82,7 @@ impl Inspection {
         })
     }
 
-    /// Counts a denial if it is one of a limit on buffered bodies.
+    /// Counts a denial whose cause is a limit on buffered bodies; ignores others.
     pub fn count(&self, denial: &Denial) {
         let reason = match denial.code() {
             Code::InspectionBusy => "memory",
@@ -96,12 +96,13 @@ impl Inspection {
         self.rejected.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a response's body that was not complete in time.
+    /// Counts a response's body that was not complete within `limits.inspect_timeout`.
     pub fn count_timeout(&self) {
         self.rejected.with_label_values(&["timeout"]).inc();
     }
 
-    /// Begins to buffer a body of a container; `limit` is `limits.inspect_memory` in bytes.
+    /// Makes the reservation for a body of a container. `limit` is `limits.inspect_memory` in
+    /// bytes.
     pub fn begin(
         self: &Arc<Self>,
         container: &Container,
@@ -118,7 +119,7 @@ impl Inspection {
     }
 }
 
-/// The memory of one body, given back when it is dropped.
+/// The memory reserved for one body, released when this is dropped.
 pub struct Reservation {
     inspection: Arc<Inspection>,
     share: Arc<Share>,
@@ -127,7 +128,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves more bytes, or denies.
+    /// Reserves more bytes. Denies if the container's quarter or the whole memory is used up.
     pub fn grow(&self, bytes: usize) -> Verdict {
         let quarter = self.limit / 4;
         let mut all = self.inspection.reserved.lock();
@@ -147,7 +148,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives back all but `bytes`.
+    /// Releases all but `bytes` bytes.
     fn shrink_to(&self, bytes: usize) {
         let mut all = self.inspection.reserved.lock();
         let reserved = self.reserved.load(Ordering::Relaxed);
@@ -158,8 +159,8 @@ impl Reservation {
         self.inspection.memory.set(*all as i64);
     }
 
-    /// The bytes, which from now on hold the reservation: what they take stays reserved until the
-    /// last reference to them is dropped, and the rest is given back.
+    /// Returns the bytes as owner of the reservation: their length stays reserved until the last
+    /// reference to them is dropped. The rest is released now.
     pub fn keep(self: Arc<Self>, bytes: Bytes) -> Bytes {
         self.shrink_to(bytes.len());
         self.hold(bytes)
@@ -204,11 +205,11 @@ impl InspectionBudget for Reservation {
         Box::pin(async move {
             let places = timeout(TURN, places).await.map_err(|_| busy())?;
             let running = tokio::task::spawn_blocking(move || {
-                // Held by the work: it may outlast the request that waits for it.
+                // Moved into the work, which may outlast the request that waits for it.
                 let _places = places;
                 work();
             });
-            // A panic has left nothing behind, which is what the caller looks at.
+            // A panic is not reported here: the caller notices that `work` left no result.
             let _ = running.await;
             Ok(())
         })
@@ -251,7 +252,7 @@ mod tests {
         })
     }
 
-    /// Reserves as many MB as there are to be had, in bodies of one.
+    /// Reserves bodies of 1 MiB each until one is denied.
     fn fill(inspection: &Arc<Inspection>, container: &Container) -> Vec<Arc<Reservation>> {
         let body = || {
             let body = inspection.begin(container, LIMIT).ok()?;
@@ -268,7 +269,7 @@ mod tests {
             .each_ref()
             .map(|one| fill(&inspection, one))
             .into();
-        // Three fill their quarter; of the last one, a small holder gets a MB.
+        // Three containers fill their quarter. Small holders get 1 MiB each of the last one.
         assert_eq!(
             held.iter().map(Vec::len).collect::<Vec<_>>(),
             [4, 4, 4, 1, 1]
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_bodies_count_as_well() {
+    fn many_small_bodies_are_bounded_by_their_overhead() {
         let inspection = inspection();
         let container = container("a");
         let begin = || inspection.begin(&container, LIMIT).ok();
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_container_computes_one_body_at_a_time_so_others_hardly_wait_for_it() {
+    async fn a_container_computes_one_body_at_a_time() {
         let inspection = inspection();
         let (greedy, other) = (container("a"), container("b"));
         let running = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,5 @@
-//! One HTTP exchange: the request and its response through the chain, bodies, WebSockets.
+//! HTTP exchanges: a request and its response pass the chain; bodies stream; WebSockets are
+//! relayed.
 
 mod broke_off;
 mod buffered_body;

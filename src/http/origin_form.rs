@@ -1,4 +1,4 @@
-//! A request in origin form: it is for the proxy itself, and nothing is sent upstream.
+//! Requests in origin form, which the proxy answers itself.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,29 +27,29 @@ use super::under_way::UnderWay;
 use super::upstream_response::deny;
 use crate::snapshot::Snapshot;
 
-/// A request under way that the proxy answers. It is recorded as a flow only where it is denied:
-/// otherwise its body holds the flow, as a DNS question does.
+/// A request under way that the proxy answers itself. It is recorded as a flow only if it is
+/// denied; otherwise the flow is that of its body, for example of a DNS question.
 pub struct OriginRequest {
     pub head: Parts,
-    /// The connection.
+    /// The client connection.
     pub session: Arc<Session>,
-    /// What was in force when it began.
+    /// The snapshot that was in force when it began.
     pub snapshot: Arc<Snapshot>,
-    /// Begins the flow of its denial.
+    /// The start of the flow for its denial.
     start: FlowStart,
     body: Option<Incoming>,
-    /// Memory of the body that was read.
+    /// The memory of the body.
     reservation: Option<Arc<Reservation>>,
-    /// The connection closes after the answer.
+    /// Whether the connection closes after the response.
     closes: bool,
     under_way: UnderWay,
 }
 
 impl OriginRequest {
-    /// Counts a request as under way.
+    /// Reads the request's parts and counts it as under way.
     pub fn begin(session: Arc<Session>, request: Request<Incoming>) -> Self {
         let snapshot = session.service.snapshot();
-        // A reload that forbids the request before this one must not end this one.
+        // A reload that forbids the previous request must not end this one.
         *session.in_hand.lock() = None;
         let (client, endpoint) = (session.client.clone(), Ingress::Plain.destination());
         let mut start = snapshot.chain().to_upstream(Kind::Http, client, endpoint);
@@ -67,7 +67,7 @@ impl OriginRequest {
         }
     }
 
-    /// Whether the connection takes requests, and this one's head has a single reading.
+    /// Denies a request on a refused connection, or without exactly one `Host`.
     pub fn check(&self) -> Result<(), Denial> {
         if let Some(refusal) = &self.session.refusal {
             return Err(refusal.clone());
@@ -75,8 +75,8 @@ impl OriginRequest {
         host_field(&self.head.headers, self.head.version).map(|_| ())
     }
 
-    /// What it carries is an MCP message: its denial is recorded as one. Begins the subject anew
-    /// where it was known less well.
+    /// Sets the MCP message that it carries, so that its denial is recorded as one. A later call
+    /// replaces the subject with one that is better known.
     pub fn carries(&mut self, subject: McpSubject) {
         let chain = self.snapshot.chain();
         let mut start = chain.for_mcp(self.session.client.clone(), subject);
@@ -87,20 +87,20 @@ impl OriginRequest {
         self.start = start;
     }
 
-    /// When its head was complete.
+    /// The time when its head was complete.
     pub fn started(&self) -> Instant {
         self.start.started
     }
 
-    /// Reads the body, of at most `most` bytes, within `limits.inspect_timeout` of the head and out
-    /// of the memory for buffered bodies. It holds that memory until the request is dropped.
-    /// `limit` names the bound.
+    /// Reads the body, of at most `most` bytes, within `limits.inspect_timeout` of the head, into
+    /// the memory for buffered bodies, which it holds until the request is dropped. `limit` names
+    /// the limit in the denial.
     pub async fn body(&mut self, most: usize, limit: &'static str) -> Result<Bytes, Denial> {
         let read = self.read(most, limit).await;
         read.inspect_err(|denial| self.session.service.inspection.count(denial))
     }
 
-    /// Computes what takes long for a body that was read, on a thread that may take its time.
+    /// Runs a long computation over the body on a blocking thread.
     pub async fn compute<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -108,14 +108,14 @@ impl OriginRequest {
         let reservation = self.reservation.as_ref().ok_or_else(Denial::internal)?;
         let (sender, receiver) = oneshot::channel();
         let work = move || {
-            // It fails where nobody waits any more.
+            // Fails if the request was dropped.
             let _ = sender.send(work());
         };
         reservation.run(Box::new(work)).await?;
         receiver.await.map_err(|_panicked| Denial::internal())
     }
 
-    /// Gives back the memory of the body, which nobody holds any more.
+    /// Releases the memory of the body. The caller must have dropped the body.
     pub fn release_body(&mut self) {
         self.reservation = None;
     }
@@ -154,7 +154,7 @@ impl OriginRequest {
         }
     }
 
-    /// Answers it. Caches may not keep the answer, since each request is judged.
+    /// Answers with 200 and `no-store`, since each request must be judged.
     pub fn answer(self, content_type: &'static str, body: Vec<u8>) -> Response<Reply> {
         let mut response = Response::new(Bytes::from(body));
         let headers = response.headers_mut();
@@ -162,7 +162,7 @@ impl OriginRequest {
         self.respond(response)
     }
 
-    /// The same with a head of the caller's.
+    /// Answers with the caller's response and `no-store`.
     pub fn respond(self, response: Response<Bytes>) -> Response<Reply> {
         let mut response = response.map(|body| Reply::Ours((!body.is_empty()).then_some(body)));
         let no_store = HeaderValue::from_static("no-store");
@@ -170,8 +170,7 @@ impl OriginRequest {
         closing_if(self.closes, response)
     }
 
-    /// Answers it with what a stream yields, for as long as it does. The client's going drops the
-    /// stream.
+    /// Answers with the pieces of a stream. The stream is dropped when the client disconnects.
     pub fn stream(self, head: Response<()>, pieces: Pieces) -> Response<Reply> {
         let (closes, reservation) = (self.closes, self.reservation);
         let idle = Arc::clone(&self.session.idle);
@@ -184,10 +183,10 @@ impl OriginRequest {
         closing_if(closes, response)
     }
 
-    /// Denies it, as a flow of the container without a host.
+    /// Denies the request, and records a flow without a host.
     pub fn deny(mut self, denial: Denial) -> Response<Reply> {
         let denial = denial.by(names::PROXY);
-        // The client may go on sending for as long as it likes.
+        // The client may still be sending, without end; the body is not drained.
         let closes = self.closes || denial.code() == Code::BodyTimeout;
         if let Some(body) = self.body.take()
             && denial.code() != Code::BodyTimeout

@@ -1,4 +1,4 @@
-//! Sending a request on: its form for each protocol, and how long an answer may take.
+//! Sends a request to the upstream: its form for each protocol, and the response timeout.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -22,9 +22,9 @@ use super::exchange::Exchange;
 use super::websocket;
 use crate::upstream::{self, Http1, Upstream};
 
-/// The request as an HTTP/1.1 upstream gets it; [`transmit`] gives it HTTP/2's form where the
-/// upstream speaks that. Takes the header fields out of `head`. `asked` is what the client sent,
-/// and is sent on where no addon changed it.
+/// Returns the request for an HTTP/1.1 upstream; [`transmit`] converts it if the upstream speaks
+/// HTTP/2. Takes the header fields out of `head`. `asked` is the target that the client sent; it is
+/// reused if no addon changed it.
 pub fn outgoing(
     head: &mut Head,
     body: upstream::RequestBody,
@@ -49,11 +49,10 @@ pub fn outgoing(
     Ok(request)
 }
 
-/// The answer, or why there is none, with the request where nothing of it was sent.
+/// The response, or the error with the request if no byte of it was sent.
 type Sent<E = TrySendError<Request<upstream::RequestBody>>> = Result<Response<Incoming>, E>;
 
-/// Sends a request in the form that the connection speaks. What comes of it is to be waited for
-/// [`within`] some time.
+/// Sends a request in the connection's protocol. The caller awaits the response with [`within`].
 pub fn transmit(
     upstream: &mut Upstream,
     mut request: Request<upstream::RequestBody>,
@@ -75,7 +74,7 @@ pub fn transmit(
     }
 }
 
-/// Denies secrets in clear text to an address that is not private.
+/// Denies sending secrets in clear text to an address that is not private.
 pub fn keep_secrets(flow: &Flow, upstream: &Upstream) -> Verdict {
     let address = upstream.address().ip();
     if may_carry_secrets(flow.scheme(), address) {
@@ -100,7 +99,7 @@ fn make_http1(request: &mut Request<upstream::RequestBody>, host: &HeaderValue) 
     *request.version_mut() = Version::HTTP_11;
     request.headers_mut().insert(HOST, host.clone());
     frame_body(request);
-    // One that HTTP/2 did not take may go here.
+    // A request that failed over HTTP/2 may be retried here.
     if request.uri().authority().is_some()
         && let Some(origin_form) = request.uri().path_and_query().cloned()
     {
@@ -108,18 +107,18 @@ fn make_http1(request: &mut Request<upstream::RequestBody>, host: &HeaderValue) 
     }
 }
 
-/// HTTP/2 asks with scheme and authority.
+/// Adds the scheme and authority that an HTTP/2 request needs.
 fn make_absolute(uri: &mut Uri, flow: &Flow) {
     let mut parts = std::mem::take(uri).into_parts();
     parts.scheme = flow.scheme().as_str().parse().ok();
     let authority = flow.endpoint().map(Endpoint::authority);
     parts.authority = authority.and_then(|authority| authority.parse().ok());
-    // Hosts are in a normal form that fits into every URI.
+    // A host in normal form is valid in every URI.
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Says that a body of unknown length is chunked: hyper takes a GET without either field for one
-/// without a body, and what was judged must be what is sent.
+/// Marks a body of unknown length as chunked. hyper would send a GET with neither field without its
+/// body, but the judged body must be sent.
 fn frame_body(request: &mut Request<upstream::RequestBody>) {
     let body = request.body();
     let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
@@ -129,12 +128,13 @@ fn frame_body(request: &mut Request<upstream::RequestBody>) {
     }
 }
 
-/// Waits for a response head, as long as an answer may take. The time runs from the last byte of
-/// the request, so that a long upload is not cut short; the client is not idle meanwhile, it is
-/// we who keep it waiting.
+/// Awaits a response head within `upstream.response_timeout`. The time starts over while the client
+/// still sends its body, so that a long upload is not cut off; the client's idle timeout is
+/// suspended meanwhile.
 ///
-/// The connection keeps its timer for the next request. It is moved when it goes off too early
-/// for this one, which is seldom: moving it for each request takes the lock of all timers twice.
+/// The connection keeps its timer for the next request. The timer is reset only if it fires too
+/// early for this one, which is rare: a reset for each request would take the lock of the timer
+/// wheel twice.
 pub async fn within(
     exchange: &Exchange,
     upstream: &mut Upstream,
@@ -156,7 +156,7 @@ pub async fn within(
     loop {
         let done = poll_fn(|context| {
             let done = upstream.poll(context, |context| {
-                // Boxed, since an answer should not carry the room for an error.
+                // Boxed, since a response should not have the size of an error.
                 let done = sending.as_mut().poll(context);
                 done.map(|done| done.map_err(Box::new))
             });
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_go_in_clear_text_to_private_addresses_alone() {
+    fn secrets_go_in_clear_text_only_to_private_addresses() {
         each_row(
             [
                 ("127.0.0.1", true),

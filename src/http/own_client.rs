@@ -1,5 +1,5 @@
-//! Requests that a part of the appliance sends on its own account or for a container: through the
-//! chain, over the pool, with bodies that stream.
+//! Requests of the appliance itself or on behalf of a container. They pass the chain, use the pool
+//! and stream their response bodies.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,20 +27,23 @@ use super::session::{Service, Session};
 use super::upstream_response::UpstreamResponse;
 use crate::config::Limits;
 
-/// Sends requests of one part of the appliance. Each is a flow of its own; no redirect is
-/// followed. A response head is awaited for `upstream.response_timeout`. A body has no time-out
-/// here: its reader knows how long silence is no fault. Dropping a future or a body ends the flow;
-/// so does the end of the lease.
+/// Sends requests of one part of the appliance.
+///
+/// Each request is a separate flow; redirects are not followed. The wait for a response head is
+/// limited by `upstream.response_timeout`; a body has no timeout here, since only its reader knows
+/// how long it may be silent. Dropping a future or a body ends the flow, and so does the end of the
+/// lease.
 #[derive(Clone)]
 pub struct OwnClient {
     service: Arc<Service>,
     principal: Principal,
-    /// What connections and memory belong to, and end with.
+    /// The lease that owns its connections and memory.
     owner: Arc<Container>,
 }
 
 impl OwnClient {
-    /// A client that works for a container: its requests pass the chain as that container's.
+    /// A client that works for a container. Its requests pass the chain as delegated requests of
+    /// that container.
     pub fn delegated(service: Arc<Service>, delegation: Arc<Delegation>) -> Self {
         Self {
             service,
@@ -49,8 +52,8 @@ impl OwnClient {
         }
     }
 
-    /// A client of a part that works for all containers. Its connections end when the client is
-    /// dropped with the last of its clones and bodies.
+    /// A client that works for no container in particular. Its connections are closed when the last
+    /// clone and the last body have been dropped.
     pub fn system(service: Arc<Service>, system: Arc<System>) -> Option<Self> {
         Some(Self {
             service,
@@ -80,18 +83,18 @@ impl OwnClient {
         self.service.snapshot().config.proxy.limits.clone()
     }
 
-    /// How long a connection may be quiet by the configuration in force.
+    /// The idle timeout of the configuration in force.
     pub fn idle_timeout(&self) -> std::time::Duration {
         self.service.snapshot().config.proxy.upstream.idle_timeout
     }
 
-    /// Begins to reserve memory for a message that is buffered.
+    /// Makes a reservation for a message that is buffered.
     pub fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         let limit = self.limits().inspect_memory;
         self.service.inspection.begin(&self.owner, limit)
     }
 
-    /// Ends when the lease does, or the process must not go on with what is under way.
+    /// Returns when the lease ends, or when the shutdown aborts requests under way.
     pub async fn ended(&self) {
         tokio::select! {
             () = self.owner.ended().cancelled() => {}
@@ -99,8 +102,8 @@ impl OwnClient {
         }
     }
 
-    /// The client for what is to be said after the lease has ended: the part of the appliance
-    /// itself, with the same list of hosts. Before that, the same client.
+    /// A client for requests that may follow the end of the lease: before it, this client; after
+    /// it, one of the appliance itself with the same list of hosts.
     pub fn beyond_lease(&self) -> Option<Self> {
         match &self.principal {
             Principal::Delegated(delegation) if self.owner.has_ended() => {
@@ -111,9 +114,9 @@ impl OwnClient {
         }
     }
 
-    /// Sends a request whose URI is a path with its query, and returns the head of the response
-    /// with a body that streams. `keeps_secrets` says that it carries secrets: those go over TLS
-    /// or to private addresses.
+    /// Sends a request whose URI is a path with its query. Returns the response head with a body
+    /// that streams. `keeps_secrets` marks a request with secrets, which must go over TLS or to a
+    /// private address.
     pub async fn send(
         &self,
         endpoint: &Endpoint,
@@ -142,7 +145,7 @@ impl OwnClient {
 
     fn begin(&self, endpoint: &Endpoint, request: &Request<Bytes>) -> Box<Exchange> {
         let snapshot = self.service.snapshot();
-        // One for each exchange: once that is over, its connection goes back to the pool.
+        // A session for each exchange, so that its connection returns to the pool after it.
         let mut session = Session::new(
             Arc::clone(&self.service),
             Client::default(),
@@ -210,14 +213,14 @@ pub struct Answer {
     pub body: AnswerBody,
 }
 
-/// The body of a response, decoded and behind its filters.
+/// The body of a response, decoded and filtered.
 pub struct AnswerBody {
     body: Box<ResponseBody>,
     client: OwnClient,
 }
 
 impl AnswerBody {
-    /// The next bytes; `None` at the end. Cancel safe.
+    /// Returns the next bytes; `None` at the end. Cancel safe.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let frame = poll_fn(|context| Pin::new(&mut *self.body).poll_frame(context));
@@ -235,8 +238,8 @@ impl AnswerBody {
     }
 }
 
-/// Holds connections and memory of a part that works for no container in particular. It is
-/// registered nowhere: no flow can be its own.
+/// A container that is not registered, so that no flow belongs to it. It owns the connections and
+/// memory of a client that works for no container in particular.
 pub fn nobody() -> Option<Container> {
     let id = ContainerId::parse("nobody")?;
     Some(Container::new(Registration {

@@ -1,4 +1,4 @@
-//! One request and its response, through the chain and back.
+//! A request on its way through the chain to the upstream, and the start of its response.
 
 use std::borrow::Cow;
 use std::mem::take;
@@ -32,10 +32,10 @@ use super::upstream_response::{UpstreamResponse, deny};
 use super::websocket;
 use crate::upstream::{self, LeasePool, Upstream, Want};
 
-/// Answers one request. Whatever goes wrong is an answer too.
+/// Answers one request; an error is answered with its denial.
 ///
-/// There is a future for each request under way, so it is kept small: what never waits is done
-/// before or after it, and what hardly ever does has boxes of its own.
+/// There is one such future for each request under way, so it is kept small: work that never waits
+/// is done before or after it, and steps that rarely wait are boxed.
 pub fn handle(
     session: Arc<Session>,
     ingress: &Ingress,
@@ -53,7 +53,7 @@ pub fn handle(
         let response = match answered {
             Ok(answered) => answered.response(exchange),
             Err(denial) => {
-                // The client may go on sending for as long as it likes.
+                // The client may still be sending, without end; the body is not drained.
                 closes |= may_close && denial.code() == Code::BodyTimeout;
                 deny(exchange, &denial)
             }
@@ -97,15 +97,15 @@ pub struct PendingRequest {
     pub head: Head,
     uri: Uri,
     version: Version,
-    /// What a denial leaves unread.
+    /// The body until it is taken; a denial drains it.
     body: Option<Incoming>,
-    /// The client sent `Expect: 100-continue`: reading the body would ask for it.
+    /// The client sent `Expect: 100-continue`, so that reading the body would request it.
     expects_continue: bool,
     on_upgrade: Option<OnUpgrade>,
-    /// No tunnel was permitted before.
+    /// The request names its own destination (absolute form): no CONNECT was permitted before.
     goes_anywhere: bool,
-    /// It carries secrets of the operator's, which travel in clear text to private addresses
-    /// alone.
+    /// The request carries the operator's secrets, which are sent in clear text only to private
+    /// addresses.
     keeps_secrets: bool,
 }
 
@@ -137,12 +137,12 @@ impl PendingRequest {
         }
     }
 
-    /// A request of the appliance's own. Its body is not read from here.
+    /// A request of the appliance itself. Its body is passed to [`PendingRequest::converse`].
     pub fn own(head: Head, uri: Uri, keeps_secrets: bool) -> Self {
         Self {
             head,
             uri,
-            // Takes a share of an HTTP/2 connection where the upstream has one.
+            // Allows a stream of a shared HTTP/2 connection.
             version: Version::HTTP_2,
             body: None,
             expects_continue: false,
@@ -152,8 +152,8 @@ impl PendingRequest {
         }
     }
 
-    /// Takes the request through the chain, sends it, and takes the response back through it.
-    /// Nothing is looked up or dialled before the chain has permitted it.
+    /// Takes the request through the chain, sends it, and takes the response head through the
+    /// chain. Nothing is resolved or dialled before the chain has permitted it.
     async fn answer(&mut self, exchange: &mut Exchange) -> Result<UpstreamResponse, Denial> {
         let permit = match self.judge(exchange).await {
             Ok(permit) => permit,
@@ -163,7 +163,7 @@ impl PendingRequest {
         self.converse(exchange, &permit, body).await
     }
 
-    /// Sends what was judged, and takes the response back through the chain.
+    /// Sends the judged request, and takes the response head through the chain.
     pub async fn converse(
         &mut self,
         exchange: &mut Exchange,
@@ -182,7 +182,7 @@ impl PendingRequest {
         Ok(response)
     }
 
-    /// Has the chain judge the head.
+    /// Lets the chain judge the head, and the authority first if no CONNECT was permitted.
     pub async fn judge(&mut self, exchange: &mut Exchange) -> Result<ResolvePermit, Denial> {
         let (live, idle) = (&mut exchange.live, &exchange.session.idle);
         if self.goes_anywhere {
@@ -198,7 +198,7 @@ impl PendingRequest {
         Ok(permit)
     }
 
-    /// Denies a request whose body may still be unread, in the form that its client shows.
+    /// Drains the body of a denied request, and gives the denial the form that git shows.
     fn denied(&mut self, denial: Denial) -> Denial {
         if let Some(body) = self.body.take() {
             drain_beside(body, self.expects_continue, &denial);
@@ -206,7 +206,7 @@ impl PendingRequest {
         as_git_shows(denial, &self.head)
     }
 
-    /// The body to send: as it streams, or judged where an addon asked for that.
+    /// The body to send: buffered and judged if an addon wants that, otherwise streamed.
     async fn body_of(&mut self, exchange: &mut Exchange) -> Result<RequestBody, Denial> {
         let body = self.body.take().ok_or_else(Denial::internal)?;
         if let Some(judges) = self.head.take_judges() {
@@ -233,7 +233,7 @@ impl PendingRequest {
             }
             Err(denial) => {
                 let denial = denial.by(names::PROXY);
-                // Once a byte of it has come, the client has been asked for the rest.
+                // Once a byte has arrived, the client has been asked for the body.
                 let bytes_in = &exchange.live.flow.counters.bytes_in;
                 let expects_continue =
                     self.expects_continue && bytes_in.load(Ordering::Relaxed) == 0;
@@ -242,7 +242,7 @@ impl PendingRequest {
         }
     }
 
-    /// Sends the request, on another connection where one was closed before it took it.
+    /// Sends the request; retries on another connection if one was closed before it was sent.
     async fn send(
         &mut self,
         exchange: &mut Exchange,
@@ -259,7 +259,8 @@ impl PendingRequest {
             if self.keeps_secrets {
                 keep_secrets(flow, &upstream)?;
             }
-            // Pinned where it is made: a future has room for whatever is moved in it, twice.
+            // Pinned in place: moving it into a variable would reserve its size in this future
+            // twice.
             let sending = pin!(match unsent.take() {
                 Some(unsent) => transmit(&mut upstream, *unsent, flow),
                 None => transmit(&mut upstream, self.outgoing(take(&mut body))?, flow),
@@ -267,8 +268,8 @@ impl PendingRequest {
             let mut error = match within(exchange, &mut upstream, sending).await? {
                 Ok(response) => {
                     if uploading.is_some_and(|uploading| uploading.strong_count() > 0) {
-                        // A client that sends on may not read meanwhile; nothing would poll for
-                        // it then.
+                        // A client that is still sending may not read the response, so that nothing
+                        // would poll the connection.
                         upstream.detach();
                     }
                     return Ok((response, upstream));
@@ -278,15 +279,16 @@ impl PendingRequest {
             if let Some(denied) = take_denied(denied.as_ref()) {
                 return Err(Box::pin(denied.when_due(self.version)).await);
             }
-            // The connection was closed before a byte of the request went out: that is no fault
-            // of either side, and nothing was sent twice.
+            // The connection was closed before a byte of the request was sent, so that a retry
+            // cannot send it twice. Neither side is at fault.
             match error.take_message() {
                 Some(again) if fresh_tries < 2 => {
                     fresh_tries += 1;
                     unsent = Some(Box::new(again));
                 }
                 _ => {
-                    // The lease's end closes what goes by itself: an upload, an HTTP/2 connection.
+                    // The end of the lease closes detached connections: those with an upload, and
+                    // HTTP/2.
                     exchange.session.is_live()?;
                     let host = exchange.live.flow.host();
                     return Err(upstream_broke_off(host, error.error()));
@@ -295,7 +297,7 @@ impl PendingRequest {
         }
     }
 
-    /// What a WebSocket is opened with, if it is to be one.
+    /// The opening handshake, if the request is one for a WebSocket.
     fn opening(&mut self, body: &RequestBody) -> Result<Option<Box<websocket::Opening>>, Denial> {
         match self.on_upgrade.take().filter(|_| self.head.websocket) {
             Some(client) => {
@@ -306,7 +308,7 @@ impl PendingRequest {
         }
     }
 
-    /// What is sent on.
+    /// The request for the upstream.
     fn outgoing(&mut self, body: RequestBody) -> Result<Request<upstream::RequestBody>, Denial> {
         if !body.keeps_length() {
             self.head.headers.remove(CONTENT_LENGTH);
@@ -324,7 +326,7 @@ impl PendingRequest {
     }
 }
 
-/// A connection to send on: the one that was kept here, or one of the lease's.
+/// Returns a connection to send on: one kept by this client connection, or one of the lease's pool.
 async fn acquire(
     exchange: &mut Exchange,
     permit: &ResolvePermit,
@@ -342,14 +344,14 @@ async fn acquire(
     }
     let owner = exchange.session.owner()?;
     let pool = LeasePool::of(owner, network);
-    // Room for a handshake: kilobytes.
+    // Boxed: the state of a TLS handshake takes kilobytes.
     let acquiring = Box::pin(pool.acquire(owner, live, network, permit, want));
     let upstream = exchange.session.idle.held(acquiring).await?;
     live.record().upstream = Some(upstream.address());
     Ok(upstream)
 }
 
-/// Reads a request's head, unless something is wrong before it is read.
+/// Reads a request's head, unless the connection or the destination was refused before.
 fn read(
     parts: &mut Parts,
     refusal: Option<Denial>,
@@ -371,14 +373,15 @@ fn read(
     Ok(head)
 }
 
-/// Reads on beside the answer, so that a client that is still writing sees it.
+/// Drains the body in another task, so that a client that is still writing reads the response.
 pub fn drain_beside(body: Incoming, expects_continue: bool, denial: &Denial) {
     if !expects_continue && !body.is_end_stream() {
         tokio::spawn(drain(body, denial));
     }
 }
 
-/// A denial while the body was being judged. A body that took too long is not read on.
+/// Returns the denial of a body once it may be answered. The rest is drained, unless the body took
+/// too long or the client waits for `100 Continue`.
 async fn refused(
     denial: Denial,
     body: Incoming,
@@ -391,7 +394,7 @@ async fn refused(
     Box::pin(Denied::new(denial, Some(body)).when_due(version)).await
 }
 
-/// A usual method's name costs nothing.
+/// The method's name, without an allocation for the usual ones.
 pub fn name_of(method: &Method) -> Cow<'static, str> {
     let usual = match *method {
         Method::GET => "GET",
@@ -414,12 +417,12 @@ fn take_denied(slot: Option<&DenialSlot>) -> Option<Denied> {
 mod tests {
     use super::*;
 
-    /// What a function answers with, by its size.
+    /// The size of a function's return value.
     fn size_of_answer<A, R>(_: impl Fn(Arc<Session>, &Ingress, Request<A>) -> R) -> usize {
         size_of::<R>()
     }
 
-    /// Up to 1,032 bytes glibc allocates from a cache of the thread, without a lock.
+    /// glibc serves allocations of up to 1,032 bytes from a cache of the thread, without a lock.
     #[test]
     fn the_future_of_a_request_takes_less_than_a_kibibyte() {
         let size = size_of_answer(handle);

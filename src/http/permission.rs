@@ -1,10 +1,10 @@
-//! What was permitted, and is judged again after a reload.
+//! Permissions that are judged again after a reload.
 
 use addons::contract::{Endpoint, Flow, Kind};
 
 use crate::snapshot::Snapshot;
 
-/// What was permitted, and under which configuration.
+/// A permitted flow: its kind and endpoint, and the configuration that permitted it.
 #[derive(Clone)]
 pub struct Permission {
     pub generation: u64,
@@ -13,7 +13,8 @@ pub struct Permission {
 }
 
 impl Permission {
-    /// What a flow asks for under a snapshot; a DNS question has no permission that lasts.
+    /// The permission of a flow under a snapshot; `None` for a DNS question, whose permission does
+    /// not last.
     pub fn of(flow: &Flow, snapshot: &Snapshot) -> Option<Self> {
         Some(Self {
             generation: snapshot.generation(),

@@ -1,4 +1,4 @@
-//! Bytes both ways, counted, for WebSockets and for hosts that are not intercepted.
+//! Relays bytes both ways and counts them, for WebSockets and for passthrough hosts.
 
 use std::io;
 use std::pin::Pin;
@@ -15,9 +15,10 @@ use super::session::Session;
 use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 
-/// Relays until both sides ended, or one broke off, or nothing moved for the idle timeout, or
-/// the lease or the process ends, or a reload forbids it. The caller counts it as under way: a stop
-/// ends at once what is not. Only the first is a completed flow.
+/// Relays until both sides have ended, one fails, the idle timeout passes, the lease or the process
+/// ends, or a reload forbids it. Only the first is a completed flow.
+///
+/// The caller must count it as under way, since a shutdown closes idle sessions at once.
 pub async fn relay<C, U>(
     session: &Session,
     snapshot: &Snapshot,
@@ -53,7 +54,7 @@ pub async fn relay<C, U>(
     }
 }
 
-/// The client's side, where both directions are counted.
+/// The client's side, which counts both directions.
 struct CountedIo<S> {
     io: S,
     counters: Arc<Counters>,

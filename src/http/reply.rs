@@ -1,4 +1,4 @@
-//! Answers of our own, in the one form that each of them has on the wire.
+//! The proxy's own responses and their form on the wire.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +14,8 @@ use super::headers::X_PROXY_DENIED;
 use super::response_body::ResponseBody;
 use super::streamed_body::StreamedBody;
 
-/// What a client gets: a few bytes of ours, a stream of ours, or an upstream's body.
+/// A response body for a client: a few bytes of the proxy, a stream of the proxy, or an upstream's
+/// body.
 pub enum Reply {
     Ours(Option<Bytes>),
     Streamed(Box<StreamedBody>),
@@ -53,15 +54,15 @@ impl Body for Reply {
     }
 }
 
-/// An empty answer.
+/// A response without a body.
 pub fn empty(status: StatusCode) -> Response<Reply> {
     let mut response = Response::new(Reply::Ours(None));
     *response.status_mut() = status;
     response
 }
 
-/// A denial as HTTP has it: JSON, or what the client's protocol has in its place; its code in a
-/// header, and when to come back.
+/// A denial as an HTTP response: JSON or the denial's own answer, with the code in `x-proxy-denied`
+/// and a `Retry-After` if the denial has one.
 pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let code = denial.code();
     let denied = HeaderValue::from_static(code.as_str());
@@ -93,8 +94,8 @@ pub fn denied(denial: &Denial, flow: FlowId) -> Response<Reply> {
     response
 }
 
-/// The same on a CONNECT: the sentence is the reason phrase too, since many clients show
-/// nothing else.
+/// A denial of a CONNECT. The sentence is the reason phrase too, since many clients show nothing
+/// else of the response.
 pub fn denied_connect(denial: &Denial, flow: FlowId) -> Response<Reply> {
     let mut response = denied(denial, flow);
     if let Ok(phrase) = hyper::ext::ReasonPhrase::try_from(denial.sentence().as_bytes()) {
@@ -103,7 +104,7 @@ pub fn denied_connect(denial: &Denial, flow: FlowId) -> Response<Reply> {
     response
 }
 
-/// Ends the connection after this answer.
+/// Closes the connection after this response.
 pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
         .headers_mut()
@@ -111,8 +112,8 @@ pub fn closing(mut response: Response<Reply>) -> Response<Reply> {
     response
 }
 
-/// The same denial for a peer inside a tunnel whose protocol we do not speak: text that a
-/// person who looks at the bytes can read.
+/// A denial for a peer inside a tunnel whose protocol the proxy does not speak: text that is
+/// readable in a dump of the bytes.
 pub fn raw(denial: &Denial) -> Vec<u8> {
     let body = format!("{}\n", denial.to_json());
     format!(

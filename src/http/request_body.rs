@@ -1,4 +1,4 @@
-//! The body of a request on its way to the upstream: counted and filtered, never collected.
+//! The body of a request on its way to the upstream: counted and filtered while it streams.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ use super::filtering::Filtering;
 use super::idle::IdleTracker;
 use crate::upstream;
 
-/// Where the bytes of a request's body come from.
+/// The source of a request's body: buffered bytes, then the client's stream.
 #[derive(Default)]
 struct Source {
-    /// What was buffered: the part that was judged, then what had arrived behind it.
+    /// The judged part, then the bytes that had arrived after it.
     buffered: [Bytes; 2],
-    /// What the client still sends.
+    /// The rest, which the client is still sending.
     streaming: Option<Incoming>,
 }
 
@@ -90,11 +90,11 @@ struct Upload {
     counters: Arc<Counters>,
     idle: Arc<IdleTracker>,
     denied: Option<DenialSlot>,
-    /// Gone with the body, so that others can tell whether it has been sent.
+    /// Dropped with the body. [`RequestBody::under_way`] hands out weak references to it.
     under_way: Arc<()>,
 }
 
-/// Where a filter's denial is left for the exchange that waits for the answer.
+/// Takes a filter's denial for the exchange, which waits for the response meanwhile.
 pub type DenialSlot = Arc<Mutex<Option<Denied>>>;
 
 impl RequestBody {
@@ -112,7 +112,7 @@ impl RequestBody {
         Self::from_source(source, filters, counters, idle)
     }
 
-    /// A body that was judged, with the rest of it where the judges needed its beginning alone.
+    /// A judged body, followed by the rest of the stream if the judges needed only its beginning.
     pub fn judged(
         judged: Judged,
         rest: Incoming,
@@ -127,7 +127,7 @@ impl RequestBody {
         Self::from_source(source, filters, counters, idle)
     }
 
-    /// A body of the appliance's own, judged and all there.
+    /// A complete body of the appliance itself, already judged.
     pub fn whole(
         bytes: Bytes,
         filters: Vec<Box<dyn BodyFilter>>,
@@ -163,33 +163,33 @@ impl RequestBody {
         })))
     }
 
-    /// Whether nothing is to be sent.
+    /// Whether there is nothing left to send.
     pub fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|upload| upload.is_end_stream())
     }
 
-    /// Upgrades for as long as there is a body to be sent.
+    /// A reference that upgrades until the body was sent or dropped; `None` without a body.
     pub fn under_way(&self) -> Option<Weak<()>> {
         self.0
             .as_ref()
             .map(|upload| Arc::downgrade(&upload.under_way))
     }
 
-    /// Whether `Content-Length` stays true.
+    /// Whether no filter changes the length, so that `Content-Length` stays valid.
     pub fn keeps_length(&self) -> bool {
         let filtering = self.0.as_ref().and_then(|upload| upload.filtering.as_ref());
         filtering.is_none_or(Filtering::keeps_length)
     }
 
-    /// Where a denial by a filter will be found.
+    /// The slot for a filter's denial; `None` without filters.
     pub fn denial_slot(&self) -> Option<DenialSlot> {
         self.0.as_ref().and_then(|upload| upload.denied.clone())
     }
 }
 
 impl Upload {
-    /// Ready once something passed or all ended. What remains of a denied body is drained here,
-    /// because the body is in the hands of the upstream's connection.
+    /// Feeds the filters until they pass bytes or the body ends. After a denial it drains the rest
+    /// here, because the upstream's connection owns the body.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some(filtering) = &mut self.filtering else {
             return Poll::Ready(Ok(()));

@@ -1,4 +1,4 @@
-//! The body of a response on its way to the client: counted and filtered, never collected.
+//! The body of a response on its way to the client: counted and filtered while it streams.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -15,18 +15,18 @@ use super::exchange::Exchange;
 use super::filtering::Filtering;
 use crate::upstream::Upstream;
 
-/// A response's body on its way to the client. It carries the flow: when the body ends or is
-/// dropped, the flow is finished. One that was read to its end leaves its upstream connection to
-/// the client's next request.
+/// A response's body on its way to the client. It owns the exchange: the flow is finished when the
+/// body ends or is dropped. A body that was read to its end leaves its upstream connection to the
+/// client's next request.
 pub struct ResponseBody {
     inner: Option<Incoming>,
     upstream: Option<Upstream>,
     filtering: Option<Filtering>,
-    /// Boxed, since hardly any body has them.
+    /// Boxed, since few bodies have trailers.
     trailers: Option<Box<HeaderMap>>,
-    /// What is wrong with it, once what passed before has gone out.
+    /// An error to return after the bytes that passed before it.
     broken: Option<BodyError>,
-    /// Until it ends.
+    /// `None` once the body has ended.
     exchange: Option<Box<Exchange>>,
 }
 
@@ -51,7 +51,7 @@ impl ResponseBody {
         body
     }
 
-    /// A body that was buffered and judged: its upstream connection is free already.
+    /// A buffered and judged body, whose upstream connection is already free.
     pub fn buffered(bytes: Bytes, exchange: Box<Exchange>) -> Box<Self> {
         let mut body = Box::new(Self {
             inner: None,
@@ -67,12 +67,12 @@ impl ResponseBody {
         body
     }
 
-    /// Whether `Content-Length` stays true.
+    /// Whether no filter changes the length, so that `Content-Length` stays valid.
     pub fn keeps_length(&self) -> bool {
         self.filtering.as_ref().is_none_or(Filtering::keeps_length)
     }
 
-    /// Counts bytes that go to the client; `last` marks the final piece of the body.
+    /// Counts bytes sent to the client; `last` marks the final piece of the body.
     fn count(&mut self, bytes: usize, last: bool) {
         if let Some(exchange) = &self.exchange {
             let bytes_out = &exchange.live.flow.counters.bytes_out;
@@ -116,11 +116,11 @@ impl ResponseBody {
         BodyError::Denied(denial)
     }
 
-    /// Takes what has arrived of a filtered body, up to about `most` bytes, without waiting for
-    /// more. Where that is all of it, its length is known in spite of the filters: a short answer
-    /// goes out in one piece, as it came.
+    /// Filters the bytes that have already arrived, up to about `most` bytes, without waiting.
+    /// Returns the length of the filtered body if that is all of it, so that a short response keeps
+    /// a `Content-Length` and is sent in one piece.
     pub fn gather(&mut self, most: usize) -> Option<u64> {
-        // Whoever takes the body polls it again, and is woken then.
+        // hyper polls the body again with a real waker.
         let context = &mut Context::from_waker(Waker::noop());
         let goes_on = |one: &Filtering| !one.ended && one.passed.len() <= most;
         while self.filtering.as_ref().is_some_and(goes_on) {
@@ -134,13 +134,13 @@ impl ResponseBody {
             }
         }
         if self.is_end_stream() {
-            // Nobody asks for what is not there.
+            // hyper does not poll an empty body.
             self.finish();
         }
         self.size_hint().exact()
     }
 
-    /// Sends the next frame through the filters.
+    /// Feeds the next frame to the filters.
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         match self.filtering.as_mut().map(Filtering::advance) {
             Some(Ok(false)) | None => {}

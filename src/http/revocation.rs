@@ -1,4 +1,4 @@
-//! What lasts is asked for again when the configuration changes.
+//! Judges permissions that last again after each reload.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::permission::Permission;
 use super::session::Session;
 use crate::snapshot::Snapshot;
 
-/// How long after a reload the request in hand is looked at: one that began under the old
-/// configuration has said by then where it goes.
+/// How long after a reload the request in hand is judged again. A request that began under the old
+/// configuration has recorded its permission by then.
 const SETTLE: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Ends when a reload takes away what was permitted: a tunnel, or without one the request in
-    /// hand.
+    /// Returns when a reload revokes a permission: that of the tunnel or, without one, that of the
+    /// request in hand.
     pub(super) async fn revoked(&self, permitted: Option<&Permission>) {
         match permitted {
             Some(permitted) => self.tunnel_revoked(permitted).await,
@@ -33,7 +33,7 @@ impl Session {
         }
     }
 
-    /// On a connection whose requests go here and there.
+    /// Watches a connection whose requests each name their destination.
     async fn request_revoked(&self) {
         let mut generation = self.service.snapshot().generation();
         loop {
@@ -49,8 +49,8 @@ impl Session {
         }
     }
 
-    /// Asks the chain without counting anything. Only a rule takes a permission away: what
-    /// stands is not ended because something is out of order just now.
+    /// Whether the chain still permits it, in a dry run that is neither counted nor recorded. Only
+    /// a policy denial revokes a permission; a temporary failure does not.
     async fn may_still(&self, permitted: &Permission, snapshot: &Snapshot) -> bool {
         let Permission { kind, endpoint, .. } = permitted;
         let chain = snapshot.chain();

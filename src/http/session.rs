@@ -1,4 +1,4 @@
-//! What the exchanges of one client connection share.
+//! The state that the exchanges of one client connection share.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use super::permission::Permission;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::upstream::{Http1, LeasePool};
 
-/// Upstream connections that one client connection keeps to itself. HTTP/1.1 clients use one;
-/// HTTP/2 clients with many streams to an HTTP/1.1 upstream use several.
+/// The most upstream connections that one client connection keeps. HTTP/1.1 clients use one; HTTP/2
+/// clients with many streams to an HTTP/1.1 upstream use several.
 const MAX_KEPT: usize = 8;
-/// How often a connection is looked at once the process stops.
+/// Interval at which a connection is checked for idleness once the process stops.
 const STOP_LOOK: Duration = Duration::from_millis(200);
 
-/// What the exchanges of all connections share.
+/// The state that the exchanges of all connections share.
 pub struct Service {
     pub snapshots: Arc<SnapshotStore>,
     /// Memory and threads for buffered bodies.
     pub inspection: Arc<Inspection>,
-    /// Every connection, tunnel and WebSocket, so that a shutdown can wait for them.
+    /// The tasks of all connections, tunnels and WebSockets, which a shutdown waits for.
     pub tasks: TaskTracker,
-    /// No new requests.
+    /// Cancelled when the process accepts no new requests.
     pub stopping: CancellationToken,
-    /// Ends what still runs after `shutdown_timeout`.
+    /// Cancelled after `shutdown_timeout`, to end the tasks that still run.
     pub killed: CancellationToken,
 }
 
@@ -51,31 +51,30 @@ impl Service {
     }
 }
 
-/// One client connection, as its exchanges see it: who it is, when it was last active, and the
-/// upstream connections that it keeps. Dropped with the last tunnel, WebSocket or body of it.
+/// One client connection, as its exchanges see it: its container, its activity, and the upstream
+/// connections that it keeps. Dropped with its last tunnel, WebSocket or body.
 pub struct Session {
     pub service: Arc<Service>,
     pub client: Client,
-    /// Who was registered at the address when the connection was made. Re-checked for every
-    /// flow; the lease's end ends the connection.
+    /// The container that was registered for the source when the connection was made. Checked again
+    /// for every flow; the end of its lease closes the connection.
     pub container: Option<Arc<Container>>,
     /// The principal of every flow on this connection.
     pub principal: Option<Principal>,
-    /// Why nothing may begin on it, if so.
+    /// The denial of every request on it, for example if there are too many connections.
     pub refusal: Option<Denial>,
     pub idle: Arc<IdleTracker>,
     pub timeouts: Timeouts,
-    /// What the request in hand was permitted, where each may go elsewhere.
+    /// The permission of the request in hand, if each request names its destination.
     pub in_hand: Mutex<Option<Permission>>,
     #[expect(clippy::vec_box, reason = "they come and go in their boxes")]
     kept: Mutex<Vec<Box<Http1>>>,
-    /// What the ingress counts for as long as the connection is open.
+    /// Guards of the ingress, dropped when the connection is closed.
     _counted: Box<dyn Any + Send + Sync>,
 }
 
 impl Session {
-    /// A connection of a container, or of a source that nobody registered. `counted` is dropped
-    /// with the session.
+    /// A connection of a container, or of an unknown source. `counted` is dropped with the session.
     pub fn new(
         service: Arc<Service>,
         client: Client,
@@ -98,8 +97,8 @@ impl Session {
         }
     }
 
-    /// Holds a flow to the lease that this connection is bound to, so that it ends with the
-    /// lease. A container that was registered after its connection was made must make another.
+    /// Denies a flow of another lease than that of this connection, so that no flow outlives its
+    /// lease. A container that was registered after its connection was made must open another one.
     pub fn is_bound(&self, flow: &Flow) -> Verdict {
         let is_bound = match (&self.container, flow.known_container()) {
             (Some(bound), Some(found)) => Arc::ptr_eq(bound, found),
@@ -113,12 +112,12 @@ impl Session {
         }
     }
 
-    /// The lease that connections to upstreams and memory for bodies belong to.
+    /// The lease that owns the upstream connections and the memory for bodies.
     pub fn owner(&self) -> Result<&Arc<Container>, Denial> {
         self.container.as_ref().ok_or_else(unknown_source)
     }
 
-    /// Whether the lease still holds: what broke off with it is nobody's fault.
+    /// Denies once the lease has ended: neither side is at fault for requests aborted by that.
     pub fn is_live(&self) -> Verdict {
         match &self.container {
             Some(container) if container.has_ended() => Err(unknown_source()),
@@ -126,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Takes the upstream connection that was kept for where a flow goes.
+    /// Takes a kept upstream connection to the destination of a flow.
     pub fn take_kept(&self, generation: u64, flow: &Flow) -> Option<Box<Http1>> {
         let endpoint = flow.endpoint()?;
         let mut kept = self.kept.lock();
@@ -150,7 +149,7 @@ impl Session {
         self.idle.keeps_upstream();
     }
 
-    /// Hands idle upstream connections to the lease's pool, where its other connections find
+    /// Moves the kept upstream connections to the lease's pool, where its other connections find
     /// them.
     pub fn hand_back(&self) {
         let Some(container) = &self.container else {
@@ -163,8 +162,8 @@ impl Session {
         }
     }
 
-    /// Ends when something elsewhere ends it, or what was permitted on it: the lease, a reload
-    /// that forbids it, the process. Without a tunnel it is the request in hand that is permitted.
+    /// Returns when the connection must end: with its lease, with the process, or because a reload
+    /// forbids `permitted` or, without a tunnel, the request in hand.
     pub async fn ended(&self, permitted: Option<&Permission>) {
         tokio::select! {
             () = self.revoked(permitted) => {}
@@ -174,8 +173,8 @@ impl Session {
         }
     }
 
-    /// Ends once the process stops and nothing is under way here. A client that asked for nothing
-    /// is not waited for; what arrived together with the signal still has its look at.
+    /// Returns once the process stops and nothing is under way. An idle client is not waited for,
+    /// but a request that arrived together with the signal is served.
     async fn stopped_idle(&self) {
         self.service.stopping.cancelled().await;
         loop {
@@ -186,7 +185,7 @@ impl Session {
         }
     }
 
-    /// Ends when the lease does; never where there is none.
+    /// Returns when the lease ends; never without one.
     async fn lease_ended(&self) {
         match &self.container {
             Some(container) => container.ended().cancelled().await,

@@ -1,4 +1,4 @@
-//! A body of ours that is written as things happen.
+//! A body that the proxy writes as data becomes available.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use super::broke_off::BodyError;
 use super::idle::{Held, IdleTracker};
 use super::under_way::UnderWay;
 
-/// What is written, piece by piece.
+/// The pieces of a streamed body.
 pub type Pieces = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// Sends the pieces of a stream. Until it ends, its connection is not idle, and the connection's
-/// task looks every second whether the client is still there. A client that has gone drops it.
+/// Sends the pieces of a stream. Until it ends, the connection is not idle, and the connection's
+/// task checks every second that the client is still connected. The body is dropped when the client
+/// disconnects.
 pub struct StreamedBody {
     pieces: Pieces,
     idle: Arc<IdleTracker>,
-    // Dropped in this order: the connection may be idle once nothing is under way.
+    // Dropped in this order, since the connection may become idle once nothing is under way.
     _held: Held,
     _under_way: UnderWay,
 }

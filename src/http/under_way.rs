@@ -1,11 +1,11 @@
-//! Requests that count as under way on their connection.
+//! Guard that counts a request as under way on its connection.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::session::Session;
 
-/// Counts a request as under way on its connection until it is dropped.
+/// Counts a request as under way on its connection until this is dropped.
 pub struct UnderWay(Arc<Session>);
 
 impl UnderWay {

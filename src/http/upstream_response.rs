@@ -1,4 +1,4 @@
-//! What a client is answered with: an upstream's answer, its body filtered or judged, or a denial.
+//! Responses to clients: an upstream's response with its body filtered or judged, or a denial.
 
 use addons::contract::{Code, Denial, Host, Judges, Response as AnswerHead, names};
 use bytes::Bytes;
@@ -17,10 +17,10 @@ use super::response_body::ResponseBody;
 use super::websocket;
 use crate::upstream::Upstream;
 
-/// Filtered bodies up to this size keep a length, if they are there at once.
+/// Filtered bodies up to this many bytes get a `Content-Length` if they arrive at once.
 const GATHERED: usize = 16 * 1024;
 
-/// What the client is answered with, besides a denial.
+/// An upstream's response.
 pub struct UpstreamResponse {
     pub head: AnswerHead,
     rest: Rest,
@@ -34,7 +34,7 @@ enum Rest {
 }
 
 impl UpstreamResponse {
-    /// Reads what the upstream answered.
+    /// Reads the head of an upstream's response.
     pub fn read(
         mut response: Response<Incoming>,
         mut upstream: Upstream,
@@ -44,9 +44,9 @@ impl UpstreamResponse {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let opening =
                 opening.ok_or_else(|| not_answered(host, "switched protocols unasked"))?;
-            // What it is now relayed by does not poll HTTP.
+            // The relay copies bytes and does not poll the HTTP connection.
             upstream.detach();
-            // The head passes the chain like any other; what follows are messages, and no body.
+            // The head passes the chain like any other; frames follow it instead of a body.
             let (headers, accepted) = opening.accept(&mut response, host)?;
             return Ok(Self {
                 head: AnswerHead::new(response.status(), headers),
@@ -61,7 +61,8 @@ impl UpstreamResponse {
         })
     }
 
-    /// Has the body buffered and judged; its upstream connection is free for the next request.
+    /// Buffers the body and lets the judges see it. Its upstream connection is then free for the
+    /// next request.
     pub async fn judge(
         &mut self,
         exchange: &mut Exchange,
@@ -80,7 +81,7 @@ impl UpstreamResponse {
         Ok(())
     }
 
-    /// The answer as the client gets it; its body carries the exchange.
+    /// The response for the client. Its body owns the exchange.
     pub fn response(self, exchange: Box<Exchange>) -> Response<Reply> {
         let Self { mut head, rest } = self;
         let (body, upstream) = match rest {
@@ -98,7 +99,7 @@ impl UpstreamResponse {
         streamed(head, body, upstream, filtering, exchange)
     }
 
-    /// The head and the decoded body, for a reader in this process; the body carries the exchange.
+    /// The head and the decoded body, for a reader in this process. The body owns the exchange.
     pub fn into_parts(
         self,
         mut exchange: Box<Exchange>,
@@ -122,13 +123,13 @@ impl UpstreamResponse {
     }
 }
 
-/// A body that was buffered and judged.
+/// The response with a buffered and judged body.
 fn buffered(head: AnswerHead, bytes: Bytes, mut exchange: Box<Exchange>) -> Response<Reply> {
     exchange.live.answered(head.status.as_u16());
     theirs(head, ResponseBody::buffered(bytes, exchange))
 }
 
-/// A body that streams, behind its filters.
+/// The response with a body that streams through its filters.
 fn streamed(
     mut head: AnswerHead,
     body: Incoming,
@@ -154,9 +155,9 @@ fn streamed(
     theirs(head, body)
 }
 
-/// What filters the body. Where there is none (an answer to HEAD, a 204, a 304) nothing does, and
-/// the length and encoding that the head names stay true. Where we read the body ourselves, it is
-/// decoded.
+/// The filters of the body; `None` without a body (an answer to HEAD, a 204, a 304) or without
+/// filters, so that the length and encoding in the head stay valid. `is_read`: a reader in this
+/// process needs the body decoded.
 fn filtering(
     body: &Incoming,
     head: &mut AnswerHead,
@@ -174,7 +175,7 @@ fn filtering(
     Ok((!filtering.is_idle()).then_some(filtering))
 }
 
-/// An upstream's answer as the client gets it.
+/// An upstream's response as the client gets it.
 fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
     let mut response = Response::new(Reply::Theirs(body));
     *response.status_mut() = head.status;
@@ -182,7 +183,7 @@ fn theirs(head: AnswerHead, body: Box<ResponseBody>) -> Response<Reply> {
     response
 }
 
-/// A denial as the answer to a request.
+/// Records a denial and returns it as the response to a request.
 pub fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {
     exchange.live.denied(denial);
     let mut response = reply::denied(denial, exchange.live.flow.id());
@@ -192,7 +193,7 @@ pub fn deny(mut exchange: Box<Exchange>, denial: &Denial) -> Response<Reply> {
             let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
             headers.insert(ALLOW, allow);
         }
-        // Openings come over HTTP/1.1 alone.
+        // WebSockets are opened over HTTP/1.1 only.
         Code::WebsocketNotAllowed => {
             headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));

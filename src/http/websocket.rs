@@ -1,5 +1,5 @@
-//! WebSockets: the opening passes the chain as a request, then bytes are relayed and counted.
-//! Where an addon filters messages, the frames of the upstream are parsed on the way.
+//! WebSockets: the opening handshake passes the chain as a request, then bytes are relayed and
+//! counted. The frames of the upstream are parsed if an addon filters messages.
 
 mod filtered;
 mod frames;
@@ -29,25 +29,26 @@ use filtered::FilteredUpstream;
 pub use frames::{FrameReader, Opcode, Piece, Violation};
 pub use messages::{Failure, Messages};
 
-/// What a server adds to the key, to show that it knows what it agrees to (RFC 6455, 1.3).
+/// The GUID that a server appends to the key and hashes, to show that it understood the handshake
+/// (RFC 6455, section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The fields that were left behind as hop-by-hop and are needed once more.
+/// Adds the hop-by-hop fields of an opening handshake, which were removed when the head was read.
 pub fn ask(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }
 
-/// What a client asked for, in order as RFC 6455 has it.
+/// A client's opening handshake that is valid under RFC 6455, section 4.2.1.
 pub struct Opening {
     client: OnUpgrade,
     accept: String,
-    /// Whether the request, as the chain left it, offers an extension.
+    /// Whether the request that was sent offers an extension; addons may have removed the field.
     offers_extension: bool,
 }
 
 impl Opening {
-    /// Checks key and version, and that there is no body: what comes after the head is frames.
+    /// Checks the key and the version, and that there is no body, since frames follow the head.
     pub fn new(client: OnUpgrade, headers: &HeaderMap, body: &RequestBody) -> Result<Self, Denial> {
         let malformed = |what| Denial::malformed(what).by(names::PROXY);
         if !body.is_empty() {
@@ -69,9 +70,9 @@ impl Opening {
         })
     }
 
-    /// Checks that the upstream agreed to what was asked, and answers with the header fields for
-    /// the client. An upstream that only repeats a status or a field that the client chose would
-    /// make a tunnel of what is none.
+    /// Checks that the upstream accepted the handshake, and returns the header fields for the
+    /// client. Without the check of `Sec-WebSocket-Accept`, an upstream that only echoes a status
+    /// and a field of the client's choice would open a tunnel.
     pub fn accept(
         self,
         response: &mut Response<Incoming>,
@@ -98,22 +99,22 @@ impl Opening {
     }
 }
 
-/// The value of a field that appears once.
+/// The value of a field that appears exactly once.
 fn only<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-/// An upstream that agreed.
+/// A handshake that the upstream has accepted.
 pub struct Accepted {
     client: OnUpgrade,
     upstream: OnUpgrade,
 }
 
 impl Accepted {
-    /// Answers the client and relays from then on, until a side ends, nothing moves any more,
-    /// the lease ends, a reload forbids it, or we end. Without `filters` the bytes are not parsed.
+    /// Answers the client, and relays until a side ends, the idle timeout passes, the lease ends, a
+    /// reload forbids it, or the process stops. Without `filters` the bytes are not parsed.
     pub fn relay(
         self,
         headers: HeaderMap,

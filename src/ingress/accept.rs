@@ -1,4 +1,4 @@
-//! Accepting connections of sandboxes, whatever happens to single ones.
+//! Accepts client connections on each kind of listener.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::http::{Ingress, OriginRequest, Reply};
 use crate::mcp::Gateway;
 use crate::runtime::AcceptBackoff;
 
-/// What a listener is for.
+/// The service behind a TCP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// Requests that go on to upstreams.
+    /// The proxy for requests to upstreams.
     Proxy,
-    /// MCP clients.
+    /// The gateway for MCP clients.
     Gateway,
 }
 
-/// Serves sandboxes that are known by their address.
+/// Serves containers that are identified by their address.
 pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, door: Door) {
     let (name, handler): (_, Handler) = match door {
         Door::Proxy => ("a listener of the proxy", on_proxy::<TcpStream>),
@@ -43,7 +43,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, door: Door) {
         match accepted {
             Ok((socket, peer)) => {
                 backoff.reset();
-                // Without it small writes wait for the peer's delayed acknowledgement.
+                // Otherwise small writes wait for the peer's delayed acknowledgement.
                 let _ = socket.set_nodelay(true);
                 let client = Client {
                     source: Some(Source::Address(fold_address(peer.ip()))),
@@ -56,7 +56,7 @@ pub async fn serve_tcp(engine: Arc<Engine>, listener: TcpListener, door: Door) {
     }
 }
 
-/// Serves the one container that a listener belongs to, until its lease ends.
+/// Serves the container that owns the listener until its lease ends.
 pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: Arc<Container>) {
     let mut backoff = AcceptBackoff::new("the listener of a container");
     loop {
@@ -80,8 +80,8 @@ pub async fn serve_unix(engine: Arc<Engine>, listener: UnixListener, container: 
     }
 }
 
-/// Serves a part of the appliance that works for a container, until the lease ends or the listener
-/// is closed: a process that may reach its own hosts, and ask for their addresses.
+/// Serves a process that the appliance runs for a container (an MCP server), until the lease ends
+/// or the listener is closed. The process may reach its own hosts, and resolve their names.
 pub async fn serve_delegated(
     engine: Arc<Engine>,
     listener: UnixListener,
@@ -112,8 +112,8 @@ pub async fn serve_delegated(
     }
 }
 
-/// Serves a connection. Who comes in by the listener of a lease that was replaced meanwhile does
-/// not become its successor.
+/// Serves a connection. One on the listener of a lease that was replaced meanwhile is closed: it
+/// must not be served under the new lease.
 fn spawn<S: Socket>(
     engine: &Arc<Engine>,
     socket: S,
@@ -132,7 +132,7 @@ fn spawn<S: Socket>(
     serve(engine, socket, admitted, handler);
 }
 
-/// Serves a connection on the thread that it was assigned to.
+/// Serves a connection on its assigned thread.
 fn serve<S: Socket>(
     engine: &Arc<Engine>,
     socket: S,
@@ -177,7 +177,8 @@ fn on_gateway(
     connection.engine.gateway.handle(session, request)
 }
 
-/// Answers a request on a container's own listener, which also takes requests to itself.
+/// Answers a request on a container's own listener, which also takes DNS over HTTPS and MCP in
+/// origin form.
 fn on_own_listener(
     connection: &Connection,
     ingress: &Ingress,
@@ -190,8 +191,8 @@ fn on_own_listener(
     }
 }
 
-/// The same on the way out of an MCP server, which takes DNS questions besides. Not the gateway: a
-/// tool is no client of other tools.
+/// Answers a request of an MCP server's process, which may also send DNS over HTTPS. It may not use
+/// the gateway: a tool is no client of other tools.
 fn on_way_out(
     connection: &Connection,
     ingress: &Ingress,

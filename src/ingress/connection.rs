@@ -1,4 +1,4 @@
-//! One connection of a sandbox: counted, capped, and assigned to a thread.
+//! A client connection: counted, limited, and assigned to a thread.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::Engine;
 use crate::http::{Session, Timeouts};
 use crate::snapshot::Snapshot;
 
-/// Connections of addresses that nobody registered, all together. They get one answer each.
+/// The most connections of all unknown sources together. Each gets one response.
 const MAX_UNKNOWN_SOURCE_CONNECTIONS: usize = 256;
-/// Connections over a cap that are still told why; those over that are closed unread.
+/// The most connections over a limit that get a denial; more are closed unread.
 const REFUSALS: usize = 64;
 
-/// A client connection at the engine that serves it. Its counts go down when its session is
-/// dropped, so with the last tunnel or WebSocket of it.
+/// A client connection and its engine. It is counted until its session is dropped with its last
+/// tunnel or WebSocket.
 #[derive(Clone)]
 pub struct Connection {
     pub engine: Arc<Engine>,
@@ -35,8 +35,8 @@ impl Deref for Connection {
 }
 
 impl Connection {
-    /// Counts the connection, finds out who it is and assigns it to a thread; `None` where there
-    /// are so many already that it is not even told so.
+    /// Counts the connection, identifies its container and assigns it to a thread. `None` if it
+    /// must be closed without a response, because too many are open.
     pub fn admit(
         engine: Arc<Engine>,
         snapshot: &Snapshot,
@@ -47,8 +47,8 @@ impl Connection {
         Self::assign(engine, snapshot, client, principal)
     }
 
-    /// The same for a part of the appliance that works for a container. The connection counts as
-    /// one of the container's.
+    /// Admits a connection of a part of the appliance that works for a container. It counts as one
+    /// of the container's.
     pub fn admit_delegated(
         engine: Arc<Engine>,
         snapshot: &Snapshot,
@@ -83,7 +83,7 @@ impl Connection {
         let [overall, own] = counted.numbers();
         let granted = engine.most_connections;
         let refusals = REFUSALS.min(granted / 4);
-        // With few descriptors, one container gets at most half of the connections.
+        // If file descriptors are few, one container gets at most half of the connections.
         let own_limit = match container {
             Some(_) => limits
                 .max_connections_per_container
@@ -97,7 +97,7 @@ impl Connection {
         let over = overall > most || own > own_limit;
         let refusal = over.then(|| Denial::new(Code::TooManyConnections, "Too many connections"));
         if over || container.is_none() {
-            // There will be one answer.
+            // Such a connection gets one response, so it needs no longer idle timeout.
             timeouts.idle = timeouts.header;
         }
         let assignment = engine.workers.assign(container.as_deref());
@@ -116,20 +116,20 @@ impl Connection {
     }
 }
 
-/// Who is at the other end. Where there is no answer, the chain asks again for each flow, denies
-/// it and gives the reason. A lease that is over binds nothing: the connection would end with it
-/// before that reason is told.
+/// Finds the container of a client. Without one, the chain looks again for each flow, and denies it
+/// with a reason. A lease that has ended or expired is not returned: the session would end with it
+/// before the client reads that denial.
 fn identify(snapshot: &Snapshot, client: &Client) -> Option<Arc<Container>> {
     let found = snapshot.containers.find(client.source.as_ref()?).ok()??;
     let over = found.has_ended() || found.expired(OffsetDateTime::now_utc());
     (!over).then_some(found)
 }
 
-/// How many connections are open.
+/// A number of open connections.
 #[derive(Default)]
 pub struct ConnectionCount(AtomicUsize);
 
-/// Counts a connection where it belongs, for as long as it is open.
+/// Counts a connection overall and for its container until this is dropped.
 struct ConnectionGuard {
     counts: [Arc<ConnectionCount>; 2],
     gauge: IntGauge,

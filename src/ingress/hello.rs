@@ -1,19 +1,18 @@
-//! A ClientHello, read from bytes that arrive in pieces.
+//! Reads a TLS ClientHello from bytes that arrive in pieces.
 
 use rustls::server::{Accepted, Acceptor};
 use thiserror::Error;
 
-/// What is no ClientHello, and the record to say so with.
+/// The bytes are no ClientHello.
 #[derive(Debug, Error)]
 #[error("no ClientHello: {reason}")]
 pub struct NoHello {
     reason: String,
-    /// Empty where TLS has no words for it.
+    /// The TLS record with the alert to send; empty if there is none for the error.
     pub alert: Vec<u8>,
 }
 
-/// Reads until the ClientHello is complete; what it says does not depend on how the bytes were
-/// cut.
+/// Reads until the ClientHello is complete. The result does not depend on how the bytes were cut.
 #[derive(Default)]
 pub struct HelloReader {
     acceptor: Acceptor,
@@ -21,7 +20,7 @@ pub struct HelloReader {
 }
 
 impl HelloReader {
-    /// Reads on in `bytes`, which are all that arrived so far. `None`: more are needed.
+    /// Reads on in `bytes`, which hold all bytes that have arrived. `None`: more are needed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<Accepted>, NoHello> {
         let mut rest = bytes.get(self.read..).unwrap_or_default();
         while !rest.is_empty() {
@@ -41,7 +40,8 @@ impl HelloReader {
                 }
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();
-                    // Writing to memory does not fail, and without the alert it is refused too.
+                    // Writing to memory does not fail; without the alert, the bytes are refused as
+                    // well.
                     let _ = alert.write_all(&mut record);
                     return Err(NoHello {
                         reason: error.to_string(),
@@ -53,7 +53,7 @@ impl HelloReader {
         Ok(None)
     }
 
-    /// How many bytes belong to what was read.
+    /// The length of the ClientHello in bytes, with its record headers.
     #[must_use]
     pub fn length(&self) -> usize {
         self.read
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_no_hello_is_refused_and_never_harms(
+        fn malformed_hellos_never_panic(
             at in 0..200_usize,
             bytes: Vec<u8>,
             size in 1..300_usize,

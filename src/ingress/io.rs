@@ -1,4 +1,4 @@
-//! Sockets as the proxy reads them: with what was read ahead, and with marks for the idle tracker.
+//! Client sockets with a buffer for bytes read ahead, which report activity to the idle tracker.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,9 +13,10 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::http::IdleTracker;
 use crate::runtime::has_hung_up;
 
-/// A socket of a sandbox.
+/// A client's socket.
 pub trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + Sized + 'static {
-    /// Leaves the runtime that it was accepted in; what this answers makes it part of another.
+    /// Deregisters the socket from its runtime. The returned function registers it with the runtime
+    /// that calls it.
     fn leave(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static>;
 }
 
@@ -33,7 +34,8 @@ impl Socket for UnixStream {
     }
 }
 
-/// A socket with the bytes that were read from it already, which notes when something arrives.
+/// A client's socket with the bytes that were read ahead. Reports reads and writes to the idle
+/// tracker.
 pub struct ClientIo<S> {
     socket: S,
     read_ahead: Bytes,
@@ -49,7 +51,7 @@ impl<S> ClientIo<S> {
         }
     }
 
-    /// Puts bytes back that were read ahead of their reader.
+    /// Puts back bytes for the next reader.
     pub fn unread(&mut self, bytes: Bytes) {
         if self.read_ahead.is_empty() {
             self.read_ahead = bytes;
@@ -107,10 +109,12 @@ impl<S: Socket> AsyncWrite for ClientIo<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Fails while a request waits in the chain and its client has gone. Nothing reads from the
-    /// socket then, so hyper would not notice; but it flushes whenever the connection's task runs.
-    /// A client that left more than the receive window unsent stays until the wait ends by itself:
-    /// its end is behind those bytes.
+    /// Fails if a request waits in the chain and its client has disconnected. Nothing reads from
+    /// the socket then, so that hyper would not notice; but hyper flushes whenever the connection's
+    /// task runs.
+    ///
+    /// The FIN of a client that has sent more than the receive window is not seen until the wait
+    /// ends, since it comes after those bytes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.idle.is_held() && has_hung_up(&self.socket) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));

@@ -1,4 +1,4 @@
-//! A certificate for a permitted tunnel, within what a container may have minted.
+//! Leaf certificates for permitted tunnels, limited for each container.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::snapshot::Snapshot;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What one lease had minted: up to a minute's certificates at once, and then one in each part of a
-/// minute. The rate is that of the configuration in force, whenever it is asked.
+/// Token bucket for the leaf certificates of one lease: its size is `certificates_per_minute`, and
+/// it refills evenly over a minute. The rate is that of the configuration in force at each call.
 struct MintBudget(Mutex<Spent>);
 
 struct Spent {
-    /// Certificates, less what was earned back.
+    /// Tokens in use: certificates minted, less those refilled.
     count: f64,
     as_of: Instant,
 }
@@ -31,8 +31,7 @@ impl MintBudget {
         }))
     }
 
-    /// Checks the budget, and charges one certificate where `takes`; an error says how long to
-    /// wait for the next.
+    /// Checks the bucket, and takes a token if `takes`. The error is the time until the next token.
     fn ask(&self, per_minute: u32, takes: bool) -> Result<(), Duration> {
         if per_minute == 0 {
             return Err(MINUTE);
@@ -45,7 +44,7 @@ impl MintBudget {
             as_of: now,
         };
         let over = spent.count + 1.0 - f64::from(per_minute);
-        // Less is an error of rounding.
+        // A smaller excess is a rounding error.
         if over > 1e-6 {
             return Err(Duration::from_secs_f64(over / per_second).min(MINUTE));
         }
@@ -56,7 +55,7 @@ impl MintBudget {
     }
 }
 
-/// Whether the host has a certificate, or may have one minted now.
+/// Denies a host without a cached certificate if none may be minted now.
 pub fn permit(connection: &Connection, snapshot: &Snapshot, host: &Host) -> Verdict {
     match connection.engine.authority.cached(host) {
         Some(_) => Ok(()),
@@ -64,8 +63,8 @@ pub fn permit(connection: &Connection, snapshot: &Snapshot, host: &Host) -> Verd
     }
 }
 
-/// The TLS configuration for a host. What is cached costs nothing; a new one counts against
-/// the lease, since a signature is work that a sandbox could ask for without end.
+/// Returns the TLS configuration for a host. A cached one is free; a new one takes a token of the
+/// lease, since a client could otherwise request signatures without end.
 pub fn config(
     connection: &Connection,
     snapshot: &Snapshot,
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_minutes_certificates_are_had_at_once_and_then_one_in_each_part_of_a_minute() {
+    async fn the_bucket_holds_a_minutes_certificates_and_refills_evenly() {
         let budget = MintBudget::new();
         for _ in 0..3 {
             assert_eq!(budget.ask(3, false), Ok(()));
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_rate_holds_at_once_for_what_was_minted_before() {
+    async fn a_changed_rate_applies_at_once() {
         let budget = MintBudget::new();
         assert_eq!(waits(&budget, 1), None);
         assert_eq!(waits(&budget, 1), Some(60));

@@ -1,5 +1,6 @@
-//! The proxy listener: HTTP in absolute form and CONNECT, with TLS interception inside; the listener
-//! of the MCP gateway; on those that containers have for their own, DNS over HTTPS as well.
+//! Listeners for containers: the proxy (requests in absolute form and CONNECT, with TLS
+//! interception inside), the MCP gateway, and the listeners of single containers, which also take
+//! DNS over HTTPS.
 
 mod accept;
 mod connection;
@@ -27,26 +28,27 @@ use crate::mcp::Gateway;
 use crate::tls::Authority;
 use connection::ConnectionCount;
 
-/// What all connections share.
+/// The state that all client connections share.
 pub struct Engine {
     pub(crate) service: Arc<Service>,
-    /// Answers the DNS questions that come over HTTP.
+    /// Answers DNS over HTTPS.
     questions: Arc<dns::Service>,
     /// Answers MCP clients.
     gateway: Arc<Gateway>,
     authority: Arc<Authority>,
     metrics: ProxyMetrics,
     connections: Arc<ConnectionCount>,
-    /// How many there may be at most, whatever the configuration says.
+    /// The most connections that the file descriptors allow, an upper bound for the configured
+    /// limit.
     most_connections: usize,
-    /// Those of addresses that nobody registered.
+    /// Open connections of unknown sources.
     unknown_sources: Arc<ConnectionCount>,
-    /// Where they run.
+    /// The threads that serve the connections.
     workers: Workers,
 }
 
 impl Engine {
-    /// An engine that serves so many connections at once.
+    /// Makes an engine that serves at most `most_connections` at once. Registers its metrics.
     pub fn new(
         service: Arc<Service>,
         questions: Arc<dns::Service>,
@@ -69,12 +71,12 @@ impl Engine {
         })
     }
 
-    /// Takes up a CA that was rotated.
+    /// Reloads the CA after a rotation.
     pub fn refresh_authority(&self) -> Result<(), crate::tls::CaError> {
         self.authority.refresh()
     }
 
-    /// Lets flows finish within `limit`, then ends them.
+    /// Stops accepting requests, lets flows finish within `limit`, then aborts them.
     pub async fn stop(&self, limit: std::time::Duration) {
         let service = &self.service;
         service.stopping.cancel();
@@ -89,7 +91,7 @@ impl Engine {
     }
 }
 
-/// What the engine counts itself, since no addon sees it.
+/// Metrics of events that no addon sees.
 struct ProxyMetrics {
     active_connections: IntGauge,
     leaf_certificates: IntCounterVec,

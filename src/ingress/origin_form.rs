@@ -1,5 +1,5 @@
-//! Requests in origin form on the listener that one container has for its own: DNS over HTTPS
-//! (RFC 8484), in clear text, since a Unix socket crosses no network.
+//! Requests in origin form on a container's own listener: DNS over HTTPS (RFC 8484), in clear text,
+//! since a Unix socket crosses no network.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::http::{OriginRequest, Reply};
 
 const DNS_MESSAGE: &str = "application/dns-message";
 
-/// The longest DNS message (RFC 1035, section 4.2.2: over TCP its length has two bytes).
+/// The longest DNS message in bytes: over TCP its length has two bytes (RFC 1035, section 4.2.2).
 const MAX_DNS_MESSAGE: usize = 65_535;
 
-/// Answers a request that names no upstream.
+/// Answers a request in origin form.
 pub fn answer(
     connection: &Connection,
     request: Request<Incoming>,
@@ -33,7 +33,7 @@ pub fn answer(
     };
     let mut request = OriginRequest::begin(Arc::clone(&connection.session), request);
     Box::pin(async move {
-        // While it waits, the connection's task looks whether the client is still there.
+        // While it waits, the connection's task checks that the client is still connected.
         let answered = idle.held(route(&questions, &mut request, asker));
         match answered.await {
             Ok(message) => request.answer(DNS_MESSAGE, message),
@@ -49,7 +49,7 @@ pub fn answer(
     })
 }
 
-/// The body of the answer, by path.
+/// The body of the response, by path.
 async fn route(
     questions: &dns::Service,
     request: &mut OriginRequest,
@@ -85,7 +85,7 @@ fn is_dns_message(request: &OriginRequest) -> bool {
     let headers = &request.head.headers;
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let named = types.next().and_then(|value| value.to_str().ok());
-    // Parameters say nothing here: the type has none (RFC 8484, section 6).
+    // Parameters are ignored: the type defines none (RFC 8484, section 6).
     let essence = named.and_then(|named| named.split(';').next());
     essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(DNS_MESSAGE))
         && types.next().is_none()

@@ -1,4 +1,4 @@
-//! What a handshake that the client ended says about it.
+//! Recognises clients that reject the proxy's certificate, from how their handshake ends.
 
 use std::io;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use addons::contract::{Code, Denial, names};
 use rustls::{AlertDescription, Error};
 
-/// Clients that look at the certificate only after the handshake (Node.js, GnuTLS) close within
-/// this time.
+/// Clients that verify the certificate only after the handshake (Node.js, GnuTLS) close within this
+/// time.
 pub const SOON: Duration = Duration::from_secs(1);
 
-/// Why a handshake with a client failed.
+/// The denial for a failed handshake with a client.
 pub fn why(error: &io::Error) -> Denial {
     match alert(error) {
         Some(alert) => over_certificate(alert),
@@ -22,12 +22,12 @@ pub fn why(error: &io::Error) -> Denial {
     }
 }
 
-/// The client closed right after the handshake, without a request.
+/// The denial for a client that closed right after the handshake, without a request.
 pub fn after_handshake() -> Denial {
     over_certificate("closed after the handshake")
 }
 
-/// `how` stands as the rule in the audit.
+/// `how` is recorded as the rule in the audit.
 fn over_certificate(how: &'static str) -> Denial {
     let sentence = "The client rejected the certificate: it does not trust the proxy's CA";
     Denial::new(Code::ClientRejectedCertificate, sentence)
@@ -35,7 +35,7 @@ fn over_certificate(how: &'static str) -> Denial {
         .by(names::PROXY)
 }
 
-/// The name of an alert that is about the certificate.
+/// The name of an alert about the certificate; `None` for another error.
 fn alert(error: &io::Error) -> Option<&'static str> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     let Error::AlertReceived(alert) = error else {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn alerts_about_the_certificate_and_a_close_are_a_rejection_and_others_are_not() {
+    fn only_alerts_about_the_certificate_and_a_close_are_a_rejection() {
         let alert = |alert| io::Error::new(io::ErrorKind::InvalidData, Error::AlertReceived(alert));
         let rejected = |how: &str| (Code::ClientRejectedCertificate, Some(how.to_owned()));
         let unknown_ca = told(alert(AlertDescription::UnknownCA));

@@ -1,4 +1,4 @@
-//! Serving HTTP to a sandbox on one connection.
+//! Serves HTTP on a client connection until the connection ends.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,23 +18,23 @@ use super::connection::Connection;
 use crate::http::{Ingress, Permission, Reply, handle};
 use crate::runtime::WakeGated;
 
-/// Streams that one HTTP/2 client may have open.
+/// The most concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
-/// Streams that a client may have reset before they were served, and streams that the proxy may
-/// have to reset for the client's errors, before the connection is closed: rapid-reset floods end
-/// here. Both are below h2's own limits (20 and 1024), so that a test tells which of them acted.
+/// The most streams that a client resets before they are served, and that the proxy resets for the
+/// client's errors, before the connection is closed. Both bound rapid-reset floods, and are below
+/// h2's own limits (20 and 1024), so that a test shows which of them acted.
 const MAX_PENDING_RESETS: usize = 10;
 const MAX_ERROR_RESETS: usize = 256;
-/// Receive windows: what a client may have in flight towards us.
+/// HTTP/2 receive windows in bytes, for the request bodies of a client.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Answers a request of a connection; each kind of listener has one. Boxed: hyper keeps room for
-/// this future as long as the connection lives, and an idle one needs but a pointer.
+/// Answers a request of a connection; each kind of listener has one. Boxed, since hyper keeps the
+/// size of this future for the connection's lifetime; an idle connection keeps only a pointer.
 pub type Handler =
     fn(&Connection, &Ingress, Request<Incoming>) -> BoxFuture<'static, Response<Reply>>;
 
-/// Answers a request by an exchange with an upstream; a CONNECT is a request like others.
+/// Answers a request by an exchange with an upstream. A CONNECT gets no tunnel here.
 pub fn exchange(
     connection: &Connection,
     ingress: &Ingress,
@@ -43,9 +43,9 @@ pub fn exchange(
     Box::pin(handle(Arc::clone(&connection.session), ingress, request))
 }
 
-/// Serves HTTP/1.1 until the client, the lease, the idle timeout, a reload that forbids what is
-/// under way, or the process ends it. What was permitted is the tunnel; without one, each request
-/// is permitted by itself.
+/// Serves HTTP/1.1 until the client, the lease, a timeout, a reload that forbids the request in
+/// hand, or the process ends it. `permitted` is the tunnel's permission; without a tunnel, each
+/// request is permitted separately.
 pub fn serve_http1<I>(
     connection: Connection,
     ingress: Ingress,
@@ -61,7 +61,7 @@ where
         handler(&shared, &by, request).map(Ok::<_, Infallible>)
     });
     let serving = http1::Builder::new()
-        // The connection's own watchdog tells an idle connection from a slow head.
+        // The watchdog of the connection tells an idle connection from a slow head.
         .header_read_timeout(None)
         .max_header_size(max_header_bytes(&connection))
         .serve_connection(TokioIo::new(io), service)
@@ -70,7 +70,7 @@ where
     attend(connection, ingress, permitted, Box::pin(serving), finish)
 }
 
-/// The same for HTTP/2.
+/// Serves HTTP/2 inside a tunnel, with the same ends as [`serve_http1`].
 pub fn serve_http2<I>(
     connection: Connection,
     ingress: Ingress,
@@ -106,14 +106,14 @@ fn max_header_bytes(connection: &Connection) -> usize {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The client closed it, or broke it off.
+    /// The client closed it, or the transport failed.
     ByClient,
-    /// Something else ended it: an error of the protocol, the lease, a reload, or the process.
+    /// A protocol error, the lease, a reload, a timeout or the process ended it.
     Otherwise,
 }
 
-/// Serves until the connection ends by itself or there is word to end it. What is served comes
-/// boxed: its room counts for every idle connection, and a future holds what it is given twice.
+/// Serves until the connection ends or must be closed. `serving` comes boxed: each idle connection
+/// keeps its size, and a future keeps an argument twice.
 async fn attend<C>(
     connection: Connection,
     ingress: Ingress,
@@ -151,11 +151,11 @@ where
     }
 }
 
-/// What comes to a connection from elsewhere.
+/// How a connection must be closed.
 enum WordTo {
-    /// No new requests.
+    /// Gracefully: no new requests.
     Finish,
-    /// At once.
+    /// Immediately.
     End,
 }
 
@@ -181,8 +181,8 @@ async fn quiet(connection: &Connection) {
         .await;
 }
 
-/// Records the denial of a head that hyper could not read. hyper has answered it by now, so the
-/// flow is dated back to the head: no flow begins after its answer.
+/// Records the denial of a head that hyper could not parse. hyper has already answered it, so the
+/// start of the flow is set back to that of the head: no flow begins after its response.
 fn note_failure(connection: &Connection, ingress: &Ingress, error: &hyper::Error) {
     let snapshot = connection.service.snapshot();
     let (client, endpoint) = (connection.client.clone(), ingress.destination());

@@ -1,9 +1,9 @@
-//! What the first bytes inside a tunnel are.
+//! Classifies the first bytes inside a tunnel.
 
-/// The verdict over the first bytes.
+/// The protocol of the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sniffed {
-    /// Cannot be told yet.
+    /// Undecided: more bytes are needed.
     NeedMore,
     /// A TLS handshake record.
     Tls,
@@ -13,25 +13,24 @@ pub enum Sniffed {
     Refused,
 }
 
-/// The longest method that anybody has registered fits.
+/// The longest method in bytes; every registered one is shorter.
 const MAX_METHOD: usize = 20;
-/// The longest request line: a target of 8 KiB, and what stands around it.
+/// The longest request line in bytes: a target of 8 KiB, the method and the version.
 const MAX_LINE: usize = 8 * 1024 + 64;
 
-/// Tells TLS and HTTP from everything else by the bytes so far. More bytes never change an
-/// answer other than [`Sniffed::NeedMore`], so it does not matter how they were cut.
+/// Classifies the bytes that have arrived. More bytes never change a result other than
+/// [`Sniffed::NeedMore`], so that the result does not depend on how they were cut.
 #[must_use]
 pub fn sniff(bytes: &[u8]) -> Sniffed {
     match bytes {
         [] | [0x16] | [0x16, 0x03] => Sniffed::NeedMore,
-        // Legacy record versions 3.0 to 3.3 are what first records carry.
+        // A first record carries a legacy version from 3.0 to 3.3.
         [0x16, 0x03, 0..=3, ..] => Sniffed::Tls,
         _ => sniff_http(bytes),
     }
 }
 
-/// A request line is told by both of its ends: mail servers are greeted with a word in capitals
-/// as well.
+/// Checks both ends of the request line: clients of mail servers begin with a word in capitals too.
 fn sniff_http(bytes: &[u8]) -> Sniffed {
     let method_length = bytes
         .iter()
@@ -68,7 +67,7 @@ mod tests {
     use testkit::each_row;
 
     #[test]
-    fn tls_and_http_are_told_from_everything_else() {
+    fn tls_and_http_are_distinguished_from_other_protocols() {
         each_row(
             [
                 (&b"\x16\x03\x01\x02\x00"[..], Sniffed::Tls),
@@ -105,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_verdict_does_not_depend_on_how_the_bytes_were_cut(bytes: Vec<u8>, prefix in "(GET / HTTP/1.1\r|GET |PRI |SSH|\u{16}\u{3}\u{1})?") {
+        fn the_result_does_not_depend_on_how_the_bytes_were_cut(bytes: Vec<u8>, prefix in "(GET / HTTP/1.1\r|GET |PRI |SSH|\u{16}\u{3}\u{1})?") {
             let all = [prefix.as_bytes(), &bytes].concat();
             let whole = sniff(&all);
             let first = (0..=all.len()).map(|end| sniff(&all[..end])).find(|v| *v != Sniffed::NeedMore);

@@ -1,4 +1,5 @@
-//! CONNECT: what is inside is TLS for the named host, HTTP for it, or refused.
+//! CONNECT tunnels: TLS or HTTP for the named host is served or passed through; other protocols are
+//! denied.
 
 use std::io;
 use std::sync::Arc;
@@ -29,38 +30,37 @@ use crate::runtime::WakeGated;
 use crate::snapshot::Snapshot;
 use crate::upstream::{self, UpstreamSocket};
 
-/// A fatal alert, `unrecognized_name`, as a record of its own: all there is to say to a client
-/// that asked for another name than it was let through to.
+/// A TLS record with the fatal alert `unrecognized_name`, for a client whose server name differs
+/// from the tunnel's host.
 const UNRECOGNIZED_NAME: [u8; 7] = [0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 112];
 
-/// Room for what comes first: most ClientHellos are smaller.
+/// Bytes reserved for the first read; most ClientHellos are smaller.
 const FIRST_READ: usize = 1024;
 
-/// A tunnel that was let through.
+/// A permitted tunnel.
 struct Tunnel {
     connection: Connection,
-    /// What the tunnel began with.
+    /// The snapshot that was in force when the tunnel began.
     snapshot: Arc<Snapshot>,
     live: LiveFlow,
-    /// Where to, if it is not intercepted.
+    /// The upstream connection of a host that is not intercepted.
     passthrough: Option<UpstreamSocket>,
 }
 
-/// What there is to do for what is inside a tunnel.
+/// The next step, by the contents of a tunnel.
 enum Inside<S> {
-    /// Serve it in the clear.
+    /// Serve HTTP in clear text.
     Http(BoxFuture<'static, End>),
-    /// Serve what was intercepted.
+    /// Serve HTTP inside the intercepted TLS.
     Https(BoxFuture<'static, End>),
-    /// Relay it unread.
+    /// Relay the bytes without decrypting them.
     Bytes(ClientIo<S>, UpstreamSocket),
-    /// It has ended before it began.
+    /// Close: the client sent nothing.
     Nothing,
 }
 
-/// Answers a CONNECT. The verdict comes before anything is read from inside, and before
-/// anything is looked up. Boxed, since what runs inside a tunnel is of the same type as what
-/// runs around it.
+/// Answers a CONNECT. The verdict comes before a byte from inside is read and before the host is
+/// resolved. Boxed, since a request inside a tunnel is handled by the same type of future.
 pub fn connect<S: Socket>(
     connection: Connection,
     request: Request<Incoming>,
@@ -74,8 +74,8 @@ async fn answer<S: Socket>(
 ) -> Response<Reply> {
     let snapshot = connection.service.snapshot();
     let (mut live, malformed) = begin(&connection, &snapshot, &request);
-    // Some clients send the proxy's own name as Host here. It says nothing: the request line
-    // rules, and no field of this head goes any further.
+    // `Host` is ignored here: the request line decides, no field of this head is forwarded, and
+    // some clients send the proxy's own name.
     let permitted = match malformed {
         Some(denial) => Err(denial.by(names::PROXY)),
         None if has_body(request.headers()) => {
@@ -91,8 +91,8 @@ async fn answer<S: Socket>(
         Ok(passthrough) => passthrough,
         Err(denial) => {
             live.denied(&denial);
-            // A client that got no tunnel has no use for the connection. Node.js does not close it
-            // itself, and its process then lives until the connection is idle for too long.
+            // The client cannot use the connection without a tunnel. Node.js does not close it, and
+            // its process would live until the idle timeout.
             return closing(denied_connect(&denial, live.id()));
         }
     };
@@ -108,7 +108,7 @@ async fn answer<S: Socket>(
     empty(StatusCode::OK)
 }
 
-/// Begins the flow of a CONNECT; a denial says that it names no destination.
+/// Begins the flow of a CONNECT. A denial says that the CONNECT names no valid destination.
 fn begin(
     connection: &Connection,
     snapshot: &Snapshot,
@@ -148,7 +148,8 @@ async fn permit(
     connection.is_bound(&live.flow)?;
     let passthrough = &snapshot.config.proxy.tls.passthrough;
     if passthrough.find(live.host()).is_none() {
-        // Now, while a denial can still be told. On port 80 it is hardly ever needed.
+        // Checked now, while a denial can still be the response to the CONNECT. Tunnels to port 80
+        // rarely need a certificate.
         if live.port() != 80 {
             leaf::permit(connection, snapshot, live.host())?;
         }
@@ -159,12 +160,13 @@ async fn permit(
 }
 
 impl Tunnel {
-    /// Runs until the tunnel ends by itself, with its lease, with its permission, or with us.
+    /// Runs until the client or the upstream closes the tunnel, or its lease, its permission or the
+    /// process ends it.
     async fn run<S: Socket>(mut self: Box<Self>, upgrade: OnUpgrade) {
         let Some(io) = upgrade.await.ok().and_then(io_of::<S>) else {
             return;
         };
-        // An idle tunnel keeps no room for what does not go on in it: a handshake's is kilobytes.
+        // Boxed, so that an idle tunnel does not keep the kilobytes of its handshake.
         let opened = Box::pin(self.open_in_time(io)).await;
         match opened {
             Some(Ok(Inside::Http(serving))) => {
@@ -194,7 +196,7 @@ impl Tunnel {
         self.live.denied(denial);
     }
 
-    /// Opens it, unless it has to end before.
+    /// Opens the tunnel; `None` if its lease, its permission or the process ends it before.
     async fn open_in_time<S: Socket>(
         &mut self,
         io: ClientIo<S>,
@@ -209,7 +211,7 @@ impl Tunnel {
         }
     }
 
-    /// Finds out what is inside, up to the end of its handshake.
+    /// Detects the protocol inside, and completes the TLS handshake of an intercepted tunnel.
     async fn open<S: Socket>(&mut self, mut io: ClientIo<S>) -> Result<Inside<S>, Denial> {
         let limit = self.connection.timeouts.header;
         let mut bytes = BytesMut::new();
@@ -224,7 +226,8 @@ impl Tunnel {
                 let serving = serve_http1(connection, ingress, permitted, io, exchange);
                 Ok(Inside::Http(Box::pin(serving)))
             }
-            // The client opened a tunnel and went away again, or never said a word.
+            // The client closed the tunnel without a complete first message, or sent nothing in
+            // time.
             Ok(Err(_)) => {
                 self.live.complete();
                 Ok(Inside::Nothing)
@@ -244,7 +247,7 @@ impl Tunnel {
         }
     }
 
-    /// What is served comes in by this ingress, for as long as the tunnel is permitted.
+    /// The ingress of the requests inside, and the permission that they depend on.
     fn ingress(&self, scheme: Scheme) -> (Connection, Ingress, Option<Permission>) {
         let ingress = Ingress::Tunnel(Endpoint {
             scheme,
@@ -284,7 +287,8 @@ impl Tunnel {
         self.intercept(io, accepted).await
     }
 
-    /// No server name is the tunnel's; where the bytes go on unread there must be one.
+    /// Whether the TLS server name is the tunnel's host. It may be missing if the tunnel is
+    /// intercepted, or if its host is an IP address.
     fn name_agrees(&self, accepted: &Accepted) -> bool {
         match accepted.client_hello().server_name() {
             Some(name) => Host::parse(name).is_ok_and(|host| host == *self.live.host()),
@@ -322,7 +326,7 @@ impl Tunnel {
     }
 }
 
-/// The socket that a CONNECT came in by, with what was read of it ahead.
+/// The socket of a CONNECT, with the bytes that hyper has read ahead.
 fn io_of<S: Socket>(upgraded: Upgraded) -> Option<ClientIo<S>> {
     let parts = upgraded.downcast::<TokioIo<ClientIo<S>>>().ok()?;
     let mut io = parts.io.into_inner();
@@ -330,7 +334,7 @@ fn io_of<S: Socket>(upgraded: Upgraded) -> Option<ClientIo<S>> {
     Some(io)
 }
 
-/// Reads until it can be told what this is.
+/// Reads until the protocol is known.
 async fn read_first<S: Socket>(io: &mut ClientIo<S>, bytes: &mut BytesMut) -> io::Result<Sniffed> {
     loop {
         let sniffed = sniff(bytes);
@@ -344,7 +348,8 @@ async fn read_first<S: Socket>(io: &mut ClientIo<S>, bytes: &mut BytesMut) -> io
     }
 }
 
-/// Reads a whole ClientHello; `bytes` holds all that was read, the result what came after it.
+/// Reads a whole ClientHello. `bytes` holds all bytes read; the result has those after the
+/// ClientHello.
 async fn read_hello<S: Socket>(
     io: &mut ClientIo<S>,
     bytes: &mut BytesMut,
@@ -372,7 +377,7 @@ async fn read_hello<S: Socket>(
 mod tests {
     use super::*;
 
-    /// What a tunnel's task takes, by its size.
+    /// The size of a tunnel's task.
     fn size_of_task<T>(_: impl Fn(Box<Tunnel>, OnUpgrade) -> T) -> usize {
         size_of::<T>()
     }

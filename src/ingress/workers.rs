@@ -1,4 +1,4 @@
-//! The threads that connections are served on, each connection by one of them. See ADR 008.
+//! The threads that serve connections, each connection on one of them. See ADR 008.
 
 use std::io;
 use std::sync::Arc;
@@ -10,21 +10,22 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The threads, as many as there are cores for us.
+/// The threads, one for each core that the process may use.
 pub struct Workers {
     first: Worker,
     others: Vec<Worker>,
-    /// Thread at which the next search begins, so that equally loaded threads take turns.
+    /// The thread at which the next search for the least loaded begins, so that threads with equal
+    /// load take turns.
     next: AtomicUsize,
-    /// Of connections that belong to no container.
+    /// Connections of unknown sources.
     unknown_sources: Arc<OpenCounts>,
     _ends: DropGuard,
 }
 
 struct Worker(Handle);
 
-/// How many connections of one container each thread has. Those of others do not count where its
-/// next one is put: they could steer it.
+/// Open connections of one container on each thread. The next connection is placed by these alone:
+/// if those of other containers counted, another container could choose its thread.
 #[derive(Default)]
 pub struct OpenCounts(Mutex<Vec<usize>>);
 
@@ -36,7 +37,7 @@ pub struct Assignment {
 }
 
 impl Workers {
-    /// Starts the threads. They end when this is dropped, with all that still runs on them.
+    /// Starts the threads. They end when this is dropped, and abort their tasks.
     pub fn start() -> io::Result<Self> {
         let ended = CancellationToken::new();
         let start = |number| Worker::start(number, ended.clone());
@@ -70,7 +71,8 @@ impl Workers {
 }
 
 impl OpenCounts {
-    /// Counts a connection on the thread that has the fewest, the first from `turn` on.
+    /// Counts a connection on the thread with the fewest. Of several, it is the first from `turn`
+    /// on.
     fn enter(&self, threads: usize, turn: usize) -> usize {
         let mut counts = self.0.lock();
         counts.resize(threads, 0);
@@ -100,7 +102,7 @@ impl Worker {
         thread.spawn(move || {
             shards::claim(number);
             runtime.block_on(ended.cancelled());
-            // Nobody waits for a look-up that hangs.
+            // Does not wait for a blocking call that hangs.
             runtime.shutdown_background();
         })?;
         Ok(worker)
@@ -108,7 +110,7 @@ impl Worker {
 }
 
 impl Assignment {
-    /// What runs there.
+    /// The runtime of the thread.
     pub fn runtime(&self) -> Handle {
         self.runtime.clone()
     }
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_with_one_connection_each_take_turns_whatever_others_hold() {
+    fn containers_with_one_connection_each_take_turns_whatever_others_have_open() {
         let hoarder = OpenCounts::default();
         for turn in 0..300 {
             hoarder.enter(3, turn);
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_assignment_is_free_again_when_its_connection_has_ended() {
+    async fn a_dropped_assignment_is_no_longer_counted() {
         let workers = Workers::start().unwrap();
         let assignments: Vec<_> = (0..4).map(|_| workers.assign(None)).collect();
         let open = || workers.unknown_sources.0.lock().iter().sum::<usize>();
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_and_what_it_spawns_stay_on_one_thread() {
+    async fn a_task_and_the_tasks_that_it_spawns_stay_on_one_thread() {
         let workers = Workers::start().unwrap();
         let assignment = workers.assign(None);
         let thread = || std::thread::current().id();

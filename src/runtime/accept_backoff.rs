@@ -1,19 +1,18 @@
-//! What a loop does when its socket fails.
+//! Backoff of an accept or receive loop whose socket fails.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// The first rest, and the longest: out of descriptors, the kernel would answer at once again and
-/// again.
+/// The shortest and the longest delay. Without file descriptors, `accept` would fail again at once.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How often it is said.
+/// Interval between two log lines.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
-/// Rests after failures, longer with each, and says so once a minute.
+/// Waits after failures, longer after each, and logs them once a minute.
 pub struct AcceptBackoff {
     what: &'static str,
     next: Duration,
@@ -22,7 +21,7 @@ pub struct AcceptBackoff {
 }
 
 impl AcceptBackoff {
-    /// For a socket of this name.
+    /// A backoff for the socket of this name.
     pub fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -32,12 +31,12 @@ impl AcceptBackoff {
         }
     }
 
-    /// The socket works.
+    /// Resets the delay after a success.
     pub fn reset(&mut self) {
         self.next = SHORTEST;
     }
 
-    /// It failed. What a peer did is forgotten at once.
+    /// Waits after a failure. One that a peer caused is ignored.
     pub async fn after(&mut self, error: &io::Error) {
         use io::ErrorKind::{
             ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable,
@@ -59,7 +58,7 @@ impl AcceptBackoff {
         self.next = (self.next * 2).min(LONGEST);
     }
 
-    /// How often it failed since that was last said, once it is time to say so.
+    /// The number of failures since the last log line, if another line is due.
     fn say(&mut self) -> Option<u64> {
         if self.said.is_some_and(|said| said.elapsed() < SAID_EVERY) {
             return None;
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn rests_grow_to_a_second_until_it_works_again_and_a_peers_doing_is_none() {
+    async fn delays_grow_to_a_second_until_a_success_and_failures_by_peers_are_ignored() {
         let began = Instant::now();
         let mut backoff = AcceptBackoff::new("a listener");
         backoff.after(&io::ErrorKind::ConnectionReset.into()).await;
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_said_once_a_minute_with_their_number() {
+    async fn failures_are_logged_once_a_minute_with_their_number() {
         let mut backoff = AcceptBackoff::new("a listener");
         let mut said = Vec::new();
         for _ in 0..130 {

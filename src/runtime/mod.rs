@@ -1,4 +1,4 @@
-//! What asynchronous code of several folders shares.
+//! Asynchronous building blocks and socket checks that several modules use.
 
 mod accept_backoff;
 mod tasks;
@@ -16,7 +16,7 @@ pub use accept_backoff::AcceptBackoff;
 pub use tasks::TokioTasks;
 pub use wake_gated::WakeGated;
 
-/// Whether the peer of a socket has gone, or has shut its direction down. Reads nothing.
+/// Whether the peer of a socket has closed the connection or its sending side. Reads nothing.
 pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
@@ -25,8 +25,8 @@ pub(crate) fn has_hung_up(socket: &impl AsFd) -> bool {
         && asked.iter().any(|answer| answer.revents().intersects(gone))
 }
 
-/// Whether a socket failed because this process or machine ran out of something, which is
-/// nothing to hold against the far side.
+/// Whether a socket failed because this process or machine has run out of descriptors or memory,
+/// which is no fault of the peer.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

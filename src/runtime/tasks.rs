@@ -1,8 +1,8 @@
-//! Work of addons that outlives a request.
+//! Tasks of addons that outlive a request.
 
 use addons::contract::{BoxFuture, Tasks};
 
-/// Spawns on the caller's runtime; every flow and every command of the admin API runs on one.
+/// Spawns on the caller's runtime: every flow and every command of the admin API runs on one.
 pub struct TokioTasks;
 
 impl Tasks for TokioTasks {

@@ -1,4 +1,5 @@
-//! Waiting beside the data path for what hardly ever happens.
+//! A future that is polled only after it was woken, for events beside the data path that rarely
+//! happen.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,31 +8,31 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// A future that is polled only after it asked to be.
+/// A future that is polled only after it was woken.
 ///
-/// A connection is polled for every packet. What else may end it (its lease, a reload, a
-/// shutdown, silence) takes locks to look at that all connections share; in here it costs a look
-/// at a flag.
+/// A connection is polled for every packet. Checking the other events that may end it (its lease, a
+/// reload, a shutdown, a timeout) takes locks that all connections share; gated, the check is one
+/// atomic load.
 pub struct WakeGated<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     call: Arc<Call>,
-    /// What the future calls with.
+    /// The waker that the future is polled with; it wakes `call`.
     caller: Waker,
     /// The waker that was last stored in `call`.
     registered: Option<Waker>,
 }
 
-/// Whether the future asked, and whose task is to hear of it.
+/// Whether the future was woken, and the waker of the task that polls it.
 struct Call {
     called: AtomicBool,
-    /// Never taken out: a call that is late must not take away who came after it.
+    /// Replaced, never taken: a late wake-up must not remove the waker that the next one needs.
     task: Mutex<Option<Waker>>,
 }
 
 impl<'a, T> WakeGated<'a, T> {
     pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
         let call = Arc::new(Call {
-            // The first look is what makes it wait.
+            // The first poll is not gated.
             called: AtomicBool::new(true),
             task: Mutex::default(),
         });
@@ -58,7 +59,7 @@ impl<T> Future for WakeGated<'_, T> {
             *this.call.task.lock() = Some(waker.clone());
             this.registered = Some(waker.clone());
         }
-        // After that, so that a call between the two is heard. Most looks end with the first.
+        // Read after the waker was stored, so that no wake-up is lost. Mostly only the load runs.
         if !this.call.called.load(Ordering::Acquire)
             || !this.call.called.swap(false, Ordering::AcqRel)
         {
@@ -93,7 +94,7 @@ mod tests {
     use crate::runtime::waker::CountingWaker;
 
     #[tokio::test]
-    async fn it_is_polled_when_it_asks_and_not_when_others_do() {
+    async fn it_is_polled_when_it_was_woken_and_not_when_others_were() {
         let (word, polled) = (Notify::new(), AtomicUsize::new(0));
         let mut inner = Box::pin(word.notified());
         let gated = WakeGated::new(std::future::poll_fn(|context| {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_comes_between_two_polls_is_heard_by_the_task_that_polled_last() {
+    async fn a_wake_up_between_two_polls_wakes_the_task_that_polled_last() {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut gated = WakeGated::new(receiver);
         let once = futures_util::poll!(&mut gated);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_does_not_take_away_whom_the_next_one_wakes() {
+    fn a_wake_up_does_not_remove_the_waker_that_the_next_one_needs() {
         let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
@@ -143,7 +144,7 @@ mod tests {
         let call = Arc::clone(&gated.call);
         for round in 0..3 {
             assert!(Pin::new(&mut gated).poll(&mut context).is_pending());
-            // The second is late: it was made before the look, and wakes after it.
+            // The second is late: it was called before the poll, and wakes after it.
             call.wake_by_ref();
             call.wake_by_ref();
             assert_eq!(woken.times(), 2 * round + 2);

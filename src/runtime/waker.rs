@@ -1,4 +1,4 @@
-//! A waker that counts, for tests of what wakes whom.
+//! A waker for tests that counts its wake-ups.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::task::Wake;
 pub struct CountingWaker(AtomicUsize);
 
 impl CountingWaker {
-    /// How often it was woken.
+    /// The number of wake-ups.
     pub fn times(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }

@@ -1,7 +1,7 @@
-//! Messages between the processes of a sandbox, with descriptors.
+//! Messages with file descriptors between the processes of a sandbox.
 //!
-//! A message is one packet of JSON, at most [`MAX_MESSAGE`] bytes. What is larger travels as a
-//! file in memory whose descriptor the message carries.
+//! A message is one packet of JSON, of at most [`MAX_MESSAGE`] bytes. Larger values are sent as a
+//! memfd, whose descriptor the message carries.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
@@ -22,8 +22,8 @@ use tokio::net::UnixStream;
 const MAX_MESSAGE: usize = 32 << 10;
 /// The most descriptors of one message.
 const MAX_DESCRIPTORS: usize = 4;
-/// The largest file in memory that is read, in bytes: far above what the kernel allows arguments
-/// and environment of a command to be.
+/// The largest memfd that is read, in bytes: far above the kernel's limit for the arguments and
+/// environment of a command.
 const MAX_FILE: u64 = 64 << 20;
 
 /// One end of a connection between two processes of a sandbox.
@@ -31,7 +31,7 @@ const MAX_FILE: u64 = 64 << 20;
 pub struct Channel<Fd: AsFd = OwnedFd>(Fd);
 
 impl Channel {
-    /// Both ends of a new connection, closed on exec.
+    /// Makes both ends of a new connection, with `FD_CLOEXEC` set.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (here, there) = socketpair(
             AddressFamily::UNIX,
@@ -42,14 +42,14 @@ impl Channel {
         Ok((Self(here), Self(there)))
     }
 
-    /// The descriptor, for the process that is started with it.
+    /// The descriptor, to start a process with it.
     pub fn into_inner(self) -> OwnedFd {
         self.0
     }
 }
 
 impl Channel<BorrowedFd<'static>> {
-    /// The end that this process was started with as its standard input.
+    /// The end that this process has as its standard input.
     pub fn from_stdin() -> Self {
         Self(rustix::stdio::stdin())
     }
@@ -68,7 +68,8 @@ impl<Fd: AsFd> AsFd for Channel<Fd> {
 }
 
 impl<Fd: AsFd> Channel<Fd> {
-    /// The same socket, to wait for messages with; from now on it blocks nobody. Needs a runtime.
+    /// A duplicate of the socket, to wait for readiness. Makes the socket non-blocking. Must be
+    /// called within a runtime.
     pub fn watch(&self) -> io::Result<UnixStream> {
         let same = std::os::unix::net::UnixStream::from(self.0.as_fd().try_clone_to_owned()?);
         same.set_nonblocking(true)?;
@@ -102,7 +103,7 @@ impl<Fd: AsFd> Channel<Fd> {
         self.receive_with(RecvFlags::CMSG_CLOEXEC)
     }
 
-    /// The same without waiting: an error of kind `WouldBlock` where there is no message.
+    /// Receives a message without waiting: an error of kind `WouldBlock` if there is none.
     pub fn try_receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
     }
@@ -134,7 +135,7 @@ impl<Fd: AsFd> Channel<Fd> {
     }
 }
 
-/// A file in memory that holds a value as JSON.
+/// Writes a value as JSON into a memfd.
 pub(super) fn to_memory(value: &impl Serialize) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create("spec", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(value)?)?;

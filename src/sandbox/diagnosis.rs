@@ -1,4 +1,4 @@
-//! Why this machine does not let us make a sandbox, and what to do about it.
+//! Finds out why this machine does not allow a sandbox, and gives advice.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ const APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const DEBIAN: &str = "/proc/sys/kernel/unprivileged_userns_clone";
 const MAXIMUM: &str = "/proc/sys/user/max_user_namespaces";
 
-/// The refusal of a step, with the setting that most likely is the reason for it.
+/// The refusal of a step, with the setting that is its most likely cause.
 pub fn refused(step: &str, error: &io::Error) -> Refused {
     let advice = advice(&Machine::look());
     Refused {
@@ -19,7 +19,7 @@ pub fn refused(step: &str, error: &io::Error) -> Refused {
     }
 }
 
-/// What the kernel says about user namespaces.
+/// The machine's settings for user namespaces; `None` if the kernel does not have one.
 #[derive(Debug, Default)]
 struct Machine {
     apparmor: Option<String>,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setting_that_forbids_it_is_named_with_what_to_do() {
+    fn the_setting_that_forbids_it_is_named_with_its_remedy() {
         let text = |text: &str| Some(text.to_owned());
         each_row(
             [

@@ -1,4 +1,4 @@
-//! A running sandbox, as the process that started it sees it.
+//! Handle to a running sandbox, for the process that started it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +20,10 @@ use crate::exit_code as code;
 
 /// How long the forwarder may take to end after its PID 1.
 const LAST: Duration = Duration::from_millis(500);
-/// How long a supervisor may take to end what its command left.
+/// How long a supervisor may take to kill the processes that its command left.
 const LAST_OF_SUPERVISOR: Duration = Duration::from_secs(5);
 
-/// Why there is no sandbox: with the exit code for it.
+/// Why a sandbox could not be made or was ended, with the exit code for it.
 #[derive(Clone, Debug, Deserialize, Error, PartialEq, Eq, Serialize)]
 #[error("{message}")]
 pub struct Refused {
@@ -40,19 +40,20 @@ impl Refused {
     }
 }
 
-/// What the forwarder is told.
+/// A message to the forwarder.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum ToForwarder {
-    /// Carry bytes to and from this Unix listener; without one, nothing leads out.
+    /// Forward connections to this Unix listener; without one, refuse them.
     Serve {
         listener: Option<std::path::PathBuf>,
     },
 }
 
-/// What PID 1 is told.
+/// A message to PID 1 or to the supervisor.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum ToPid1 {
-    /// Build and start what the first descriptor says, with the others as the command's streams.
+    /// Start the sandbox of the [`Spec`] in the first descriptor, with the others as the command's
+    /// streams.
     Start,
     Signal {
         number: i32,
@@ -60,20 +61,20 @@ pub(super) enum ToPid1 {
     },
 }
 
-/// Whom a signal goes to.
+/// The target of a signal.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Signalled {
-    /// The command alone, as `kill` does it.
+    /// Only the command, as with `kill`.
     Command,
-    /// The process group in the foreground of the sandbox's terminal, as a key does it.
+    /// The foreground process group of the sandbox's terminal, as with a key.
     Foreground,
 }
 
-/// What forwarder and PID 1 say. What a sandboxed process could at worst make PID 1 say ends or
-/// stops its own sandbox, no more.
+/// A message from the forwarder, PID 1 or the supervisor. If a sandboxed process took over PID 1,
+/// its messages could only stop or end its own sandbox.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Said {
-    /// The controlling end of the terminal is the descriptor.
+    /// The descriptor is the controlling end of the terminal.
     Terminal,
     Started,
     Stopped,
@@ -89,7 +90,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// The exit code as shells count it.
+    /// The exit code by the convention of shells: 128 plus the number of a signal.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Exit(code) => code,
@@ -98,7 +99,7 @@ impl Ending {
     }
 }
 
-/// What happens to a sandbox.
+/// An event of a sandbox.
 #[derive(Debug)]
 pub enum Event {
     /// The controlling end of its pseudo-terminal; before [`Event::Started`].
@@ -106,30 +107,30 @@ pub enum Event {
     Started,
     /// The command was stopped, by a key or a signal.
     Stopped,
-    /// The command ended; everything else inside ends with it.
+    /// The command ended; all other processes inside are killed.
     Ended(Ending),
 }
 
-/// A sandbox. Dropping it ends everything inside.
+/// A sandbox. Dropping it kills all processes inside.
 pub struct Sandbox {
-    /// The first process.
+    /// The first process: the forwarder or the supervisor.
     forwarder: Child,
     is_confined: bool,
     to_forwarder: Watched,
     pid1: Watched,
 }
 
-/// This program, also after it was replaced on disk.
+/// The path of this program, valid also after the file was replaced.
 pub const OURSELVES: &str = "/proc/self/exe";
 
-/// Starts a forwarder, which makes the namespaces while the caller goes on: `program` is this
-/// program. Needs a runtime. The forwarder ends with the thread that calls this.
+/// Starts a forwarder, which creates the namespaces while the caller goes on. `program` is this
+/// program. Must be called within a runtime. The forwarder is killed when the calling thread ends.
 pub fn start(program: &Path) -> Result<Sandbox, Refused> {
     start_as(program, FORWARDER, true)
 }
 
-/// Starts a supervisor in the place of a forwarder: the command of the [`Spec`] runs in the
-/// namespaces of the machine, with its files, and still ends with all that it started.
+/// Starts a supervisor instead of a forwarder: the command of the [`Spec`] runs unconfined, in the
+/// machine's namespaces and file system, and its processes are still killed with it.
 pub fn start_unconfined(program: &Path) -> Result<Sandbox, Refused> {
     start_as(program, SUPERVISOR, false)
 }
@@ -146,10 +147,10 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
         .current_dir("/")
         .stdin(forwarder_end.into_inner())
         .stdout(pid1_end.into_inner())
-        // A key that interrupts is ours to pass on.
+        // The terminal's signals go to the launcher, which forwards them.
         .process_group(0);
     let mut command = tokio::process::Command::from(command);
-    // A supervisor ends what it supervises when its channels close.
+    // A supervisor is not killed: it kills the command's processes when its channels close.
     let forwarder = command.kill_on_drop(is_confined).spawn().map_err(failed)?;
     Ok(Sandbox {
         forwarder,
@@ -160,8 +161,8 @@ fn start_as(program: &Path, first: &str, is_confined: bool) -> Result<Sandbox, R
 }
 
 impl Sandbox {
-    /// Makes the sandbox and starts the command in it, with these streams; its way out is the
-    /// Unix listener, if there is one.
+    /// Sends the specification, with which the command is started with these streams. Connections
+    /// go to `listener`; without one, they are refused.
     pub fn begin(
         &self,
         listener: Option<&Path>,
@@ -169,7 +170,7 @@ impl Sandbox {
         streams: [BorrowedFd<'_>; 3],
     ) -> Result<(), Refused> {
         let failed = |error: io::Error| Refused::internal("telling its processes", &error);
-        // A process that could not start has said why: that is read later.
+        // A process that failed has sent its refusal, which `next` returns.
         self.serve(listener);
         let spec = channel::to_memory(spec).map_err(failed)?;
         let [stdin, stdout, stderr] = streams;
@@ -178,7 +179,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Makes another Unix listener the way out, for connections from now on.
+    /// Forwards new connections to another Unix listener.
     pub fn lead_to(&self, listener: &Path) {
         self.serve(Some(listener));
     }
@@ -186,16 +187,16 @@ impl Sandbox {
     fn serve(&self, listener: Option<&Path>) {
         let listener = listener.map(Path::to_owned);
         let serve = ToForwarder::Serve { listener };
-        // A forwarder that has ended has no connections.
+        // Fails only if the forwarder has ended.
         let _ = self.to_forwarder.channel.send(&serve, &[]);
     }
 
-    /// Passes a signal on. One that cannot be delivered is for a sandbox that has ended.
+    /// Sends a signal. Has no effect if the sandbox has ended.
     pub fn signal(&self, number: i32, to: Signalled) {
         let _ = self.pid1.channel.send(&ToPid1::Signal { number, to }, &[]);
     }
 
-    /// Waits for what happens next. Cancellation-safe.
+    /// Waits for the next event. Cancel safe.
     pub async fn next(&mut self) -> Result<Event, Refused> {
         loop {
             let said = tokio::select! {
@@ -221,9 +222,9 @@ impl Sandbox {
 }
 
 impl Sandbox {
-    /// Waits until the last process outside has ended after the command, or ends it.
+    /// Waits for the forwarder or supervisor to end after the command; kills it after a limit.
     pub async fn end(mut self) {
-        // It reaps PID 1, which has nothing more to do.
+        // The forwarder only has to reap PID 1.
         let last = if self.is_confined {
             LAST
         } else {
@@ -232,7 +233,7 @@ impl Sandbox {
         let _ = tokio::time::timeout(last, self.forwarder.wait()).await;
     }
 
-    /// Kills everything inside, and waits until it is gone.
+    /// Kills all processes inside, and waits up to 5 s for their end.
     pub async fn kill(self) {
         let Self {
             mut forwarder,
@@ -242,15 +243,15 @@ impl Sandbox {
         } = self;
         drop((to_forwarder, pid1));
         if is_confined {
-            // One that has ended cannot be killed.
+            // Fails if it has ended.
             let _ = forwarder.start_kill();
         }
         let _ = tokio::time::timeout(LAST_OF_SUPERVISOR, forwarder.wait()).await;
     }
 
-    /// Why the sandbox is gone although its command did not end.
+    /// The reason why the sandbox ended before its command.
     async fn ended(&mut self) -> Refused {
-        // It ends at once when PID 1 has ended.
+        // The forwarder ends right after PID 1.
         let _ = self.forwarder.wait().await;
         match self.to_forwarder.channel.try_receive() {
             Ok(Some((Said::Refused(refused), _))) => refused,
@@ -262,10 +263,10 @@ impl Sandbox {
     }
 }
 
-/// A channel that the runtime watches.
+/// A channel registered with the runtime.
 struct Watched {
     channel: Channel,
-    /// The same socket.
+    /// A duplicate of the channel's socket.
     readiness: UnixStream,
 }
 
@@ -277,7 +278,7 @@ impl Watched {
         })
     }
 
-    /// The next message; `None` when the process has closed its end, or sends nonsense.
+    /// The next message; `None` if the process has closed its end or sent an invalid message.
     async fn next(&self) -> Option<(Said, Vec<OwnedFd>)> {
         let receive = || self.channel.try_receive();
         let received = self.readiness.async_io(Interest::READABLE, receive).await;

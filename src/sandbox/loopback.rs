@@ -1,4 +1,4 @@
-//! The loopback interface of a new network namespace.
+//! Brings up the loopback interface of a new network namespace.
 
 use std::io;
 
@@ -14,7 +14,7 @@ const NLM_F_ACK: u16 = 4;
 const LOOPBACK_INDEX: i32 = 1;
 const IFF_UP: u32 = 1;
 
-/// Switches it on. The kernel gives it 127.0.0.1 and ::1 then.
+/// Brings the interface up. The kernel then assigns 127.0.0.1 and ::1.
 pub fn bring_up() -> io::Result<()> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -28,7 +28,7 @@ pub fn bring_up() -> io::Result<()> {
     acknowledged(answer.get(..length).unwrap_or_default())
 }
 
-/// `nlmsghdr` and `ifinfomsg` (rtnetlink(7)), in the machine's byte order.
+/// The request: `nlmsghdr` and `ifinfomsg` (rtnetlink(7)), in native byte order.
 fn request() -> Vec<u8> {
     let mut message = Vec::with_capacity(32);
     message.extend(32_u32.to_ne_bytes()); // length
@@ -43,7 +43,7 @@ fn request() -> Vec<u8> {
     message
 }
 
-/// The kernel answers `nlmsgerr`, whose error is 0 where it is done.
+/// Checks the kernel's acknowledgement, an `nlmsgerr` whose error is 0 on success.
 fn acknowledged(answer: &[u8]) -> io::Result<()> {
     let unreadable = || io::Error::other("the kernel's answer about lo cannot be read");
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok());

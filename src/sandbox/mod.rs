@@ -1,14 +1,14 @@
-//! Confines a command: namespaces, a root of its own, no capabilities, few system calls, and one
-//! way out.
+//! Confines a command: new namespaces, a private root file system, no capabilities, a seccomp
+//! filter, and one way out, a Unix listener.
 //!
-//! This folder is the mechanism. What is visible, what the command is and which socket leads out
-//! is a [`Spec`], made by those who know why: `run` for a person's command, the MCP gateway for its
-//! servers. What both show of this machine is in [`machine`].
+//! This module is the mechanism. The visible files, the command and the way out are given by a
+//! [`Spec`] from the caller: `run` for a person's command, the MCP gateway for its servers. The
+//! files of this machine that both show are in [`machine`].
 //!
-//! Three processes, each a re-execution of this binary: the one that calls [`start`], the
-//! *forwarder*, which makes the namespaces and carries bytes between loopback inside and the
-//! Unix listener outside, and *PID 1* of the sandbox, which builds the root, gives up every
-//! privilege and starts the command. Each dies with the one before it.
+//! There are three processes, the last two of which re-execute this binary: the caller of
+//! [`start`]; the *forwarder*, which creates the namespaces and carries bytes between loopback
+//! inside and the Unix listener outside; and *PID 1* of the sandbox, which builds the root, drops
+//! every privilege and starts the command. Each is killed when the one before it ends.
 
 mod channel;
 mod diagnosis;
@@ -32,14 +32,14 @@ pub use pid1::run as run_pid1;
 pub use spec::{Access, Command, Entry, Spec, Terminal};
 pub use supervisor::run as run_supervisor;
 
-/// Where the proxy answers inside.
+/// The port of the proxy on loopback inside the sandbox.
 pub const PROXY_PORT: u16 = 3128;
-/// Where the MCP gateway answers inside.
+/// The port of the MCP gateway on loopback inside the sandbox.
 pub const GATEWAY_PORT: u16 = 8090;
 
-/// The hidden command that is the forwarder.
+/// The hidden subcommand of the forwarder.
 pub const FORWARDER: &str = "sandbox-forwarder";
-/// The hidden command that is PID 1.
+/// The hidden subcommand of PID 1.
 pub const PID1: &str = "sandbox-pid1";
-/// The hidden command that supervises a command which is not confined.
+/// The hidden subcommand of the supervisor of an unconfined command.
 pub const SUPERVISOR: &str = "sandbox-supervisor";

@@ -1,4 +1,4 @@
-//! What is mounted, as the kernel lists it.
+//! Parses the kernel's table of mounts.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,11 +11,11 @@ use rustix::mount::MountFlags;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
     pub at: PathBuf,
-    /// Its flags, which a change must repeat: those of a mount from outside cannot be taken away.
+    /// Its flags. A remount must repeat them: those of a mount from outside are locked.
     pub flags: MountFlags,
 }
 
-/// Every mount, in the order in which they were made. `table` is a `mountinfo` of proc(5).
+/// All mounts, in the order of their creation. `table` is the text of a `mountinfo` file (proc(5)).
 pub fn read(table: &str) -> io::Result<Vec<Mount>> {
     let broken = || io::Error::other("the table of mounts cannot be read");
     table
@@ -46,7 +46,7 @@ fn flag(option: &str) -> Option<MountFlags> {
     })
 }
 
-/// Spaces and the like are written as three octal digits behind a backslash.
+/// Decodes white space and backslashes, which are escaped as a backslash with three octal digits.
 fn unescape(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_cut_is_an_error() {
+    fn a_truncated_table_is_an_error() {
         assert!(read("36 35 98:0").is_err());
     }
 }

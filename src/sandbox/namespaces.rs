@@ -1,4 +1,4 @@
-//! The namespaces of a sandbox, entered by the calling process and its children.
+//! Namespaces of a sandbox, entered by the calling process and its children.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,12 @@ use nix::sched::{CloneFlags, unshare};
 use super::diagnosis;
 use super::handle::Refused;
 
-/// Leaves the namespaces of the machine for new ones: users, network, IPC and host name. Files
-/// stay as they are, so that the way out can be reached.
-/// The next child is PID 1 of a new PID namespace. The calling process must have one thread.
+/// Enters new user, network, IPC and UTS namespaces; the next child is PID 1 of a new PID
+/// namespace. The mount namespace stays, so that the Unix listener can be reached. The calling
+/// process must have one thread.
 ///
-/// Our user and group are the only ones that exist inside, under their own numbers, so that files
-/// of the working directory keep their owner.
+/// Only our user and group are mapped, to the same numbers, so that files of the working directory
+/// keep their owner.
 pub fn enter() -> Result<(), Refused> {
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     unshare(
@@ -25,7 +25,8 @@ pub fn enter() -> Result<(), Refused> {
     )
     .map_err(|errno| diagnosis::refused("new namespaces", &io::Error::from(errno)))?;
     let (user, group) = (user.as_raw(), group.as_raw());
-    // Without it an unprivileged process may not set its groups' map.
+    // The kernel requires `setgroups` to be denied before an unprivileged process writes its
+    // gid_map.
     for (file, text) in [
         ("setgroups", "deny".to_owned()),
         ("uid_map", format!("{user} {user} 1")),
@@ -37,7 +38,7 @@ pub fn enter() -> Result<(), Refused> {
     Ok(())
 }
 
-/// Leaves the mounts of the machine for a copy that can be changed.
+/// Enters a new mount namespace, a copy of the machine's.
 pub fn enter_mounts() -> Result<(), Refused> {
     unshare(CloneFlags::CLONE_NEWNS)
         .map_err(|errno| diagnosis::refused("new mounts", &io::Error::from(errno)))

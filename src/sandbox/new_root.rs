@@ -1,7 +1,7 @@
-//! The tree that the sandbox sees: a root of its own in memory, and in it what the entries name.
+//! Builds the file system of a sandbox: a root in memory, in which the entries are mounted.
 //!
-//! Paths are resolved from descriptors and never through a link: what lies in a writable
-//! directory may be exchanged by another sandbox while this one is built.
+//! Paths are resolved from descriptors and never through a symbolic link, since another sandbox may
+//! replace files of a writable directory while this one is built.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -20,14 +20,15 @@ use rustix::process::pivot_root;
 use super::mount_table;
 use super::spec::{Access, Entry};
 
-/// Where the new root is built; every machine has this directory.
+/// The directory where the new root is built; every machine has it.
 const BASE: &str = "/tmp";
-/// The most memory for scratch directories together: half of the machine's. Swapped like any.
+/// Options of the tmpfs for all scratch directories together: at most half of the machine's memory,
+/// which can be swapped.
 const SCRATCH_OPTIONS: &str = "size=50%,nr_inodes=1m,mode=0755";
-/// What the root itself holds is a few directories and links.
+/// Options of the root's own tmpfs, which holds a few directories and links.
 const ROOT_OPTIONS: &str = "size=16m,mode=0755";
 
-/// Devices that every program may expect. They hold nothing of the machine.
+/// Devices that programs expect. None gives access to the machine.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
@@ -36,10 +37,10 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stdout", "/proc/self/fd/1"),
     ("stderr", "/proc/self/fd/2"),
 ];
-/// Files of /proc that change the whole machine. Their modes do not hold for the machine's root,
-/// who may have started the sandbox.
+/// Files of /proc through which the whole machine can be changed. Their modes do not restrict the
+/// machine's root, which may have started the sandbox.
 const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-/// Files of /proc that tell of the whole machine.
+/// Files of /proc that reveal state of the whole machine.
 const HIDDEN_PROC: [&str; 9] = [
     "acpi",
     "asound",
@@ -52,8 +53,8 @@ const HIDDEN_PROC: [&str; 9] = [
     "timer_list",
 ];
 
-/// Builds the tree and makes it the root of this process, which must be alone in its mount and
-/// PID namespaces. The old root is unmounted.
+/// Builds the file system and makes it the root of this process, which must be alone in its mount
+/// and PID namespaces. The old root is unmounted.
 pub fn build(entries: &[Entry]) -> io::Result<()> {
     mount_change(
         "/",
@@ -72,7 +73,7 @@ fn named(path: &Path, error: io::Error) -> io::Error {
 }
 
 impl Entry {
-    /// Where it is in the sandbox.
+    /// Its path in the sandbox.
     pub fn at(&self) -> &Path {
         match self {
             Self::Scratch { at, .. }
@@ -86,7 +87,7 @@ impl Entry {
     }
 }
 
-/// The flags of a mount, beside those that it has from outside.
+/// The flags of a mount, added to those that it has outside.
 #[derive(Clone, Copy)]
 struct Attributes {
     at_most: MountFlags,
@@ -119,14 +120,15 @@ impl From<Access> for Attributes {
     }
 }
 
-/// A root under construction. The process's root is a directory in memory with three
-/// directories: `old` has the machine's tree, `new` the sandbox's, `parts` what is mounted into it.
+/// A root under construction. Meanwhile the root of the process is a tmpfs with four directories:
+/// `old` is the machine's root, `new` the sandbox's, and `scratch` and `parts` hold directories and
+/// files to be mounted into `new`.
 struct Tree {
     old: OwnedFd,
     new: OwnedFd,
-    /// Devices of the file systems that may be written to while the tree is built.
+    /// Device numbers of the file systems that may be written to while the root is built.
     ours: [u64; 2],
-    /// What each mount of the new root may be; the last one holds for what is mounted below it.
+    /// The flags of each mount of the new root, which also apply to its submounts.
     attributes: Vec<(PathBuf, Attributes)>,
     parts: usize,
 }
@@ -200,7 +202,7 @@ impl Tree {
         self.parts += 1;
         let path = format!("/scratch/{}", self.parts);
         DirBuilder::new().mode(mode).create(&path)?;
-        // The mask of our creator does not hold for a directory such as /tmp.
+        // Set explicitly, since the inherited umask must not apply to a directory such as /tmp.
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
         let source = openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         self.attach(&source, &target, at, Attributes::WRITABLE)
@@ -240,7 +242,7 @@ impl Tree {
         self.attach(&part, &target, at, Attributes::READ_ONLY)
     }
 
-    /// Mounts `source`, with all that is mounted below it, over `target`.
+    /// Mounts `source`, with its submounts, over `target`.
     fn attach(
         &mut self,
         source: &OwnedFd,
@@ -267,7 +269,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A new file or directory beside the root, to be mounted into it.
+    /// A new file or directory in `parts`, to be mounted into the root.
     fn part(&mut self, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<OwnedFd> {
         self.parts += 1;
         let path = PathBuf::from(format!("/parts/{}", self.parts));
@@ -284,8 +286,8 @@ impl Tree {
         resolve(self.new.as_fd(), at)
     }
 
-    /// A directory of the new root, made with those above it where they are missing. What comes
-    /// from outside is never added to.
+    /// Opens a directory of the new root, and creates it and its parents if they are missing. A
+    /// directory from outside is never changed.
     fn directory(&self, at: &Path) -> io::Result<OwnedFd> {
         let mut directory = resolve(self.new.as_fd(), Path::new("/"))?;
         for name in at.components().filter_map(name_of) {
@@ -364,9 +366,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Sets the flags of every mount, and leaves the machine's tree.
+    /// Sets the flags of every mount, enters the new root and unmounts the old one.
     fn finish(self) -> io::Result<()> {
-        // The machine's: ours shows no process before the root has changed.
+        // The table of the machine's /proc: the new one shows no process before the root is
+        // changed.
         let table = fs::read_to_string("/old/proc/self/mountinfo")?;
         for mount in mount_table::read(&table)? {
             let Ok(at) = mount.at.strip_prefix("/new") else {
@@ -374,7 +377,7 @@ impl Tree {
             };
             let flags = self.flags(&Path::new("/").join(at)) | mount.flags | MountFlags::BIND;
             match mount_remount(&mount.at, flags, c"") {
-                // A directory above it that is closed to us is closed to the sandbox.
+                // If we may not enter a directory above it, the sandbox may not either.
                 Ok(()) | Err(Errno::ACCESS) => {}
                 Err(error) => return Err(named(&mount.at, error.into())),
             }
@@ -390,7 +393,7 @@ impl Tree {
         let first = entries.next();
         let nearest = entries
             .filter(|(_, (path, _))| at.starts_with(path))
-            // Of two at one place the later one is on top.
+            // Of two at one path, the later one is on top.
             .max_by_key(|(number, (path, _))| (path.components().count(), *number));
         nearest
             .or(first)
@@ -400,7 +403,7 @@ impl Tree {
     }
 }
 
-/// Where the path of an entry lies while the tree is built.
+/// The path of an entry while the root is built.
 fn inside(at: &Path) -> PathBuf {
     Path::new("/new").join(at.strip_prefix("/").unwrap_or(at))
 }
@@ -412,7 +415,7 @@ fn name_of(component: Component<'_>) -> Option<&std::ffi::OsStr> {
     }
 }
 
-/// Opens a path below a root, through no link.
+/// Opens a path below a root; fails at a symbolic link.
 fn resolve(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let relative: PathBuf = path.components().filter_map(name_of).collect();
     let relative = match relative.as_os_str().is_empty() {

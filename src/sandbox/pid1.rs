@@ -1,5 +1,5 @@
-//! PID 1 of a sandbox: builds the root, gives up every privilege, starts the command, and reaps
-//! what nobody else waits for. When it ends, the kernel ends everything inside.
+//! PID 1 of a sandbox: builds the root, drops every privilege, starts the command, and reaps
+//! orphans. When it ends, the kernel kills all processes inside.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,18 +27,18 @@ use crate::exit_code as code;
 
 type Launcher = Channel<std::os::fd::BorrowedFd<'static>>;
 
-/// Runs as PID 1, with the launcher's channel as standard input.
+/// Runs as PID 1. Its standard input is the launcher's channel.
 pub fn run() -> ExitCode {
     let launcher = Channel::from_stdin();
     let Err(refused) = serve(&launcher);
-    // Nobody to tell, if this fails.
+    // Fails if the launcher has ended.
     let _ = launcher.send(&Said::Refused(refused), &[]);
     ExitCode::from(code::SOFTWARE)
 }
 
 fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
-    // What `ps` shows; a name that is not shown stops nothing.
+    // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-pid1");
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Refused::internal("its PID 1", &error.into()))?;
@@ -58,7 +58,7 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
     })?;
     rustix::system::sethostname(spec.hostname.as_bytes())
         .map_err(|error| Refused::internal("its host name", &error.into()))?;
-    // A process that belongs to the same user may not look into this one.
+    // Keeps other processes of the same user from tracing this one.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .and_then(|()| setsid().map(drop))
         .map_err(|error| Refused::internal("its session", &error.into()))?;
@@ -77,7 +77,8 @@ fn serve(launcher: &Launcher) -> Result<Infallible, Refused> {
         .map_err(failed("giving up privileges"))?;
     let command = start(&spec.command, streams)?;
     if let Some(terminal) = &terminal {
-        // A command that was faster, and stopped since it was in the background, goes on.
+        // Continues a command that read from the terminal before this, and was stopped as a
+        // background process.
         let foreground = tcsetpgrp(terminal, command);
         foreground
             .and_then(|()| kill_process_group(command, Signal::CONT))
@@ -94,8 +95,8 @@ fn ended() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
-/// Opens a pseudo-terminal of the sandbox's own `/dev/pts`, makes it the session's, and puts it
-/// in the place of the streams that it stands for.
+/// Opens a pseudo-terminal of the sandbox's own `/dev/pts`, makes it the controlling terminal of
+/// the session, and replaces the wanted streams by it.
 fn open_terminal(
     launcher: &Launcher,
     wanted: Terminal,
@@ -110,7 +111,7 @@ fn open_terminal(
     unlockpt(&controlling)?;
     let terminal = ioctl_tiocgptpeer(&controlling, flags)?;
     if !wanted.interactive {
-        // The terminal outside echoes and translates already.
+        // The terminal outside already echoes and translates.
         let mut modes = tcgetattr(&terminal)?;
         modes.local_modes -= LocalModes::ECHO | LocalModes::ISIG;
         modes.output_modes -= OutputModes::OPOST;
@@ -134,7 +135,7 @@ fn open_terminal(
     Ok((replaced, terminal))
 }
 
-/// Starts the command in a process group of its own.
+/// Starts the command in a new process group.
 pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pid, Refused> {
     let [stdin, stdout, stderr] = streams.map(Stdio::from);
     let child = Command::new(&command.program)
@@ -167,7 +168,7 @@ pub(super) fn start(command: &spec::Command, streams: [OwnedFd; 3]) -> Result<Pi
         .ok_or_else(|| Refused::internal("its command", &ended()))
 }
 
-/// Passes signals on until the launcher is gone, and then ends the sandbox.
+/// Forwards signals until the launcher has ended, then ends the sandbox.
 fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     while let Ok(Some((message, _))) = launcher.receive::<ToPid1>() {
         let ToPid1::Signal { number, to } = message else {
@@ -177,7 +178,7 @@ fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
             continue;
         };
         let foreground = || terminal.and_then(|terminal| tcgetpgrp(terminal).ok());
-        // One that cannot be delivered is for a process that has ended.
+        // Fails if the process has ended.
         let _ = match to {
             Signalled::Command => kill_process(command, signal),
             Signalled::Foreground => kill_process_group(foreground().unwrap_or(command), signal),
@@ -186,7 +187,7 @@ fn pass_signals(launcher: &Launcher, command: Pid, terminal: Option<&OwnedFd>) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Waits for every process of the sandbox, until the command has ended.
+/// Reaps all processes of the sandbox until the command has ended.
 fn reap(launcher: &Launcher, command: Pid) -> Result<Infallible, Refused> {
     loop {
         let (pid, status) = match wait(WaitOptions::UNTRACED) {

@@ -1,4 +1,5 @@
-//! What a sandboxed process gives up for good before the command starts.
+//! Privileges that a sandboxed process drops for good before the command starts, and its resource
+//! limits.
 
 use std::io;
 
@@ -10,16 +11,16 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// Processes and threads of one sandbox at once.
+/// The most concurrent processes and threads of one sandbox.
 const MAX_PROCESSES: u64 = 8192;
-/// Files that one process of a sandbox may have open.
+/// The most open files of one process of a sandbox.
 const MAX_FILES: u64 = 65_536;
 
-/// What PID 1 needs until it gives everything up: to mount, and to empty the bounding set.
+/// The capabilities that PID 1 needs until it drops all: to mount, and to empty the bounding set.
 const OF_PID1: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
 
-/// Lets the next program that this process starts keep what PID 1 needs, which a user other than
-/// root would lose. All of it is within the sandbox's own user namespace.
+/// Makes the capabilities of PID 1 ambient, so that the next program that this process executes
+/// keeps them without being root. They are limited to the sandbox's user namespace.
 pub fn pass_on_to_pid1() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     for capability in OF_PID1 {
@@ -32,13 +33,14 @@ pub fn pass_on_to_pid1() -> io::Result<()> {
     Ok(())
 }
 
-/// Drops every capability, for this process and all it starts; no program can gain any.
+/// Drops every capability of this process and its children, and sets `no_new_privs`, so that no
+/// program can gain any.
 pub fn drop_capabilities() -> io::Result<()> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // This kernel has no more.
+            // The kernel knows no higher capability.
             Err(Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -56,7 +58,7 @@ pub fn drop_capabilities() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Raises the limit of open files to what is granted: a connection that is carried takes two.
+/// Raises the limit of open files to the hard limit: a forwarded connection takes two descriptors.
 pub fn raise_open_files() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let limit = Rlimit {
@@ -66,8 +68,8 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
-/// Limits what one sandbox can take of the machine: no core files, and a bound on processes and
-/// open files. A lower limit that is in force stays.
+/// Limits the resources of a sandbox: no core files, and a bound on processes and open files. A
+/// lower limit in force is kept.
 pub fn limit_resources() -> io::Result<()> {
     for (resource, most) in [
         (Resource::Core, 0),

@@ -1,75 +1,75 @@
-//! What a sandbox is to be: the command, and what it sees.
+//! The specification of a sandbox: the command, and the files that it sees.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A sandbox. Sent to PID 1 as JSON.
+/// The specification of a sandbox, sent to PID 1 as JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Spec {
     pub hostname: String,
-    /// The tree, in order: later entries may lie inside earlier ones. Nothing else is visible.
+    /// The visible files, applied in order: later entries may lie inside earlier ones. Nothing else
+    /// is visible.
     pub files: Vec<Entry>,
     pub command: Command,
-    /// A pseudo-terminal for those of the command's streams that are one outside.
+    /// The pseudo-terminal for those of the command's streams that are terminals outside.
     pub terminal: Option<Terminal>,
 }
 
-/// One entry of the tree. Paths are absolute and as the command sees them, without links on the
-/// way; `from` is a path outside.
+/// An entry of the file system. Paths are absolute, as the command sees them, and contain no
+/// symbolic link. `from` is a path outside.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Entry {
-    /// A directory that can be written to and ends with the sandbox.
+    /// An empty writable directory in memory, deleted with the sandbox.
     Scratch { at: PathBuf, mode: u32 },
-    /// A file with this text. It can be written to where it lies in a scratch directory.
+    /// A file with this text. It is writable in a scratch directory only.
     File { at: PathBuf, text: String },
     /// A symbolic link.
     Link { at: PathBuf, to: PathBuf },
-    /// A file or directory from outside, with all that is mounted below it.
+    /// A bind mount of a file or directory from outside, with its submounts.
     Bind {
         from: PathBuf,
         at: PathBuf,
         access: Access,
     },
-    /// A file or directory that the sandbox has already, mounted over itself: it can be neither
-    /// renamed nor removed. A link anywhere on the way is an error.
+    /// A file or directory of the sandbox, bind-mounted over itself, so that it can be neither
+    /// renamed nor removed. A symbolic link in the path is an error.
     Pin { at: PathBuf, access: Access },
-    /// An empty file or directory in the place of what is there; nothing where nothing is there.
-    /// A link on the way is an error.
+    /// An empty read-only file or directory mounted over an existing one; without one, no effect. A
+    /// symbolic link in the path is an error.
     Hide { at: PathBuf },
-    /// A file with this text, read-only, in the place of the one that is there.
+    /// A read-only file with this text, mounted over an existing one.
     Replace { at: PathBuf, text: String },
 }
 
-/// What may be done with what comes from outside. Devices and set-user-ID bits have no effect
-/// either way.
+/// Access to a bind mount. It is always `nosuid` and `nodev`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Access {
     ReadOnly,
     Writable,
 }
 
-/// What is started.
+/// The command to start.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Command {
     pub program: OsString,
     pub arguments: Vec<OsString>,
-    /// All of its environment.
+    /// The whole environment.
     pub environment: Vec<(OsString, OsString)>,
     pub directory: PathBuf,
-    /// What makes a program visible that is not found, for the person who reads the error.
+    /// Text of the error if the program is not found, which says how to make it visible.
     pub if_missing: String,
 }
 
 /// The pseudo-terminal of a sandbox.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Terminal {
-    /// Which of the streams 0 to 2 it stands for.
+    /// Which of the streams 0 to 2 it replaces.
     pub streams: [bool; 3],
     pub rows: u16,
     pub columns: u16,
-    /// Whether the other end is a terminal in raw mode, so that echo, line editing and signals
-    /// are left to this one.
+    /// Whether the terminal outside is in raw mode, so that this one handles echo, line editing and
+    /// signals.
     pub interactive: bool,
 }

@@ -1,5 +1,5 @@
-//! Supervises a command that is not confined: when the launcher is gone, or the command has ended,
-//! everything that the command started is killed.
+//! Supervises an unconfined command: when the launcher or the command ends, every process that the
+//! command started is killed.
 
 use std::convert::Infallible;
 use std::fs;
@@ -18,19 +18,19 @@ use super::pid1;
 use super::spec::Spec;
 use crate::exit_code as code;
 
-/// Runs as the supervisor, with the launcher's channel as standard output.
+/// Runs as the supervisor. Its standard output is the launcher's channel.
 pub fn run() -> ExitCode {
     let launcher = match take_launcher() {
         Ok(launcher) => Arc::new(launcher),
         Err(_) => return ExitCode::from(code::SOFTWARE),
     };
     let Err(refused) = serve(&launcher);
-    // Nobody to tell, if this fails.
+    // Fails if the launcher has ended.
     let _ = launcher.send(&Said::Refused(refused), &[]);
     ExitCode::from(code::SOFTWARE)
 }
 
-/// The channel, with nothing in its place as standard output.
+/// Takes the channel from standard output, and replaces that by /dev/null.
 fn take_launcher() -> io::Result<Channel> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     rustix::stdio::dup2_stdout(fs::File::open("/dev/null")?)?;
@@ -40,9 +40,9 @@ fn take_launcher() -> io::Result<Channel> {
 fn serve(launcher: &Arc<Channel>) -> Result<Infallible, Refused> {
     let failed = |error: io::Error| Refused::internal("its supervisor", &error);
     let ended = || failed(io::ErrorKind::UnexpectedEof.into());
-    // What `ps` shows; a name that is not shown stops nothing.
+    // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-supervisor");
-    // Whatever loses its parent becomes a child of ours.
+    // Orphans of the command become children of this process.
     set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
     let (message, fds) = launcher.receive().map_err(failed)?.ok_or_else(ended)?;
     let (ToPid1::Start, Ok([spec, stdin, stdout, stderr])) = (message, <[_; 4]>::try_from(fds))
@@ -57,13 +57,13 @@ fn serve(launcher: &Arc<Channel>) -> Result<Infallible, Refused> {
     reap(launcher, command)
 }
 
-/// Passes signals on until the launcher is gone, and then kills everything.
+/// Forwards signals until the launcher has ended, then kills all processes.
 fn follow(launcher: &Channel, command: Pid) {
     while let Ok(Some((message, _))) = launcher.receive::<ToPid1>() {
         if let ToPid1::Signal { number, .. } = message
             && let Some(signal) = Signal::from_named_raw(number)
         {
-            // One that cannot be delivered is for a process that has ended.
+            // Fails if the process has ended.
             let _ = kill_process(command, signal);
         }
     }
@@ -71,7 +71,7 @@ fn follow(launcher: &Channel, command: Pid) {
     std::process::exit(code::SOFTWARE.into());
 }
 
-/// Waits for the command, and for what lost its parent; then kills what is left.
+/// Reaps the command and its orphans. When the command has ended, kills the remaining processes.
 fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
     loop {
         let (pid, status) = match wait(WaitOptions::empty()) {
@@ -93,7 +93,7 @@ fn reap(launcher: &Channel, command: Pid) -> Result<Infallible, Refused> {
     }
 }
 
-/// Kills every child until there is none: the children of one that is killed become ours.
+/// Kills all children until there is none: those of a killed child become ours.
 fn kill_all() {
     loop {
         for child in children() {
@@ -105,14 +105,15 @@ fn kill_all() {
     }
 }
 
-/// The processes whose parent we are.
+/// The children of this process.
 fn children() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().get().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let children = processes.filter_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-        // The name before may have spaces and parentheses; the state comes first behind it.
+        // The name before it may contain spaces and parentheses. The state is the first field after
+        // it, the parent the second.
         let (_, fields) = stat.rsplit_once(')')?;
         let parent = fields.split_ascii_whitespace().nth(1)?;
         (parent == own).then(|| Pid::from_raw(pid))?

@@ -1,9 +1,9 @@
-//! Which system calls the command can make.
+//! The system calls that the command may make, as two seccomp filters.
 //!
-//! Two filters, both in force. The first allows the numbers of this machine's own table up to
-//! the newest call that was considered, so that calls of later kernels, and those of x32, whose
-//! numbers begin far above, do not exist. Calls of another architecture's table (i386 on x86-64)
-//! kill the process. The second denies what a confined program has no use for.
+//! The first allows the numbers of this architecture's table up to the newest call that was
+//! reviewed; others fail with `ENOSYS`. This covers calls of later kernels, and those of x32, whose
+//! numbers begin far above. Calls of another architecture's table (i386 on x86-64) kill the
+//! process. The second filter denies calls that a confined program does not need.
 
 use std::io;
 
@@ -13,12 +13,12 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// The last of the calls whose numbers differ between architectures.
+/// The last call whose number differs between architectures.
 #[cfg(target_arch = "x86_64")]
 const LAST_OWN: i64 = libc::SYS_rseq;
 #[cfg(target_arch = "aarch64")]
 const LAST_OWN: i64 = 294; // kexec_file_load
-/// The calls that have one number everywhere.
+/// The range of calls whose numbers are the same on all architectures.
 const FIRST_COMMON: i64 = libc::SYS_pidfd_send_signal;
 const LAST_COMMON: i64 = libc::SYS_mseal;
 
@@ -27,8 +27,9 @@ const STATMOUNT: i64 = 457;
 const LISTMOUNT: i64 = 458;
 const FCHMODAT2: i64 = 452;
 
-/// Calls that do not exist, so that programs fall back on older ones. `clone3` and `openat2` keep
-/// their arguments in memory, where no filter sees them. `io_uring` makes system calls that no filter sees.
+/// Calls that fail with `ENOSYS`, so that programs fall back to older ones. `clone3` and `openat2`
+/// have their arguments in memory, where no filter sees them; `io_uring` makes system calls that no
+/// filter sees.
 const ABSENT: [i64; 5] = [
     libc::SYS_clone3,
     libc::SYS_openat2,
@@ -37,9 +38,9 @@ const ABSENT: [i64; 5] = [
     libc::SYS_io_uring_register,
 ];
 
-/// Calls that are denied: they change mounts, namespaces, the kernel or the clock, reach keys of
-/// others, or watch the machine. A process without capabilities may make few of them anyway; a
-/// call that is denied here cannot be used against an error in the kernel either.
+/// Calls that are denied with `EPERM`: they change mounts, namespaces, the kernel or the clock,
+/// access keys of other processes, or observe the machine. Without capabilities most of them fail
+/// anyway; denied here, they cannot be used to exploit a bug in the kernel either.
 const DENIED: [i64; 48] = [
     // mounts and roots
     libc::SYS_mount,
@@ -97,7 +98,7 @@ const DENIED: [i64; 48] = [
     libc::SYS_adjtimex,
 ];
 
-/// The same, of x86-64 alone.
+/// Further denied calls, which only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const DENIED_HERE: [i64; 5] = [
     libc::SYS_iopl,
@@ -120,8 +121,8 @@ const NEW_NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWCGROUP,
 ];
 
-/// Families of sockets that there are. Others (vsock, packet, Bluetooth, …) reach past the
-/// network namespace or are a part of the kernel that few have tested.
+/// The allowed socket families. Others (vsock, packet, Bluetooth, …) reach beyond the network
+/// namespace, or are seldom tested parts of the kernel.
 const FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,
@@ -129,12 +130,13 @@ const FAMILIES: [i32; 4] = [
     libc::AF_NETLINK,
 ];
 
-/// Requests of `ioctl` that put input into a terminal, or change what is behind it.
+/// Requests of `ioctl` that insert input into a terminal, or change its line discipline.
 const TERMINAL_INPUT: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 
-/// Bits of a mode that let a program run with its owner's rights: outside, where the file stays.
+/// Set-user-ID and set-group-ID bits. Such a file in a bind mount would run with its owner's rights
+/// outside.
 const SET_ID: [u32; 2] = [libc::S_ISUID, libc::S_ISGID];
-/// Calls with a mode, and which argument it is.
+/// Calls with a mode, and the index of that argument.
 const WITH_MODE: [(i64, u8); 5] = [
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
@@ -142,9 +144,10 @@ const WITH_MODE: [(i64, u8); 5] = [
     (libc::SYS_mknodat, 2),
     (libc::SYS_mkdirat, 2),
 ];
-/// Calls with flags, by which they have a mode or not, in the argument before it.
+/// Calls whose mode counts only with certain flags, and the index of the mode; the flags are the
+/// argument before it.
 const OPENING: [(i64, u8); 1] = [(libc::SYS_openat, 3)];
-/// The same, of x86-64 alone.
+/// Further calls with a mode, which only x86-64 has.
 #[cfg(target_arch = "x86_64")]
 const WITH_MODE_HERE: [(i64, u8); 3] = [
     (libc::SYS_chmod, 1),
@@ -157,10 +160,10 @@ const OPENING_HERE: [(i64, u8); 1] = [(libc::SYS_open, 2)];
 const WITH_MODE_HERE: [(i64, u8); 0] = [];
 #[cfg(target_arch = "aarch64")]
 const OPENING_HERE: [(i64, u8); 0] = [];
-/// Flags of opening that make a file; `O_TMPFILE` without the part that is `O_DIRECTORY`.
+/// Flags that create a file; `O_TMPFILE` without its part that is `O_DIRECTORY`.
 const MAKING: [i32; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
-/// Puts the filters in force, for this process and all it starts.
+/// Installs the filters for this process and its children.
 pub fn restrict() -> io::Result<()> {
     for program in [existing()?, denied()?] {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
@@ -188,7 +191,7 @@ fn denied() -> io::Result<BpfProgram> {
         libc::SYS_clone,
         flags.into_iter().collect::<io::Result<_>>()?,
     ));
-    // The kernel looks at 32 bits of the request alone.
+    // The kernel uses only the lower 32 bits of the request.
     let requests = TERMINAL_INPUT.map(|request| rule(&[(1, Width::Dword, Is::Eq, request)]));
     rules.push((
         libc::SYS_ioctl,
@@ -213,7 +216,7 @@ fn denied() -> io::Result<BpfProgram> {
     )
 }
 
-/// Rules for calls that would give a file a bit of [`SET_ID`].
+/// Rules that match calls which set a bit of [`SET_ID`] on a file.
 fn with_set_id() -> io::Result<Vec<(i64, Vec<SeccompRule>)>> {
     let masked = |argument, mask: u64| (argument, Width::Dword, Is::MaskedEq(mask), mask);
     let bits = SET_ID.map(u64::from);

@@ -1,4 +1,4 @@
-//! Leaves for intercepted hosts: minted on demand, cached, short-lived.
+//! Leaf certificates for intercepted hosts: minted on demand, cached, short-lived.
 
 use std::sync::Arc;
 
@@ -19,37 +19,39 @@ use time::{Duration, OffsetDateTime};
 
 use super::ca_files::{Ca, CaError, CaFiles};
 
-/// Leaves kept at most; each is a few KiB.
+/// The most cached leaves; each is a few KiB.
 const CACHE_CAPACITY: u64 = 4096;
-/// A leaf's validity from now on; with the skew before now it stays at most 25 hours.
+/// A leaf's validity after its minting, and before it, for clients whose clock is behind: 25 hours
+/// together.
 const LEAF_LIFETIME: Duration = Duration::hours(24);
 const LEAF_SKEW: Duration = Duration::hours(1);
-/// Half of the validity, so that what comes from the cache is never about to run out.
+/// Half of the validity, so that a leaf from the cache is never about to expire.
 const CACHE_LIFETIME: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
-/// One ticket resumes one connection; clients that open several ask several times.
+/// TLS 1.3 session tickets sent after a handshake. Each resumes one connection; a client that opens
+/// several gets one from each.
 const TICKETS: usize = 1;
 
-/// Why no leaf could be made.
+/// Why a leaf could not be minted.
 #[derive(Clone, Debug, Error)]
 #[error("cannot make a certificate: {0}")]
 pub struct MintError(String);
 
-/// Signs leaves for hosts that a sandbox may reach.
+/// Mints leaves for hosts that a container may reach.
 ///
-/// All leaves share one key of this process, never the CA's: minting is one signature. The
-/// key is gone with the process.
+/// All leaves share one key, which is generated for this process and is never the CA's, so that
+/// minting costs one signature.
 pub struct Authority {
     files: CaFiles,
     ca: ArcSwap<Ca>,
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
-    /// What the configurations of all hosts have in common; it has no leaf.
+    /// The settings of all hosts, without a certificate.
     common: ServerConfig,
     provider: Arc<CryptoProvider>,
     cache: Cache<Host, Minted>,
 }
 
-/// A leaf ready to serve, and when it was made.
+/// A leaf ready to serve, and the time when it was minted.
 #[derive(Clone)]
 struct Minted {
     config: Arc<ServerConfig>,
@@ -57,15 +59,15 @@ struct Minted {
 }
 
 impl Minted {
-    /// Whether clients take it now. The cache counts the time that passes; a clock that was set
-    /// makes a leaf too old or too young without any.
+    /// Whether the leaf is valid now. The cache expires by elapsed time; a change of the system
+    /// clock can make a cached leaf too old or too young.
     fn serves(&self, now: OffsetDateTime) -> bool {
         self.at - LEAF_SKEW <= now && now < self.at + CACHE_LIFETIME
     }
 }
 
 impl Authority {
-    /// Loads the CA, or makes it on the first start.
+    /// Loads the CA, or generates it on the first start.
     pub fn open(files: CaFiles, provider: Arc<CryptoProvider>) -> Result<Self, CaError> {
         let ca = files.load_or_create(OffsetDateTime::now_utc())?;
         let leaf_key = KeyPair::generate()?;
@@ -90,7 +92,7 @@ impl Authority {
         })
     }
 
-    /// Reads the files again: a rotated CA takes over once its grace is past.
+    /// Reads the CA's files again: a rotated CA takes over at the end of its grace period.
     pub fn refresh(&self) -> Result<(), CaError> {
         let ca = self.files.load_or_create(OffsetDateTime::now_utc())?;
         if ca.pem != self.ca.load().pem {
@@ -100,7 +102,7 @@ impl Authority {
         Ok(())
     }
 
-    /// The server configuration for a host, if one is at hand.
+    /// The cached server configuration for a host.
     pub fn cached(&self, host: &Host) -> Option<Arc<ServerConfig>> {
         self.cached_at(host, OffsetDateTime::now_utc())
     }
@@ -159,7 +161,7 @@ impl Authority {
             Host::Name(name) => SanType::DnsName(name.as_ref().try_into()?),
             Host::Address(address) => SanType::IpAddress(*address),
         }];
-        // A common name holds 64 characters at most; the alternative name is what counts.
+        // A common name holds at most 64 characters; clients match the subject alternative name.
         if text.len() <= 64 {
             params.distinguished_name.push(DnType::CommonName, text);
         }
@@ -168,15 +170,15 @@ impl Authority {
     }
 }
 
-/// Made once: rustls begins each configuration with a store for sessions, which is large and
-/// never used here.
+/// Makes the settings that all hosts share. Made once, since rustls allocates a large session store
+/// for each configuration, which is not used here.
 fn common_config(provider: &Arc<CryptoProvider>) -> Result<ServerConfig, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Sessions live in the clients' tickets: nothing to remember for each of them here.
+    // Session state is in the clients' tickets, so that the server keeps none.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
     config.send_tls13_tickets = TICKETS;
@@ -187,7 +189,7 @@ fn random_serial(provider: &CryptoProvider) -> Result<SerialNumber, rcgen::Error
     let mut bytes = [0_u8; 16];
     let filled = provider.secure_random.fill(&mut bytes);
     filled.map_err(|_| rcgen::Error::RingUnspecified)?;
-    // Positive, and never shorter than it looks.
+    // A positive integer whose DER encoding always has 16 bytes.
     if let Some(first) = bytes.first_mut() {
         *first = (*first & 0x7f) | 0x40;
     }
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_are_short_lived_and_have_random_serials_and_a_key_of_their_own() {
+    fn leaves_are_short_lived_with_random_serials_and_another_key_than_the_ca() {
         let dir = tempfile::tempdir().unwrap();
         let authority = authority(dir.path());
         let now = OffsetDateTime::now_utc();
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_a_set_clock_made_too_old_or_too_young_is_minted_anew() {
+    fn a_leaf_that_a_clock_change_made_too_old_or_too_young_is_minted_again() {
         let dir = tempfile::tempdir().unwrap();
         let authority = authority(dir.path());
         let host = Host::parse("a.example.com").unwrap();

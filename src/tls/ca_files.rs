@@ -1,4 +1,4 @@
-//! The interception CA on disk: made once, never replaced silently.
+//! The interception CA on disk: generated once, never replaced silently.
 
 use std::fs;
 use std::io::Write;
@@ -17,12 +17,12 @@ use super::trusted::Trusted;
 
 /// How long a CA is valid.
 const CA_LIFETIME: Duration = Duration::days(365);
-/// How far a sandbox's clock may be behind ours.
+/// How far a container's clock may be behind the proxy's.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
-/// How long a new CA is published before it signs, so that sandboxes can pick it up.
+/// How long a new CA is published before it signs, so that containers can start to trust it.
 pub const ROTATION_GRACE: Duration = Duration::hours(24);
 
-/// Why the CA cannot be used. Each says what to do.
+/// Why the CA cannot be used. Each message says what to do.
 #[derive(Debug, Error)]
 pub enum CaError {
     /// A file or folder cannot be read or written.
@@ -31,18 +31,18 @@ pub enum CaError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// One of key and certificate is there without the other.
+    /// Either the key or the certificate is missing.
     #[error(
         "{missing} is missing although {present} is there; restore it from a backup, or move {present} away \
          to have a new CA made (sandboxes must then trust the new one)"
     )]
     Half { missing: PathBuf, present: PathBuf },
-    /// It does not parse, or key and certificate do not belong together.
+    /// A file is malformed, or key and certificate do not match.
     #[error(
         "{path}: {why}; restore it from a backup, or move key and certificate away to have a new CA made"
     )]
     Broken { path: PathBuf, why: String },
-    /// The clock is before the certificate's start.
+    /// The clock is before the certificate's `notBefore`.
     #[error(
         "the clock says {now}, which is before the CA became valid ({not_before}); set the clock"
     )]
@@ -50,20 +50,20 @@ pub enum CaError {
         now: OffsetDateTime,
         not_before: OffsetDateTime,
     },
-    /// The certificate ran out.
+    /// The certificate has expired.
     #[error(
         "the CA ran out at {not_after}; run `unified-proxy ca rotate` and let sandboxes trust the new one"
     )]
     Expired { not_after: OffsetDateTime },
-    /// A new CA is published already.
+    /// A rotation is already under way.
     #[error("a new CA is published already and will sign from {from} on")]
     RotationPending { from: OffsetDateTime },
-    /// The library refused.
+    /// rcgen failed.
     #[error("cannot make a certificate: {0}")]
     Rcgen(#[from] rcgen::Error),
 }
 
-/// A CA that can sign.
+/// A CA with its private key.
 pub(super) struct Ca {
     pub(super) issuer: Issuer<'static, KeyPair>,
     pub(super) pem: String,
@@ -74,7 +74,7 @@ pub(super) struct Ca {
     pub(super) not_after: OffsetDateTime,
 }
 
-/// Where the CA lives.
+/// The folders of the CA.
 #[derive(Clone, Debug)]
 pub struct CaFiles {
     data_dir: PathBuf,
@@ -82,7 +82,7 @@ pub struct CaFiles {
 }
 
 impl CaFiles {
-    /// Keys below `data_dir`, public halves below `certs_dir`.
+    /// Uses `data_dir` for keys, `certs_dir` for the files that containers read.
     #[must_use]
     pub fn new(data_dir: &Path, certs_dir: &Path) -> Self {
         Self {
@@ -91,13 +91,13 @@ impl CaFiles {
         }
     }
 
-    /// The public certificate that sandboxes trust.
+    /// The path of the certificates that containers trust.
     pub fn public_path(&self) -> PathBuf {
         self.certs_dir.join("ca.pem")
     }
 
-    /// Loads the CA that signs now, makes it on the first start, and promotes a rotated one
-    /// whose grace is over. Publishes the public halves.
+    /// Loads the CA that signs now. Generates it on the first start, promotes a rotated one at the
+    /// end of its grace period, and writes the public files.
     pub(super) fn load_or_create(&self, now: OffsetDateTime) -> Result<Ca, CaError> {
         let mut next = self.load("ca-next")?;
         let mut current = self.load("ca")?;
@@ -121,8 +121,9 @@ impl CaFiles {
         Ok(current)
     }
 
-    /// Makes the next CA and publishes it beside the present one. It signs once the grace is
-    /// over; at once where the present one ran out already. Answers from when on.
+    /// Generates the next CA and publishes it beside the current one. It signs after
+    /// [`ROTATION_GRACE`], or at once if the current one has expired. Returns the time from which
+    /// on it signs.
     pub fn rotate(&self, now: OffsetDateTime) -> Result<OffsetDateTime, CaError> {
         if let Some(next) = self.load("ca-next")? {
             let from = next.not_before;
@@ -139,8 +140,8 @@ impl CaFiles {
         Ok(next.not_before)
     }
 
-    /// What is there, for a person, with the certificates as PEM: readers of PEM skip the lines
-    /// around them, so that the whole can be kept as a file.
+    /// Describes the CAs for a person, with their certificates as PEM. Readers of PEM skip the
+    /// lines around them, so that the text can be kept as a file.
     pub fn describe(&self) -> Result<String, CaError> {
         let mut text = String::new();
         for (name, what) in [("ca", "signs now"), ("ca-next", "signs next")] {
@@ -216,8 +217,8 @@ impl CaFiles {
         }))
     }
 
-    /// The key goes to disk first: a crash in between leaves a half that is reported, and
-    /// never a certificate that nobody can sign for.
+    /// Generates a CA. The key is written first: a crash before the certificate leaves a lone key,
+    /// which is reported, and never a certificate without a key.
     fn create(&self, name: &str, not_before: OffsetDateTime) -> Result<Ca, CaError> {
         let key = KeyPair::generate()?;
         let not_before = not_before.replace_nanosecond(0).unwrap_or(not_before);
@@ -227,7 +228,7 @@ impl CaFiles {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.not_before = not_before;
         params.not_after = not_after;
-        // The date tells two CAs apart where a person lists them.
+        // The date distinguishes two CAs in a list.
         let common_name = format!("unified-proxy CA {}", not_before.date());
         let subject = format!("CN={common_name}");
         params
@@ -250,7 +251,8 @@ impl CaFiles {
         })
     }
 
-    /// The certificate moves last: until then the old pair still is whole or reported.
+    /// Renames the files of the next CA to those of the current one, the certificate last. A crash
+    /// in between is reported at the next start.
     fn promote(&self) -> Result<(), CaError> {
         for extension in ["key", "crt"] {
             let (from, to) = (self.path("ca-next", extension), self.path("ca", extension));
@@ -309,7 +311,7 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), CaError> {
     write(path, bytes, 0o644)
 }
 
-/// Whole or not at all, on disk before it is seen under its name.
+/// Writes a file atomically: it is flushed to disk before it gets its name.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let written = (|| {
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_start_makes_a_ca_whose_key_nobody_else_reads() {
+    fn the_first_start_generates_a_ca_with_a_private_key_for_its_user_only() {
         let (dir, files) = files();
         let now = OffsetDateTime::now_utc();
         let made = files.load_or_create(now).unwrap();
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_ca_is_reported_and_nothing_is_made() {
+    fn half_a_ca_is_reported_and_none_is_generated() {
         each_row(
             [("ca.key", "ca.crt"), ("ca.crt", "ca.key")],
             |(gone, left)| {
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_that_ran_out_is_replaced_at_once_when_asked() {
+    fn a_rotation_replaces_an_expired_ca_at_once() {
         let (_dir, files) = files();
         let now = OffsetDateTime::now_utc();
         files.load_or_create(now).unwrap();

@@ -1,4 +1,5 @@
-//! TLS on both sides: our own authority towards sandboxes, verified roots towards the world.
+//! TLS on both sides: the interception CA towards clients, certificate verification towards
+//! upstreams.
 
 mod authority;
 mod ca_files;

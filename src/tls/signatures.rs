@@ -1,9 +1,9 @@
-//! Signatures on the certificates of upstreams, each computed once.
+//! Caches the verification of signatures on the certificates of upstreams.
 //!
-//! Host after host comes with the same few intermediates, and many hosts share a certificate.
-//! Whether a signature is good follows from key, message and signature alone, so what was found
-//! good stays good. Names, dates, usages and the chain up to a root are judged each time, and so is
-//! the signature of the handshake, with which a server proves that the certificate is its own.
+//! Many hosts have the same few intermediates, and many share a certificate. Whether a signature is
+//! valid depends only on key, message and signature, so that a valid one stays valid. Names,
+//! validity periods, usages and the chain up to a root are checked each time, and so is the
+//! signature of the handshake, by which a server proves that it holds the certificate's key.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
-/// Good signatures remembered for each algorithm; then it begins anew.
+/// The most valid signatures cached for each algorithm; the next one empties the cache.
 const REMEMBERED: usize = 512;
 
 static REMEMBERING: LazyLock<Vec<Remembering>> = LazyLock::new(|| {
@@ -30,7 +30,7 @@ static REMEMBERING: LazyLock<Vec<Remembering>> = LazyLock::new(|| {
 static ALL: LazyLock<Vec<&'static dyn SignatureVerificationAlgorithm>> =
     LazyLock::new(|| REMEMBERING.iter().map(|one| one as _).collect());
 
-/// A provider with the default one's algorithms, which remembers the good signatures of chains.
+/// The provider with the same algorithms, which cache the valid signatures of certificate chains.
 pub(super) fn remembering(provider: &CryptoProvider) -> CryptoProvider {
     let mut provider = provider.clone();
     debug_assert_eq!(
@@ -39,13 +39,13 @@ pub(super) fn remembering(provider: &CryptoProvider) -> CryptoProvider {
     );
     provider.signature_verification_algorithms = WebPkiSupportedAlgorithms {
         all: &ALL,
-        // Those of the handshake, which never come twice.
+        // Verifies handshakes, whose signatures never repeat, so they are not cached.
         mapping: provider.signature_verification_algorithms.mapping,
     };
     provider
 }
 
-/// An algorithm, and the hashes of what it found good.
+/// An algorithm, with the hashes of the inputs that it found valid.
 #[derive(Debug)]
 struct Remembering {
     algorithm: &'static dyn SignatureVerificationAlgorithm,
@@ -95,7 +95,8 @@ impl SignatureVerificationAlgorithm for Remembering {
     }
 }
 
-/// The lengths keep the end of one part from being read as the beginning of the next.
+/// Hashes the parts, each with its length, so that the same bytes split elsewhere have another
+/// hash.
 fn hash(parts: [&[u8]; 3]) -> Option<[u8; SHA256_OUTPUT_LEN]> {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Finds good whatever is signed with `good`, and counts how often it was asked.
+    /// Accepts signatures that begin with `good`, and counts the calls.
     #[derive(Debug, Default)]
     struct Counting(AtomicUsize);
 
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_good_is_not_computed_again_and_all_else_is() {
+    fn only_valid_signatures_are_cached() {
         let (remembering, counting) = counting();
         let asked = |key: &str, message: &str, signature: &str| {
             let before = counting.0.load(Ordering::Relaxed);
@@ -162,7 +163,7 @@ mod tests {
         };
         assert_eq!(asked("key", "message", "good"), (true, 1));
         assert_eq!(asked("key", "message", "good"), (true, 0));
-        // Another part, or the same bytes in other parts.
+        // Another part, or the same bytes split elsewhere.
         assert_eq!(asked("kez", "message", "good"), (true, 1));
         assert_eq!(asked("key", "massage", "good"), (true, 1));
         assert_eq!(asked("key", "message", "good too"), (true, 1));
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_cache_is_bounded() {
         let (remembering, _) = counting();
         for number in 0..3 * REMEMBERED {
             let message = number.to_be_bytes();
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_algorithms_are_those_of_the_provider_and_handshakes_are_not_remembered() {
+    fn the_algorithms_are_those_of_the_provider_and_handshakes_are_not_cached() {
         let provider = default_provider();
         let before = provider.signature_verification_algorithms;
         let after = remembering(&provider).signature_verification_algorithms;
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_passed_is_judged_anew_by_name_by_date_and_by_root() {
+    fn a_cached_certificate_is_checked_again_for_name_date_and_root() {
         let (verifier, leaf) = trusting();
         let (others, _) = trusting();
         let now = UnixTime::now();

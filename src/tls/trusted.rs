@@ -1,4 +1,4 @@
-//! The certificates that sandboxes trust, in the formats that their tools read.
+//! The certificates that containers trust, in the formats that their tools read.
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;
@@ -6,28 +6,28 @@ use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-/// Opens `truststore.jks`. No secret: it keeps nothing closed, for the file holds public
-/// certificates alone. The format has a digest that is keyed with a password; this is Java's own
-/// default for trust stores, which tools try when they are given none.
+/// Password of `truststore.jks`. It is not secret, since the file holds only public certificates.
+/// The format has a digest that is keyed with a password; this is Java's default for trust stores,
+/// which tools try without being given one.
 pub const TRUST_STORE_PASSWORD: &str = "changeit";
 
-/// First bytes of a JKS file, and the version of the format since Java 1.2.
+/// The magic number of a JKS file, and the version of the format since Java 1.2.
 const JKS_MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
 const JKS_VERSION: u32 = 2;
-/// Marks an entry as a trusted certificate.
+/// The tag of an entry for a trusted certificate.
 const JKS_TRUSTED: u32 = 2;
-/// Stands between password and content in the digest at the end of a JKS file.
+/// Hashed between password and content for the digest at the end of a JKS file.
 const JKS_SALT: &[u8] = b"Mighty Aphrodite";
 
-/// The system's roots and our CA's certificates.
+/// The system's roots, and the certificates of the proxy's CA.
 pub(super) struct Trusted {
     system: Vec<CertificateDer<'static>>,
     ours: Vec<CertificateDer<'static>>,
 }
 
 impl Trusted {
-    /// `ours` is PEM. What of it is among the system's roots too is left out there: a shell whose
-    /// `SSL_CERT_FILE` names our bundle has it.
+    /// Loads the system's roots. `ours` is PEM; its certificates are removed from the system's
+    /// roots, which have them if `SSL_CERT_FILE` names the proxy's bundle.
     pub(super) fn load(ours: &str) -> Self {
         let ours: Vec<_> = CertificateDer::pem_slice_iter(ours.as_bytes())
             .filter_map(Result::ok)
@@ -58,9 +58,10 @@ impl Trusted {
         pem
     }
 
-    /// All as a Java key store of type JKS, which every JVM reads. The format is a header, an entry
-    /// for each certificate and a digest; PKCS#12 would take a crate and a salt, and so other bytes
-    /// each time. The same certificates make the same bytes here: the entries have no date.
+    /// Writes all certificates as a Java key store of type JKS, which every JVM reads: a header, an
+    /// entry for each certificate, and a digest. The entries have no date, so that the same
+    /// certificates always make the same file. PKCS#12 would need another crate, and a random salt
+    /// that changes the file each time.
     pub(super) fn jks(&self) -> Vec<u8> {
         let ours = self.ours.iter().map(|der| ("unified-proxy", der));
         let system = self.system.iter().map(|der| ("system", der));
@@ -70,7 +71,7 @@ impl Trusted {
         for (number, (prefix, der)) in ours.chain(system).enumerate() {
             file.extend(JKS_TRUSTED.to_be_bytes());
             text(&mut file, &format!("{prefix}-{number}"));
-            // When it was added, in milliseconds since the epoch.
+            // The time when it was added, in milliseconds since the epoch.
             file.extend(0_u64.to_be_bytes());
             text(&mut file, "X.509");
             file.extend(length(der.len()));
@@ -87,8 +88,8 @@ impl Trusted {
     }
 }
 
-/// A count as JKS writes it. Certificates are far below 4 GiB; a count that is not makes a file
-/// that Java refuses.
+/// A 4-byte count. Certificates are far below 4 GiB; a larger count would make a file that Java
+/// refuses.
 fn length(count: usize) -> [u8; 4] {
     u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes()
 }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trust_store_of_two_certificates_has_the_bytes_of_the_format() {
+    fn a_trust_store_is_written_byte_for_byte_as_the_format_defines_it() {
         let trusted = Trusted {
             system: vec![CertificateDer::from(vec![7, 8])],
             ours: vec![CertificateDer::from(vec![9])],
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn pem_of_the_roots_reads_back_as_the_same_certificates() {
+    fn pem_of_the_roots_is_parsed_back() {
         let roots = [vec![1; 48], vec![2; 100]].map(CertificateDer::from);
         let trusted = Trusted {
             system: roots.to_vec(),

@@ -1,4 +1,4 @@
-//! TLS towards the world: certificates are verified, always.
+//! TLS towards upstreams, whose certificates are always verified.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls_pki_types::pem::PemObject;
 
 use super::signatures::remembering;
 
-/// Sessions that one lease remembers for resumption.
+/// The most TLS sessions that one lease caches for resumption.
 const SESSIONS_PER_LEASE: usize = 64;
 
 /// The roots that upstream certificates are verified against.
@@ -21,7 +21,7 @@ pub struct UpstreamTls {
 }
 
 impl UpstreamTls {
-    /// The system's roots, and those of a PEM bundle besides.
+    /// Loads the system's roots, and those of a PEM bundle in addition.
     pub fn load(bundle: Option<&Path>, provider: Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -49,8 +49,8 @@ impl UpstreamTls {
         })
     }
 
-    /// Configurations for one lease, which offer HTTP/1.1 alone, and HTTP/2 as well. Sessions
-    /// are remembered for this lease and serve no other.
+    /// Two configurations for one lease, which offer HTTP/1.1 only, and HTTP/2 as well. They share
+    /// a session cache that no other lease uses.
     #[must_use]
     pub fn for_lease(&self) -> (Arc<ClientConfig>, Arc<ClientConfig>) {
         let mut http1 = ClientConfig::clone(&self.config);

@@ -1,33 +1,35 @@
-//! The variables that point clients at a proxy and make them trust its CA.
+//! Environment variables that make tools use the proxy and trust its CA.
 //!
-//! A variable is in a list only when a tool reads it and another of the lists does not serve that
-//! tool already.
+//! A variable is listed only if a tool reads it and no other listed variable serves that tool.
 
 use std::path::Path;
 
 use super::trusted::TRUST_STORE_PASSWORD;
 
 /// Hosts that are reached without the proxy: an agent's own servers on loopback, and the MCP
-/// gateway, which has a port of its own.
+/// gateway, which has its own port.
 const NO_PROXY: [&str; 4] = ["localhost", "127.0.0.1", "::1", "unified-proxy"];
 
-/// The proxy's URL.
+/// Variables whose value is the proxy's URL.
 const PROXY: [&str; 8] = [
-    // Programs differ in which case they read; wget and curl's `http_proxy` know lower case alone.
+    // Programs differ in the case that they read; wget, and curl for `http_proxy`, know lower case
+    // only.
     "HTTP_PROXY",
     "http_proxy",
     "HTTPS_PROXY",
     "https_proxy",
     "ALL_PROXY",
     "all_proxy",
-    // Yarn from 2 on reads no other proxy variable.
+    // Yarn 2 and later read no other proxy variable.
     "YARN_HTTP_PROXY",
     "YARN_HTTPS_PROXY",
 ];
 
-/// Each names a file that replaces the roots of its tool: the system's roots and our CA.
+/// Variables whose value is a file that replaces the tool's roots: the system's roots and the
+/// proxy's CA.
 const BUNDLE: [&str; 15] = [
-    // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv, Composer.
+    // OpenSSL (Python's ssl, aiohttp, httpx, Ruby, PHP, .NET), Go (Terraform, gh), rustup, uv,
+    // Composer.
     "SSL_CERT_FILE",
     // The curl command, R.
     "CURL_CA_BUNDLE",
@@ -37,7 +39,7 @@ const BUNDLE: [&str; 15] = [
     "GIT_SSL_CAINFO",
     // pip, which brings its own roots.
     "PIP_CERT",
-    // npm, pnpm, Yarn 1, node-gyp: goes before `cafile` of an npmrc, with which they ignore
+    // npm, pnpm, Yarn 1, node-gyp: overrides `cafile` of an npmrc, with which they ignore
     // NODE_EXTRA_CA_CERTS.
     "npm_config_cafile",
     // Cargo.
@@ -50,7 +52,7 @@ const BUNDLE: [&str; 15] = [
     "HTTPLIB2_CA_CERTS",
     // gRPC in C++, Python, Ruby, PHP and Node.
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    // Bundler: goes before `ssl_ca_cert` of a mounted ~/.bundle/config.
+    // Bundler: overrides `ssl_ca_cert` of a mounted ~/.bundle/config.
     "BUNDLE_SSL_CA_CERT",
     // Nix.
     "NIX_SSL_CERT_FILE",
@@ -60,7 +62,7 @@ const BUNDLE: [&str; 15] = [
     "SYSTEM_CERTIFICATE_PATH",
 ];
 
-/// Each names a file that is added to the roots of its tool: our CA alone.
+/// Variables whose value is a file that is added to the tool's roots: the proxy's CA only.
 const ADDED: [&str; 2] = [
     // Node.js (npm, pnpm, Yarn, Electron's main process), Bun.
     "NODE_EXTRA_CA_CERTS",
@@ -68,16 +70,16 @@ const ADDED: [&str; 2] = [
     "DENO_CERT",
 ];
 
-/// The same for every proxy.
+/// Variables with the same value for every proxy.
 const FIXED: [(&str, &str); 2] = [
-    // Node's fetch and https obey the proxy variables with it, from 22.21 and 24 on.
+    // Makes Node's fetch and https obey the proxy variables, from 22.21 and 24 on.
     ("NODE_USE_ENV_PROXY", "1"),
-    // The download of Electron obeys them with it.
+    // Makes Electron's download obey them.
     ("ELECTRON_GET_USE_PROXY", "1"),
 ];
 
-/// The variables for clients that reach the proxy at the URL `proxy` (`http://HOST:PORT`) and find
-/// `certs_dir` at `certs`, by name and value. Nothing in them is secret.
+/// The names and values for clients that reach the proxy at the URL `proxy` (`http://HOST:PORT`)
+/// and find `certs_dir` at `certs`. No value is secret.
 pub(crate) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
     let file = |name| certs.join(name).display().to_string();
     let (bundle, ca) = (file("ca-bundle.pem"), file("ca.pem"));
@@ -91,8 +93,8 @@ pub(crate) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)
     variables.extend(BUNDLE.map(|name| (name, bundle.clone())));
     variables.extend(ADDED.map(|name| (name, ca.clone())));
     variables.extend(FIXED.map(|(name, value)| (name, value.to_owned())));
-    // Goes before `http.proxy` of a mounted ~/.gitconfig, which goes before the proxy variables.
-    // GIT_SSL_CAINFO goes before the configuration by itself.
+    // Overrides `http.proxy` of a mounted ~/.gitconfig, which overrides the proxy variables. For
+    // the CA, GIT_SSL_CAINFO overrides the configuration already.
     variables.push(("GIT_CONFIG_COUNT", "1".to_owned()));
     variables.push(("GIT_CONFIG_KEY_0", "http.proxy".to_owned()));
     variables.push(("GIT_CONFIG_VALUE_0", proxy.to_owned()));
@@ -101,9 +103,10 @@ pub(crate) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)
     variables
 }
 
-/// Options of every JVM: Java reads neither the proxy variables nor PEM files.
+/// JAVA_TOOL_OPTIONS for the proxy and the trust store: Java reads neither the proxy variables nor
+/// PEM files.
 fn java(host: &str, port: &str, trust_store: &str) -> String {
-    // As `java.net` separates them; an IPv6 address is compared in brackets.
+    // `java.net` separates hosts by `|`, and compares an IPv6 address in brackets.
     let direct = NO_PROXY.map(|host| match host.contains(':') {
         true => format!("[{host}]"),
         false => host.to_owned(),
@@ -114,7 +117,7 @@ fn java(host: &str, port: &str, trust_store: &str) -> String {
         ("https.proxyHost", host),
         ("https.proxyPort", port),
         ("http.nonProxyHosts", &direct.join("|")),
-        // Maven 3.9 obeys those above only with it.
+        // Maven 3.9 obeys the properties above only with this one.
         ("aether.connector.http.useSystemProperties", "true"),
         ("javax.net.ssl.trustStore", trust_store),
         ("javax.net.ssl.trustStoreType", "JKS"),
@@ -124,7 +127,7 @@ fn java(host: &str, port: &str, trust_store: &str) -> String {
     options.join(" ")
 }
 
-/// One word of `JAVA_TOOL_OPTIONS`: the JVM splits at white space outside quotes, and knows no
+/// Quotes one word of `JAVA_TOOL_OPTIONS`: the JVM splits at white space outside quotes, and has no
 /// escape within them.
 fn jvm_word(word: &str) -> String {
     let is_plain = !word.contains(|c: char| c.is_ascii_whitespace() || c == '"' || c == '\'');

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::Record;
 
-/// What a name has of one record type.
+/// The records of one type that a name has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// `NoError`, also where there is no such record, or `NXDomain`.
+    /// `NoError`, with or without records, or `NXDomain`.
     pub code: ResponseCode,
-    /// The CNAMEs from the name on, in their order, then the records.
+    /// The chain of CNAMEs from the name, then the records of its last target.
     pub records: Vec<Record>,
 }
 

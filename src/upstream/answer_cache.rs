@@ -1,4 +1,4 @@
-//! What nameservers said, for as long as it holds; and what they are being asked.
+//! Answers of nameservers for their time to live, and the questions under way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer::Answer;
 
-/// Answers of one generation; there are two.
+/// Answers in one generation. The cache holds two generations.
 const GENERATION: usize = 2048;
 
 pub(super) type Key = (Host, RecordType);
 
-/// Answers in two generations: when the younger is full, the elder is forgotten. What is asked
-/// for is young again, so a flood of names that are asked for once displaces nothing in use.
+/// Answers in two generations: when the young one is full, it becomes the old one, and the answers
+/// of the old one are dropped. A hit in the old generation moves the answer to the young one, so a
+/// flood of names that are looked up once displaces no answer in use.
 #[derive(Default)]
 pub(super) struct AnswerCache(Mutex<Generations>);
 
@@ -36,7 +37,7 @@ struct Kept {
 }
 
 impl AnswerCache {
-    /// The answer, its records with what is left of their time to live.
+    /// The answer, with the remaining time to live of its records.
     pub fn find(&self, key: &Key) -> Option<Answer> {
         let (kept, forgotten) = self.0.lock().find(key)?;
         // Freed outside of the lock.
@@ -69,7 +70,8 @@ impl Kept {
 }
 
 impl Generations {
-    /// What still holds, which is young from now on; and the generation that made room for it.
+    /// An answer that has not expired, moved to the young generation; and the generation dropped
+    /// to make room for it, for the caller to free outside of the lock.
     fn find(&mut self, key: &Key) -> Option<(Arc<Kept>, Generation)> {
         if let Some(kept) = self.young.get(key) {
             return kept.holds().then(|| (Arc::clone(kept), HashMap::new()));
@@ -79,7 +81,7 @@ impl Generations {
         Some((kept, forgotten))
     }
 
-    /// Answers the generation that made room.
+    /// Inserts into the young generation. Returns the generation dropped to make room.
     fn insert(&mut self, key: Key, kept: Arc<Kept>) -> Generation {
         let mut forgotten = HashMap::new();
         if self.young.len() >= GENERATION {
@@ -95,11 +97,11 @@ impl Generations {
 #[derive(Default)]
 pub(super) struct UnderWay(Mutex<HashMap<Key, CancellationToken>>);
 
-/// Whose turn it is to ask.
+/// Who asks the nameservers.
 pub(super) enum Turn<'u> {
-    /// Ours, until this is dropped.
+    /// The caller, until it drops this.
     Ours(Asking<'u>),
-    /// Somebody else's; told when that one has the answer, or has given up.
+    /// Another task. The token is cancelled when that task has the answer or has given up.
     Theirs(CancellationToken),
 }
 
@@ -173,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_again_and_again_stays_in_bounds_too() {
+    fn answers_that_are_looked_up_repeatedly_stay_in_bounds_too() {
         let answers = AnswerCache::default();
         for number in 0..5 * GENERATION {
             answers.keep(&key(number), &answer(), MINUTE);
-            // As the elder one fills, all of it is asked for once more.
+            // Before the old generation is dropped, all of its answers are looked up again.
             if number % GENERATION == GENERATION - 1 {
                 let old: Vec<Key> = answers.0.lock().old.keys().cloned().collect();
                 old.iter().for_each(|key| drop(answers.find(key)));
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn one_asks_and_the_others_are_told_when_it_is_over() {
+    fn one_task_asks_and_the_others_are_woken_when_it_is_done() {
         let under_way = UnderWay::default();
         let Turn::Ours(asking) = under_way.turn(&key(1)) else {
             panic!("nobody else asks");

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// Why a request's body broke off, in the words of whoever made it.
+/// Why a request's body broke off.
 pub type BodyError = Box<dyn Error + Send + Sync>;
 
-/// A request's body; most requests have none. Boxed, since a request changes hands several times on
-/// its way.
+/// A request's body; most requests have none. Boxed, since a request is moved several times on its
+/// way.
 #[derive(Default)]
 pub struct RequestBody(Option<Pin<Box<dyn Body<Data = Bytes, Error = BodyError> + Send>>>);
 

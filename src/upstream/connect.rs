@@ -1,4 +1,4 @@
-//! Opening a connection: resolve, ask the chain, dial, verify.
+//! Opens a connection: resolve, let the chain judge the addresses, dial, verify the certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use super::{Driver, Http1, Http2, Network, Upstream};
 /// HTTP/2 receive windows: enough for a fast download at usual round-trip times.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
-/// How long a connection with open streams may be silent before it is asked whether it lives,
-/// and how long it may take to answer: what died without a word would swallow request by request.
+/// Silence of a connection with open streams before an HTTP/2 PING, and the limit for its answer.
+/// A connection that died without a FIN would take every further request to the endpoint.
 const PING_AFTER: Duration = Duration::from_secs(20);
 const PING_ANSWER: Duration = Duration::from_secs(20);
-/// Header lists of upstreams, as for clients.
+/// Bytes of a response's header list, the same limit as for requests of clients.
 const MAX_HEADER_LIST: u32 = 64 * 1024;
 
-/// Why no connection came to be.
+/// Why a connection cannot be used.
 pub enum DialError {
-    /// The upstream has no HTTP/1.1.
+    /// The upstream does not speak HTTP/1.1.
     OnlyHttp2,
     Denied(Denial),
 }
@@ -56,8 +56,8 @@ impl From<Denial> for DialError {
     }
 }
 
-/// A TCP connection for a flow that the chain has permitted to be resolved: looked up once, and
-/// only what the chain permits is dialled.
+/// Opens a TCP connection for a flow: resolves the permitted host once, and dials the addresses
+/// that the chain permits.
 pub async fn open_raw(
     live: &mut LiveFlow,
     network: &Network,
@@ -70,7 +70,7 @@ pub async fn open_raw(
     Ok((socket, address))
 }
 
-/// Opens an HTTP connection for a flow. It ends with `owner`.
+/// Opens an HTTP connection for a flow. It ends with the lease of `owner`.
 pub async fn open_http(
     owner: &Container,
     live: &mut LiveFlow,
@@ -96,7 +96,7 @@ pub async fn open_http(
     }
 }
 
-/// TLS over a connection, with the far side's certificate verified for the host.
+/// TLS over a connection, with the upstream's certificate verified for the host.
 pub async fn handshake(
     network: &Network,
     host: &Host,
@@ -124,8 +124,8 @@ fn server_name(host: &Host) -> Result<ServerName<'static>, Denial> {
     }
 }
 
-/// The step and the name go to the client; of rustls' words only those that say what is wrong
-/// with the certificate.
+/// The denial names the handshake and the host. It repeats rustls' words only where they say what
+/// is wrong with the certificate.
 fn tls_failure(host: &Host, error: &std::io::Error) -> DialError {
     let cause = error
         .get_ref()

@@ -1,9 +1,8 @@
-//! One question to one nameserver, a datagram each way: what nearly every look-up is, at a cost
-//! that a flood of names can bear.
+//! One question to one nameserver, one datagram each way, which settles nearly every look-up.
 //!
-//! Whatever is unusual (no answer in time, a truncated one, a failure) is left to those who ask
-//! again by other means. An answer counts only where it comes from the nameserver's address to a
-//! port that lives briefly, with the random id and in the random letter case of its question.
+//! No answer in time, a truncated one and a failure are left to the caller, which asks again
+//! through hickory-resolver. An answer is accepted only from the nameserver's address, at a port
+//! that is open for 2 s at most, with the random id and the random letter case of its question.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,34 +16,34 @@ use parking_lot::Mutex;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// How long an answer may take here; a nameserver that has it at hand needs a fraction.
+/// How long an answer may take. A nameserver that has the answer in its cache needs a fraction.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How many questions in a row must stay without an answer until the nameserver is left alone: one
-/// name may be slow by itself, and whoever asks for it must not slow the others.
+/// Consecutive questions without an answer before the nameserver rests. One alone may be a slow
+/// name, and a container that asks for it must not slow down the others.
 const SILENCES: u32 = 3;
 
-/// How long a nameserver that did not answer is not asked here.
+/// How long a nameserver that did not answer is asked no datagram.
 const REST: Duration = Duration::from_secs(5);
 
-/// Questions from one port, and how long it lives: opening one for every question costs as much
-/// as the rest of a question, and a stranger who has found a port must not profit from it.
+/// Questions from one port, and how long it stays open. Opening a port for every question doubles
+/// the cost of a question; a port that stays open gives an off-path attacker time to find it.
 const QUESTIONS_PER_PORT: u8 = 64;
 const PORT_LIFETIME: Duration = Duration::from_secs(2);
 
-/// Ports that wait for their next question.
+/// The most ports kept open for a next question.
 const IDLE_PORTS: usize = 64;
 
-/// What is asked to fit into any datagram on today's networks (DNS flag day 2020).
+/// The EDNS payload size, which needs no fragmentation on today's networks (DNS flag day 2020).
 const MAX_PAYLOAD: u16 = 1232;
 
 const HEADER: usize = 12;
 const CLASS_IN: u16 = 1;
 
-/// The OPT record that names our payload: a root name, type 41, and eight bytes more.
+/// Bytes of the OPT record with the payload size: a root name, type 41, and eight more.
 const OPT: usize = 11;
 
-/// An id, a choice among ports, and a bit for each letter of the longest name.
+/// The id (2 bytes), the choice of a port (1), and a bit for each letter of the longest name (32).
 type Random = [u8; 35];
 
 /// Asks one nameserver.
@@ -71,8 +70,8 @@ impl Datagrams {
         }
     }
 
-    /// A plain answer, which says that there are records, or that there are none. `None`: ask by
-    /// other means.
+    /// The answer, if it is complete and its code is `NoError` or `NXDomain`. `None`: ask by other
+    /// means.
     pub async fn ask(&self, name: &str, record_type: RecordType) -> Option<Message> {
         if self.rests() {
             return None;
@@ -101,7 +100,7 @@ impl Datagrams {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// A port that is let go in the middle is closed with the question that it asked.
+    /// Sends the question and waits for its answer. Dropping the future closes the port.
     async fn exchange(&self, question: &[u8], choice: u8) -> io::Result<Option<Message>> {
         let mut port = match self.take(choice) {
             Some(port) => port,
@@ -128,7 +127,7 @@ impl Datagrams {
         }
     }
 
-    /// Some idle port, emptied of what came to it uncalled.
+    /// An idle port, with the datagrams discarded that arrived in the meantime.
     fn take(&self, choice: u8) -> Option<Port> {
         let mut idle = self.idle.lock();
         let port = loop {
@@ -153,8 +152,7 @@ impl Datagrams {
 }
 
 impl Port {
-    /// Connected, so that the kernel takes datagrams from the nameserver alone; it chooses a
-    /// random port.
+    /// Opens a random port, connected, so that the kernel drops datagrams from other addresses.
     async fn open(nameserver: SocketAddr) -> io::Result<Self> {
         let any: SocketAddr = match nameserver {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -174,7 +172,7 @@ impl Port {
     }
 }
 
-/// An answer, whole, with records or with the word that there are none.
+/// Whether the message is a response that is not truncated, with `NoError` or `NXDomain`.
 fn is_plain(answer: &Message) -> bool {
     let head = &answer.metadata;
     let code = head.response_code;
@@ -182,8 +180,8 @@ fn is_plain(answer: &Message) -> bool {
     answers && !head.truncation && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
 }
 
-/// What an answer must repeat of a question of this length: that it is the one question, and the
-/// question to the letter. `None`: not an answer, or none to one question.
+/// The question section, which an answer must repeat byte for byte; `length` is that of the whole
+/// question. `None`: the message has not exactly one question.
 fn echo(message: &[u8], length: usize) -> Option<&[u8]> {
     let [_, _, _, _, 0, 1, ..] = message else {
         return None;
@@ -191,7 +189,7 @@ fn echo(message: &[u8], length: usize) -> Option<&[u8]> {
     message.get(HEADER..length.checked_sub(OPT)?)
 }
 
-/// A question in a random letter case, under a random id. `None`: no name.
+/// A question with a random id and a random letter case. `None`: `name` is no DNS name.
 fn question(name: &str, record_type: RecordType, random: &Random) -> Option<Vec<u8>> {
     let [first, second, _, case @ ..] = random;
     let mut question = Vec::with_capacity(HEADER + name.len() + 2 + 4 + OPT);

@@ -14,13 +14,14 @@ use super::socket::{SocketBudget, SocketPermit, UpstreamSocket};
 /// How long one address is tried alone before the next joins in (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// The most addresses tried for one connection, so that an answer full of dead ones cannot make
-/// us knock on hundreds of doors.
+/// The most addresses tried for one connection, so that a DNS answer cannot make us send SYNs to
+/// hundreds of hosts.
 const MAX_ATTEMPTS: usize = 16;
 
-/// Connects to the first of the permitted addresses that answers, within `limit`. They are tried
-/// in their order; a slow one does not hold up the next. Each attempt takes a socket permit of the
-/// principal.
+/// Connects to the first permitted address that accepts, within `limit`.
+///
+/// Addresses are tried in their order, the next one as soon as one is slow. Each attempt takes a
+/// socket permit of the principal.
 pub async fn dial(
     permit: &Permit,
     limit: Duration,
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_out_of_sockets_is_not_held_against_the_far_side() {
+    fn running_out_of_sockets_is_no_fault_of_the_upstream() {
         let host = Host::parse("far.example").unwrap();
         each_row([24, 23, 105, 12], |errno| {
             let denial = failed(&host, &io::Error::from_raw_os_error(errno));

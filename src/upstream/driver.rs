@@ -1,10 +1,10 @@
-//! What moves an HTTP/1.1 connection: whoever waits for it, in its own task.
+//! Polls an HTTP/1.1 connection in the task of the exchange that uses it.
 //!
-//! hyper wants each connection to be polled by somebody. A task of its own is the usual way, and
-//! costs a change of tasks, often of cores, for the request, for the head of its answer and for
-//! each piece of the body. One exchange at a time uses the connection, so the task of that
-//! exchange polls it, between them nobody does, and what happened meanwhile is seen at the next
-//! use. See ADR 007.
+//! hyper leaves polling a connection to its user. The usual task for each connection costs a
+//! switch of tasks, often of cores, for the request, for the response head and for each piece of
+//! the body. Only one exchange at a time uses an HTTP/1.1 connection, so the task of that exchange
+//! polls it. An idle connection is not polled; its next user sees what happened meanwhile. See
+//! ADR 007.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::WakeGated;
 
-/// How often one turn goes back to the connection before others have theirs.
+/// Polls of the connection in one turn of the task before it yields.
 const ROUNDS: usize = 8;
 
-/// A connection's future, which ends with the connection.
+/// The future of a connection, which is ready when the connection has ended.
 pub struct Driver {
-    /// Gone once it ended, so that what it holds is closed.
+    /// `None` once it has ended, so that its socket is closed.
     connection: Option<Connection>,
     call: Arc<Call>,
-    /// What the connection calls with.
+    /// The waker that the connection is polled with; it wakes `call`.
     caller: Waker,
-    /// The lease's end, for a connection that goes on by itself. One that an exchange moves ends
-    /// with that, and one that is kept with its client connection or its pool.
+    /// The lease's end, for a detached connection. Others end with their exchange, their client
+    /// connection or their pool.
     lease_ended: CancellationToken,
 }
 
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Whether the connection asked to be polled, and who is to do it.
+/// Whether the connection wants to be polled, and the task that polls it.
 struct Call {
     called: AtomicBool,
-    /// Somebody is at it and will look at `called` before leaving.
+    /// A task is polling and reads `called` before it returns, so it need not be woken.
     attended: AtomicBool,
     task: AtomicWaker,
 }
@@ -60,8 +60,8 @@ impl Driver {
         }
     }
 
-    /// Polls for something that only this connection can bring about, and moves the connection
-    /// for as long as that helps. `wanted` needs no waker of its own.
+    /// Polls `wanted`, which only progress of this connection can make ready, and the connection
+    /// for as long as it makes progress. `wanted` need not register a waker.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -71,10 +71,10 @@ impl Driver {
             return wanted(context);
         }
         let mut wanted = || wanted(&mut Context::from_waker(Waker::noop()));
-        // What is at hand is had without a word to other cores.
-        let at_hand = self.before_poll(&mut wanted);
-        if at_hand.is_ready() {
-            return at_hand;
+        // Registering a waker is an atomic write, which a result that is ready does not need.
+        let ready = self.before_poll(&mut wanted);
+        if ready.is_ready() {
+            return ready;
         }
         self.call.task.register(context.waker());
         for _ in 0..ROUNDS {
@@ -87,7 +87,8 @@ impl Driver {
                     return brought;
                 }
             }
-            // Whoever calls either sees that nobody is there to look any more, or is seen below.
+            // A wake-up from here on either sees `attended` cleared and wakes the task, or has set
+            // `called`, which is read below.
             self.call.attended.store(false, Ordering::SeqCst);
             if !self.call.called.load(Ordering::SeqCst) {
                 return Poll::Pending;
@@ -97,7 +98,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Does what makes the connection ask to be polled, when it will be polled right away.
+    /// Runs `act`, whose wake-ups of the connection need not wake the task: the caller polls next.
     pub fn before_poll<T>(&self, act: impl FnOnce() -> T) -> T {
         self.call.attended.store(true, Ordering::Relaxed);
         let done = act();
@@ -105,19 +106,19 @@ impl Driver {
         done
     }
 
-    /// Sees what happened while nobody polled: a peer that closed, above all.
+    /// Polls an idle connection if it was woken, mostly because its peer closed it.
     pub fn look(&mut self) {
         if self.call.called.swap(false, Ordering::SeqCst) {
             self.step();
         }
     }
 
-    /// Forgets the task that waited last.
+    /// Drops the waker of the task that polled last.
     pub fn release(&self) {
         self.call.task.take();
     }
 
-    /// Goes on by itself: for what lasts while its exchange waits for something else.
+    /// Moves the connection to a task of its own, for an exchange that stops polling it.
     pub fn detach(&mut self) {
         if let Some(connection) = self.connection.take() {
             let lease_ended = WakeGated::new(self.lease_ended.clone().cancelled_owned());
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connection_brings_about_at_once_wakes_nobody() {
+    fn progress_within_one_poll_wakes_no_task() {
         let (mut driver, asks, mut answers) = counting();
         let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_while_nobody_polls_wakes_the_task_that_waited_last_until_it_is_released() {
+    fn progress_between_polls_wakes_the_last_task_until_it_is_released() {
         let (mut driver, asks, mut answers) = counting();
         let woken = Arc::new(CountingWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_sees_that_the_peer_is_gone() {
+    fn look_notices_that_the_peer_is_gone() {
         let (mut driver, asks, mut answers) = counting();
         driver.look();
         drop(asks);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_never_rests_leaves_others_their_turn() {
+    fn a_connection_that_always_wakes_itself_yields() {
         let restless = std::future::poll_fn(|context| {
             context.waker().wake_by_ref();
             Poll::Pending
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_let_go_answers_by_itself() {
+    async fn a_detached_connection_answers_without_being_polled() {
         let (mut driver, asks, mut answers) = counting();
         driver.detach();
         asks.send(6).unwrap();
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_let_go_ends_with_its_lease() {
+    async fn a_detached_connection_ends_with_its_lease() {
         let (mut driver, asks, _answers) = counting();
         driver.detach();
         tokio::task::yield_now().await;

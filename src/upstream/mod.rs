@@ -40,17 +40,17 @@ pub use resolve::{Resolver, ResolverError};
 pub use socket::{SocketBudget, UpstreamSocket};
 pub use watch::NameserverWatch;
 
-/// What connections to upstreams are made with, under one configuration.
+/// Everything needed to connect to upstreams under one configuration.
 #[derive(Clone)]
 pub struct Network {
-    /// Told apart from the configurations before it.
+    /// Number of the configuration; a later one is larger.
     pub generation: u64,
-    /// Permits what is resolved and dialled.
+    /// Mints the permits to resolve and to dial.
     pub chain: Arc<Chain>,
     pub resolver: Arc<Resolver>,
     pub sockets: Arc<SocketBudget>,
     pub tls: UpstreamTls,
-    /// For a TCP connection, and again for a TLS handshake.
+    /// Limit for the TCP connection, and again for the TLS handshake.
     pub connect_timeout: Duration,
 }
 
@@ -58,21 +58,21 @@ pub struct Network {
 pub struct Http1 {
     pub sender: http1::SendRequest<RequestBody>,
     pub endpoint: Endpoint,
-    /// The configuration that it was dialled under, and is good for.
+    /// The configuration that it was dialled under. Flows of another one do not use it.
     pub generation: u64,
     pub address: SocketAddr,
-    /// What requests on it say where they go.
+    /// The `Host` header of its requests.
     pub host: HeaderValue,
     pub idle_since: Instant,
-    /// What has to be polled for it to move.
+    /// Moves the bytes; the exchange that uses the connection polls it.
     pub driver: Driver,
-    /// The thread that hears of its socket first.
+    /// The thread whose runtime watches the socket; other threads pay for a wake-up across cores.
     pub home: ThreadId,
-    /// What its last request was timed with.
+    /// Timer of its last request, kept to be reset for the next.
     pub timer: Option<Timer>,
 }
 
-/// Times the wait for a response head; kept for the connection's next request.
+/// Limits the wait for a response head.
 pub type Timer = Pin<Box<Sleep>>;
 
 /// A share of an HTTP/2 connection.
@@ -84,13 +84,13 @@ pub struct Http2 {
 
 /// A connection that is ready for a request.
 pub enum Upstream {
-    /// Boxed, since it changes hands several times for each request.
+    /// Boxed, since it is moved several times for each request.
     Http1(Box<Http1>),
     Http2(Http2),
 }
 
 impl Upstream {
-    /// Polls for something that comes over this connection.
+    /// Polls `wanted`, which becomes ready through this connection.
     pub fn poll<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -110,7 +110,7 @@ impl Upstream {
         }
     }
 
-    /// Its timer, where it has one already.
+    /// Place of the reusable timer; HTTP/2 requests have none.
     pub fn timer(&mut self) -> Option<&mut Option<Timer>> {
         match self {
             Self::Http1(one) => Some(&mut one.timer),
@@ -118,7 +118,7 @@ impl Upstream {
         }
     }
 
-    /// Has the connection go on by itself from here.
+    /// Moves the connection to a task of its own.
     pub fn detach(&mut self) {
         if let Self::Http1(one) = self {
             one.driver.detach();

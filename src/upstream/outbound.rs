@@ -1,4 +1,4 @@
-//! The engine's own HTTP client: the same chain, guard and audit as everybody's.
+//! The appliance's own HTTP client. Its requests pass the chain and the audit like any other.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,28 +20,28 @@ use tokio::time::timeout;
 
 use super::{DialError, Network, handshake, open_raw};
 
-/// From the look-up to the answer's last byte: what waits for a token is a request that waits.
+/// Limit from the DNS look-up to the last byte of the response. A client's request waits for it.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The same for a look-up, for which a phase of the chain waits.
+/// The same for a look-up at a forge, which runs within the deadline of a hook.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(8);
-/// Tokens and answers of APIs; what is longer is none.
+/// The longest response body: tokens and answers of APIs are far shorter.
 const MAX_ANSWER: usize = 1 << 20;
 
 /// The network of the configuration in force; `None` once the process has no configuration.
 type CurrentNetwork = Box<dyn Fn() -> Option<Arc<Network>> + Send + Sync>;
 
-/// Sends requests of the appliance's own: over TLS with verified certificates unless the principal
-/// trusts private addresses, HTTP/1.1, no redirects followed.
+/// Sends the appliance's own requests: HTTP/1.1 over TLS with verified certificates (in clear text
+/// only where the principal trusts private addresses), no redirects followed.
 #[derive(Default)]
 pub struct OutboundClient {
-    /// Set after the start: what a network is built from holds this client.
+    /// Set after the start, since a network is built from parts that hold this client.
     current: OnceLock<CurrentNetwork>,
 }
 
 impl OutboundClient {
     /// Uses the network that `current` returns from now on.
     pub fn follow(&self, current: CurrentNetwork) {
-        // A second call would name the same one.
+        // A second call would set the same one.
         let _ = self.current.set(current);
     }
 
@@ -99,7 +99,7 @@ impl Outbound for OutboundClient {
     }
 }
 
-/// Where a request goes. Whether it may go there in clear is for the chain to say.
+/// The endpoint of a URL. The chain decides whether clear text is permitted.
 fn destination(uri: &Uri) -> Result<Endpoint, OutboundError> {
     let (scheme, port) = match uri.scheme_str() {
         Some("https") => (Scheme::Https, 443),
@@ -146,7 +146,7 @@ async fn converse(
         chain.response(&mut live.flow, &mut head).await?;
         read_whole(live, response).await
     };
-    // The connection ends with the exchange: nobody else's request may ever use it.
+    // The connection ends with the exchange: no other request may use it.
     let mut connection = std::pin::pin!(connection);
     let mut asking = std::pin::pin!(asking);
     tokio::select! {
@@ -155,7 +155,8 @@ async fn converse(
     }
 }
 
-/// Has the chain judge a request, as what its principal makes it.
+/// Lets the chain judge a request: the `system` hooks for the appliance, the `request` hooks for a
+/// look-up on behalf of a container.
 async fn permit(
     live: &mut LiveFlow,
     request: Request<Bytes>,
@@ -177,14 +178,15 @@ async fn permit(
         body = chain.judge(flow, &mut head, judges, own).await?;
     }
     if !head.take_filters().is_empty() {
-        // They would have to see the body, and nothing that is looked up has one to filter.
+        // Filters need a streamed body, which a look-up does not have.
         return Err(Denial::internal().rule("filter of a look-up"));
     }
     parts.headers = head.headers;
     Ok((permit, Request::from_parts(parts, body)))
 }
 
-/// As HTTP/1.1 sends it to an origin.
+/// The request with the target and `Host` of an HTTP/1.1 request to an origin (RFC 9112, section
+/// 3.2.1).
 fn origin_form(request: Request<Bytes>) -> Result<Request<Full<Bytes>>, Denial> {
     let unsendable = || Denial::malformed("the URL cannot be sent");
     let mut request = request.map(Full::new);

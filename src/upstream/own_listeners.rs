@@ -1,4 +1,4 @@
-//! Our own listeners, which nobody may reach through us.
+//! Our own listeners, which no flow may reach.
 
 use std::collections::HashSet;
 use std::io;
@@ -8,8 +8,8 @@ use addons::contract::{OwnAddresses, fold_address};
 
 /// The ports we listen on, on every address of this machine.
 ///
-/// An address is judged by the port first, so that other ports cost nothing. What an address
-/// translator in front of this machine maps to a listener cannot be seen from here.
+/// The port is compared first, since the other check is a system call. Addresses that a NAT in
+/// front of this machine maps to a listener are not known here.
 #[derive(Clone, Debug)]
 pub struct OwnListeners {
     ports: HashSet<u16>,
@@ -26,15 +26,15 @@ impl OwnListeners {
 }
 
 impl OwnAddresses for OwnListeners {
-    /// A listener on one address of this machine counts on all of them: which of them it is
-    /// bound to may change by a restart, and nobody has business at the others.
+    /// A listener on one address of this machine counts on all of them: a restart may bind it to
+    /// another one.
     fn is_ours(&self, address: SocketAddr) -> bool {
         self.ports.contains(&address.port()) && is_this_machine(fold_address(address.ip()))
     }
 }
 
-/// Asks the kernel, which knows of interfaces that came up a moment ago: only an address of this
-/// machine can be bound. Whatever else goes wrong counts as ours, since that denies.
+/// Asks the kernel, which knows all current interfaces: only an address of this machine can be
+/// bound. Any other error counts as ours, which denies.
 fn is_this_machine(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;

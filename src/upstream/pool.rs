@@ -16,29 +16,31 @@ use tokio_util::sync::CancellationToken;
 use super::connect::{DialError, open_http};
 use super::{Http1, Http2, Network, Upstream};
 
-/// Idle connections kept for one endpoint; what is over is closed.
+/// Idle connections kept for one endpoint; further ones are closed.
 const MAX_IDLE: usize = 16;
 /// How long an idle connection is kept: most servers close theirs after a minute.
 const IDLE_LIFETIME: Duration = Duration::from_secs(30);
-/// How long an HTTP/2 connection is kept that no request asks for. Its streams may go on.
+/// How long an HTTP/2 connection without new requests is kept. Its open streams go on after that.
 const SHARED_LIFETIME: Duration = Duration::from_secs(120);
-/// How long a connection that served a request may take to be ready for another one. It has
-/// been read to its end, so this is only a turn of its driver.
+/// How long a connection may take to be ready for its next request. The last response has been
+/// read to its end, so this is one poll of its driver.
 const READY: Duration = Duration::from_millis(100);
 
-/// What the exchange can make use of.
+/// The kind of connection that an exchange can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// HTTP/1.1, from the pool if there is one.
+    /// HTTP/1.1, an idle one if there is one.
     Http1,
-    /// HTTP/1.1 on a connection of its own.
+    /// HTTP/1.1 on a new connection, which is never pooled.
     Websocket,
-    /// A share of an HTTP/2 connection, else HTTP/1.1.
+    /// A stream of the endpoint's HTTP/2 connection; HTTP/1.1 where the endpoint has no HTTP/2.
     Http2,
 }
 
-/// Pooled connections, TLS sessions and HTTP/2 shares of one lease under one configuration; no
-/// other lease sees them, and what another configuration dialled may be judged otherwise by now.
+/// Pooled connections and TLS sessions of one lease under one configuration.
+///
+/// No other lease uses them. After a reload a new pool takes over, since the new configuration may
+/// deny addresses that the old one permitted.
 pub struct LeasePool {
     generation: u64,
     http1: Arc<ClientConfig>,
@@ -48,7 +50,7 @@ pub struct LeasePool {
 }
 
 #[derive(Default)]
-#[expect(clippy::vec_box, reason = "they come and go in their boxes")]
+#[expect(clippy::vec_box, reason = "callers hold them in boxes")]
 struct Connections {
     idle: HashMap<Endpoint, Vec<Box<Http1>>>,
     shared: HashMap<Endpoint, Arc<Shared>>,
@@ -56,7 +58,7 @@ struct Connections {
 
 /// The one HTTP/2 connection to an endpoint.
 struct Shared {
-    /// Locked while dialling, so that streams that begin together share one connection.
+    /// Locked while dialling, so that requests that begin together share one connection.
     state: tokio::sync::Mutex<State>,
     speaks_http1: AtomicBool,
     used: Mutex<Instant>,
@@ -83,7 +85,7 @@ impl LeasePool {
             return Arc::clone(&current);
         }
         drop(current);
-        // A flow that began before a reload: what it dials serves nobody else.
+        // The flow began before a reload: its connections serve no other flow.
         Self::new(network)
     }
 
@@ -98,7 +100,7 @@ impl LeasePool {
         })
     }
 
-    /// A connection for a flow that the chain has permitted. It ends with `owner`.
+    /// A connection for a flow that the chain has permitted, closed when the lease of `owner` ends.
     pub async fn acquire(
         self: &Arc<Self>,
         owner: &Container,
@@ -132,8 +134,8 @@ impl LeasePool {
         }
     }
 
-    /// The share of an endpoint. After the lease's end, which closes all that are kept, once, none
-    /// is kept any more.
+    /// The HTTP/2 connection of an endpoint, or a place for one. Ending a lease empties the pool
+    /// exactly once, so nothing is put into it afterwards.
     fn shared(&self, container: &Container, endpoint: &Endpoint) -> Arc<Shared> {
         let mut connections = self.connections.lock();
         if let Some(shared) = connections.shared.get(endpoint) {
@@ -166,8 +168,8 @@ impl LeasePool {
         if let Some(present) = present.filter(|present| !present.sender.is_closed()) {
             return Ok(Upstream::Http2(present.clone()));
         }
-        // Those who waited for a dial share its failure too: one after the other, they would
-        // wait for as many time-outs as they are.
+        // Requests that waited for a dial share its failure: dialling in turn, the last of them
+        // would wait for the time-outs of all.
         if let Some((_, denial)) = state.failed.as_ref().filter(|(at, _)| *at >= asked) {
             live.flow.put_slot(SharedFault);
             return Err(denial.clone());
@@ -186,7 +188,7 @@ impl LeasePool {
     }
 
     fn take_idle(&self, endpoint: &Endpoint) -> Option<Box<Http1>> {
-        // One of this thread, if there is any: others would have to call across.
+        // Preferably one of this thread, which needs no wake-up across cores.
         let here = std::thread::current().id();
         let mut connections = self.connections.lock();
         let idle = connections.idle.get_mut(endpoint)?;
@@ -196,17 +198,17 @@ impl LeasePool {
         }
     }
 
-    /// Takes a connection back that nobody uses any more.
+    /// Returns a connection after its last response was read.
     pub fn hand_back(self: &Arc<Self>, container: &Container, mut connection: Box<Http1>) {
         connection.driver.look();
         if connection.sender.is_closed() || self.generation != connection.generation {
             return;
         }
         connection.idle_since = Instant::now();
-        // Both would hold on to the task that used it last.
+        // Both hold a waker of the task that used the connection.
         connection.driver.release();
         connection.timer = None;
-        // What is refused is closed below, where nobody waits for the lock.
+        // A refused connection is dropped, and so closed, after the lock is released.
         let refused = self.connections.lock().keep(container, connection);
         if refused.is_none() {
             self.prune_in_time(container.ended());
@@ -219,7 +221,8 @@ impl LeasePool {
         }
     }
 
-    /// Closes what was idle for too long, until nothing is left; all of it when the lease ends.
+    /// Closes connections that were idle for too long, until the pool is empty; all of them when
+    /// the lease ends.
     async fn prune(self: Arc<Self>, ended: CancellationToken) {
         loop {
             tokio::select! {
@@ -240,8 +243,9 @@ impl LeasePool {
 }
 
 impl Connections {
-    /// Keeps a connection, or gives it back: where there are enough, or where the lease ended,
-    /// which closes all that are kept, once. So it is asked for here and not before.
+    /// Returns the connection instead of pooling it when the pool is full or the lease has ended.
+    /// Ending a lease closes the pooled connections exactly once, so the check must be made here,
+    /// under the lock.
     fn keep(&mut self, container: &Container, connection: Box<Http1>) -> Option<Box<Http1>> {
         if container.has_ended() {
             return Some(connection);
@@ -263,14 +267,13 @@ impl Connections {
             !idle.is_empty()
         });
         self.shared.retain(|_, shared| {
-            // Somebody else holds it: it is being dialled.
+            // A second reference means that it is being dialled.
             Arc::strong_count(shared) > 1 || shared.used.lock().elapsed() < SHARED_LIFETIME
         });
     }
 }
 
-/// Whether the connection can take a request, which it may be about to; not where the upstream
-/// closed it meanwhile.
+/// Waits until the connection can take a request; false if the upstream closed it.
 pub async fn ready(connection: &mut Http1) -> bool {
     let Http1 { sender, driver, .. } = connection;
     driver.look();
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_many_are_kept_and_none_once_the_lease_ended() {
+    async fn a_full_pool_and_one_whose_lease_ended_keep_no_further_connection() {
         let (container, mut connections) = (container(), Connections::default());
         for _ in 0..MAX_IDLE {
             let refused = connections.keep(&container, connection(&container).await);
@@ -331,7 +334,7 @@ mod tests {
         let over = connections.keep(&container, connection(&container).await);
         assert!(over.is_some());
         container.end();
-        // What the end of a lease does, and nobody does again.
+        // As `prune` does once when the lease ends.
         connections = Connections::default();
         let late = connections.keep(&container, connection(&container).await);
         assert!(late.is_some() && connections.idle.is_empty());

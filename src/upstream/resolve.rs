@@ -1,4 +1,4 @@
-//! Names to addresses: one resolver for the dialer and for the DNS server.
+//! Resolves names, for the dialer and for the DNS server.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -27,25 +27,25 @@ use super::datagram::{ANSWER_TIMEOUT, Datagrams};
 use super::watch::NameserverWatch;
 use crate::config::{StaticAddress, UpstreamConfig};
 
-/// One try of one nameserver. Two of them fit into [`LOOKUP_LIMIT`].
+/// Limit for one question to one nameserver. Two fit into [`LOOKUP_LIMIT`].
 const TRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// A whole look-up with its retries and CNAMEs: below the five seconds after which stub
-/// resolvers give up, so that they still hear why.
+/// Limit for a whole look-up with its retries and CNAMEs: below the five seconds after which stub
+/// resolvers give up, so that they still receive the error.
 const LOOKUP_LIMIT: Duration = Duration::from_millis(4500);
 
-/// How long the addresses of one family wait for those of the other: some nameservers never
-/// answer AAAA, and that must not slow every connection down.
+/// How long the answer of one address family waits for the other: some nameservers never answer
+/// AAAA questions, which must not slow down every connection.
 const FAMILY_GRACE: Duration = Duration::from_millis(200);
 
-/// The bounds of a kept answer, here and at DNS clients: short enough that a changed allowlist
-/// acts soon, long enough to spare the nameserver a storm of questions.
+/// Bounds of the time to live of an answer, here and at DNS clients: short enough that a changed
+/// allowlist takes effect soon, long enough to keep repeated questions from the nameserver.
 const POSITIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The same for names that do not exist or have no such record.
 const NEGATIVE_TTL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What a static host tells DNS clients, in seconds: it changes with the configuration.
+/// Time to live of a static host's record, in seconds: a reload may change the record.
 const STATIC_TTL: u32 = 30;
 
 /// Questions to the nameservers at once, of all flows together.
@@ -56,10 +56,10 @@ const MAX_TCP_QUESTIONS: usize = 256;
 
 /// CNAMEs followed from one name.
 const MAX_CNAMES: usize = 8;
-/// What is kept and told of an answer: far more addresses than anybody tries.
+/// Records kept of one answer: far more than a client tries.
 const MAX_RECORDS: usize = 256;
 
-/// Why there is no resolver.
+/// Why no resolver can be built.
 #[derive(Debug, Error)]
 pub enum ResolverError {
     /// `upstream.nameservers` is empty and the system has none either.
@@ -72,10 +72,11 @@ pub enum ResolverError {
     Build(NetError),
 }
 
-/// Asks the nameservers, and remembers. Equal questions at the same time are asked once.
+/// Asks the nameservers and caches their answers. Equal questions at the same time are sent once.
 ///
-/// A datagram to the first nameserver settles nearly every question. The library asks where it
-/// does not: all nameservers, with retries, over TCP what was truncated, and along CNAMEs.
+/// A datagram to the first nameserver settles nearly every question. Where it does not,
+/// hickory-resolver asks: all nameservers, with retries, over TCP after a truncated answer, and
+/// along CNAMEs.
 pub struct Resolver {
     hosts: Arc<HashMap<Host, StaticAddress>>,
     answers: AnswerCache,
@@ -83,13 +84,13 @@ pub struct Resolver {
     first: Option<Datagrams>,
     upstream: TokioResolver,
     watch: Option<Arc<NameserverWatch>>,
-    /// Questions that may be with the nameservers at once: each holds sockets.
+    /// Limits the questions to nameservers at once, each of which holds sockets.
     room: Semaphore,
 }
 
 impl Resolver {
-    /// Builds a resolver with an empty cache. Reads the system's resolv.conf where the
-    /// configuration names no nameserver; search lists and the hosts file are left alone.
+    /// Builds a resolver with an empty cache. Reads the nameservers of the system's resolv.conf
+    /// where the configuration names none; ignores search lists and the hosts file.
     pub fn new(config: &UpstreamConfig) -> Result<Self, ResolverError> {
         let nameservers = if config.nameservers.is_empty() {
             let (system, _) =
@@ -117,22 +118,22 @@ impl Resolver {
         })
     }
 
-    /// Asks no more than so many questions at once.
+    /// Limits the questions to nameservers at once.
     #[must_use]
     pub fn with_room_for(mut self, questions: usize) -> Self {
         self.room = Semaphore::new(questions.min(MAX_QUESTIONS));
         self
     }
 
-    /// Has every question's outcome told to `watch`.
+    /// Reports the outcome of every question to `watch`.
     #[must_use]
     pub fn watched_by(mut self, watch: Arc<NameserverWatch>) -> Self {
         self.watch = Some(watch);
         self
     }
 
-    /// The addresses to try for the permitted host, IPv4 first. A static host answers before all
-    /// else, an address literal answers itself.
+    /// The addresses to try for the permitted host, IPv4 first. A static host comes before the
+    /// nameservers; an address literal is returned as it is.
     pub async fn lookup(&self, permit: &ResolvePermit) -> Result<Vec<SocketAddr>, Denial> {
         let (host, port) = (permit.host(), permit.port());
         if let Some(fixed) = self.hosts.get(host) {
@@ -167,8 +168,8 @@ impl Resolver {
         }
     }
 
-    /// What the permitted name has of one record type, for a DNS client. A denial means that the
-    /// nameservers failed.
+    /// The records of one type that the permitted name has, for a DNS client. A denial means that
+    /// the nameservers failed.
     pub async fn records(
         &self,
         permit: &ResolvePermit,
@@ -251,8 +252,8 @@ impl Resolver {
         self.room.try_acquire().map_err(full)
     }
 
-    /// Reports what came of a question that this task asked. Those that waited for its answer, and
-    /// failures of this machine (no free descriptor), are not counted.
+    /// Reports the outcome of a question that this task asked. Questions that waited for the answer
+    /// and failures of this machine (no free descriptor) do not count.
     fn report(&self, answer: &Result<Answer, Denial>) {
         let Some(watch) = &self.watch else { return };
         match answer {
@@ -264,7 +265,7 @@ impl Resolver {
         }
     }
 
-    /// One datagram to the first nameserver. `None` where that settles nothing.
+    /// Sends one datagram to the first nameserver. `None`: its answer does not settle the question.
     async fn ask_first(&self, key: &Key, name: &Name) -> Option<Answer> {
         let (Host::Name(text), record_type) = key else {
             return None;
@@ -277,12 +278,12 @@ impl Resolver {
             return Some(answer);
         }
         let records = chain(name, *record_type, &message.answers);
-        // A CNAME that leads out of the answer is for the library to follow.
+        // hickory-resolver follows a CNAME whose target is not in the answer.
         let is_whole = records.last()?.record_type() == *record_type;
         is_whole.then(|| self.keep(key, records))
     }
 
-    /// All nameservers, as often and by what means it takes.
+    /// Asks all nameservers, with retries and over TCP where needed.
     async fn ask_all(&self, key: &Key, name: &Name) -> Result<Answer, Denial> {
         let (host, record_type) = key;
         let lookup = self.upstream.lookup(name.clone(), *record_type);
@@ -295,7 +296,7 @@ impl Resolver {
                 if is_whole {
                     return Ok(self.keep(key, records));
                 }
-                // An alias without its end tells of no record, and holds as shortly.
+                // A CNAME without its target's records is kept as briefly as a missing record.
                 let answer = Answer {
                     code: ResponseCode::NoError,
                     records,
@@ -320,7 +321,7 @@ impl Resolver {
         }
     }
 
-    /// Remembers records for as long as the first of them lives.
+    /// Caches records for the shortest of their times to live.
     fn keep(&self, key: &Key, mut records: Vec<Record>) -> Answer {
         records.truncate(MAX_RECORDS);
         let mut lifetime = POSITIVE_TTL.1;
@@ -342,7 +343,7 @@ fn clamp(seconds: u32, (least, most): (Duration, Duration)) -> Duration {
     Duration::from_secs(seconds.into()).clamp(least, most)
 }
 
-/// How long it holds that there is no record (RFC 2308, section 5).
+/// Time to live of the answer that there is no record (RFC 2308, section 5).
 fn none_lifetime(message: &Message) -> Duration {
     let soa = message
         .authorities
@@ -354,7 +355,7 @@ fn none_lifetime(message: &Message) -> Duration {
     clamp(soa.unwrap_or(0), NEGATIVE_TTL)
 }
 
-/// Where a nameserver is asked in datagrams.
+/// Sends datagrams to the nameserver, if it speaks UDP.
 fn datagrams(config: &NameServerConfig) -> Option<Datagrams> {
     let udp = |connection: &&ConnectionConfig| matches!(connection.protocol, ProtocolConfig::Udp);
     let connection = config.connections.iter().find(udp)?;
@@ -374,27 +375,27 @@ fn options() -> ResolverOpts {
     options.timeout = TRY_LIMIT;
     options.attempts = 1;
     options.use_hosts_file = ResolveHosts::Never;
-    // What it finds is kept here.
+    // `AnswerCache` keeps the answers.
     options.cache_size = 0;
     (options.positive_min_ttl, options.positive_max_ttl) =
         (Some(POSITIVE_TTL.0), Some(POSITIVE_TTL.1));
     (options.negative_min_ttl, options.negative_max_ttl) =
         (Some(NEGATIVE_TTL.0), Some(NEGATIVE_TTL.1));
     options.max_active_requests = MAX_TCP_QUESTIONS;
-    // Random ids and source ports are the library's default; the letters' case adds to what a
-    // stranger would have to guess.
+    // Random ids and source ports are the library's default; a random letter case adds bits that
+    // an off-path attacker would have to guess.
     options.case_randomization = true;
     options
 }
 
-/// A trailing dot keeps search lists out.
+/// The name with a trailing dot, so that no search list applies.
 fn absolute(name: &str) -> Result<Name, Denial> {
     let mut name = Name::from_ascii(name).map_err(Denial::malformed)?;
     name.set_fqdn(true);
     Ok(name)
 }
 
-/// Waits for both, but not much longer for one once the other has found something.
+/// Waits for both. Once one has found records, the other has [`FAMILY_GRACE`].
 async fn both<F>(v4: F, v6: F) -> (Option<F::Output>, Option<F::Output>)
 where
     F: Future<Output = Result<Answer, Denial>>,
@@ -416,8 +417,8 @@ where
     }
 }
 
-/// The records that answer the question, and nothing else that came along: CNAMEs followed from
-/// the name that was asked for, then what the last of them has.
+/// The records that answer the question, without the others of the message: the chain of CNAMEs
+/// from the name, then the records of its last target.
 fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record> {
     let mut chain = Vec::new();
     let mut owner = name;
@@ -446,8 +447,8 @@ fn chain(name: &Name, record_type: RecordType, answers: &[Record]) -> Vec<Record
     chain
 }
 
-/// The record under the name as it was asked for: the upstream answers in the random case that
-/// it was asked in.
+/// The record under the name in the client's letter case: the nameserver repeats the random case
+/// of our question.
 fn owned_by(owner: &Name, record: &Record) -> Record {
     let mut record = record.clone();
     record.name = owner.clone();

@@ -12,14 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The part of all sockets that one lease may take, and that is kept for ourselves: a quarter each.
+/// One lease may take this part of all sockets (a quarter), and as many are reserved for the
+/// appliance's own requests.
 const PART: usize = 4;
 
-/// How many connections to upstreams there may be.
+/// Limits the connections to upstreams.
 pub struct SocketBudget {
     sandboxes: Arc<Semaphore>,
     of_lease: usize,
-    /// For refreshes of tokens and the like, which many flows depend on.
+    /// For the appliance's own requests, such as refreshes of tokens that many flows wait for.
     ours: Arc<Semaphore>,
 }
 
@@ -30,7 +31,7 @@ struct OfLease(Arc<Semaphore>);
 #[derive(Debug)]
 pub(super) struct SocketPermit {
     _of_all: OwnedSemaphorePermit,
-    /// `None`: for ourselves.
+    /// `None` for the appliance's own requests.
     _of_lease: Option<OwnedSemaphorePermit>,
 }
 
@@ -46,7 +47,7 @@ impl SocketBudget {
         }
     }
 
-    /// Takes one for a principal; `None`: there is none left.
+    /// Takes a permit for a principal; `None` if there is none left.
     pub(super) fn take(&self, principal: &Principal) -> Option<SocketPermit> {
         let Some(container) = principal.lease() else {
             return Some(SocketPermit {

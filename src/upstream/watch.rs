@@ -1,4 +1,4 @@
-//! Whether the nameservers answer: a count, a health check, and lines in the log.
+//! Watches whether the nameservers answer: a metric, a health check, log lines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use prometheus::{IntCounter, Registry};
 
-/// The least time between two lines that say the same.
+/// The shortest time between two log lines about failures.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// Told of every question that went to the nameservers; kept over reloads.
+/// Gets the outcome of every question to the nameservers; kept over reloads.
 pub struct NameserverWatch {
     failures: IntCounter,
     /// Whether the last question failed. Read with each answer, so it is beside the lock.
@@ -17,18 +17,18 @@ pub struct NameserverWatch {
     outage: Mutex<Outage>,
 }
 
-/// What was said of the failures so far.
+/// What was logged about the failures so far.
 #[derive(Default)]
 struct Outage {
-    /// Failures that no line has counted yet.
+    /// Failures that no log line has counted yet.
     uncounted: u64,
     last_line: Option<Instant>,
-    /// Whether a line said that the nameservers fail, and none yet that they answer again.
+    /// Whether the last log line said that the nameservers fail.
     announced: bool,
 }
 
 impl Outage {
-    /// Counts a failure; answers how many a line should tell of now, if one is due.
+    /// Counts a failure. Returns the number of failures to log, if a log line is due.
     fn failed(&mut self, now: Instant) -> Option<u64> {
         self.uncounted += 1;
         let due = self
@@ -42,7 +42,7 @@ impl Outage {
         Some(std::mem::take(&mut self.uncounted))
     }
 
-    /// Whether a line should tell that the failures are over.
+    /// Whether a log line about the end of the failures is due.
     fn ended(&mut self) -> bool {
         std::mem::take(&mut self.announced)
     }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_at_most_once_a_minute_with_their_count() {
+    fn failures_are_logged_at_most_once_a_minute_with_their_count() {
         let (mut outage, start) = (Outage::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(outage.failed(at(0)), Some(1));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_once_and_only_after_a_line_about_failures() {
+    fn recovery_is_logged_once_and_only_after_a_line_about_failures() {
         let (mut outage, start) = (Outage::default(), Instant::now());
         assert!(!outage.ended());
         outage.failed(start);

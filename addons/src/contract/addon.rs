@@ -1,4 +1,4 @@
-//! One step of the chain.
+//! The trait of an addon, and what its hooks return.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use super::outcome::Outcome;
 use super::permit::Addresses;
 use super::slots::Slot;
 
-/// What a hook answers: a verdict now, or later.
+/// A hook's result: a verdict at once, or a future of one.
 ///
-/// Most hooks know at once. Those pay for no allocation and no timer; a hook that really waits
-/// (for a person, for a token) boxes its future, and only then a deadline is armed.
+/// Most hooks decide at once, without an allocation or a timer. A hook that waits (for a person,
+/// for a token) boxes its future; only then is a deadline armed.
 pub struct Step<'a>(pub(super) StepKind<'a>);
 
 pub(super) enum StepKind<'a> {
@@ -31,7 +31,7 @@ impl<'a> Step<'a> {
     /// Passes, now.
     pub const PASS: Step<'static> = Step(StepKind::Ready(Ok(())));
 
-    /// Answers when the future does; the phase's deadline denies a future that takes too long.
+    /// The verdict of a future. It is denied when the phase's deadline passes first.
     pub fn wait(future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -39,7 +39,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// The same under a limit of its own, for what takes as long as people take.
+    /// The verdict of a future under a limit of its own, for waits on people.
     pub fn wait_up_to(limit: Duration, future: impl Future<Output = Verdict> + Send + 'a) -> Self {
         Self(StepKind::Wait {
             future: Box::pin(future),
@@ -65,79 +65,79 @@ impl From<Verdict> for Step<'_> {
     }
 }
 
-/// Where an addon must stand. The chain refuses to start when any of it does not hold.
+/// An addon's constraints on its position. The chain refuses to start if one is violated.
 #[derive(Default)]
 pub struct Order {
-    /// What it leaves in `flow.slots` for others.
+    /// The slots that it fills.
     pub provides: Vec<Slot>,
-    /// What an earlier addon must have left.
+    /// The slots that an earlier addon must fill.
     pub needs: Vec<Slot>,
-    /// The names of those that must stand before it, where they are in the chain at all.
+    /// The names of addons that must come before it if they are in the chain.
     pub after: &'static [&'static str],
-    /// The names of those that must stand behind it, where they are in the chain at all.
+    /// The names of addons that must come after it if they are in the chain.
     pub before: &'static [&'static str],
 }
 
-/// One step of the chain. A hook that is not written passes; an `Err` ends the flow, whatever
-/// the reason. A panic or a missed deadline is an `Err` too.
+/// One link of the chain. A hook that is not implemented passes; an `Err`, a panic or a missed
+/// deadline ends the flow.
 ///
-/// Requests run through the addons first to last, responses last to first, so what added a
-/// secret last is the first to see an echo of it.
+/// Requests run through the addons first to last, responses last to first, so that the addon that
+/// injects secrets is the first to see a response that echoes them.
 pub trait Addon: Send + Sync {
     /// Its name in logs, in `explain` and in the order of others.
     fn name(&self) -> &'static str;
 
-    /// Where it must stand.
+    /// Its constraints on the order of the chain.
     fn order(&self) -> Order {
         Order::default()
     }
 
-    /// A CONNECT, or a plain request's authority, before a byte goes out.
+    /// Judges a CONNECT, or a plain request's authority, before a byte is sent.
     fn tunnel<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }
 
-    /// What the appliance is about to ask for on its own behalf, before anything is looked up.
-    /// Such a flow passes this phase in the place of `tunnel` and `request`, then `dial`.
+    /// Judges a request of the appliance itself, before the host is resolved. Such a flow passes
+    /// this phase instead of `tunnel` and `request`, then `dial`.
     fn system<'a>(&'a self, _flow: &'a mut Flow) -> Step<'a> {
         Step::PASS
     }
 
-    /// A request's head; its body goes through the filters that are pushed here.
+    /// Judges a request's head. Filters and judges of its body are added here.
     fn request<'a>(&'a self, _flow: &'a mut Flow, _request: &'a mut Request) -> Step<'a> {
         Step::PASS
     }
 
-    /// What the name resolved to, before one of the addresses is connected to.
+    /// Judges the addresses that the name resolved to, before one of them is connected to.
     fn dial<'a>(&'a self, _flow: &'a mut Flow, _addresses: &'a mut Addresses) -> Step<'a> {
         Step::PASS
     }
 
-    /// A response's head; its body goes through the filters that are pushed here.
+    /// Judges a response's head. Filters and judges of its body are added here.
     fn response<'a>(&'a self, _flow: &'a mut Flow, _response: &'a mut Response) -> Step<'a> {
         Step::PASS
     }
 
-    /// A DNS question.
+    /// Judges a DNS question.
     fn dns_query<'a>(&'a self, _flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
         Step::PASS
     }
 
-    /// The addresses that the answer would give away.
+    /// Judges the addresses of a DNS answer.
     fn dns_answer<'a>(&'a self, _flow: &'a mut Flow, _answer: &'a mut DnsAnswer) -> Step<'a> {
         Step::PASS
     }
 
-    /// An MCP request or notification, of either side.
+    /// Judges an MCP request or notification, of either side.
     fn mcp_request<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
         Step::PASS
     }
 
-    /// The response to an MCP request, of either side.
+    /// Judges the response to an MCP request, of either side.
     fn mcp_response<'a>(&'a self, _flow: &'a mut Flow, _frame: &'a mut Frame) -> Step<'a> {
         Step::PASS
     }
 
-    /// The flow ended: called exactly once for each flow that began. Nothing can be denied here.
+    /// Observes the end of a flow: called exactly once for each flow that began.
     fn finished(&self, _flow: &Flow, _outcome: &Outcome) {}
 }

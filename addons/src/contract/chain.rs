@@ -1,4 +1,4 @@
-//! The one ordered chain that every flow passes.
+//! The ordered chain of addons that every flow passes.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,23 +28,23 @@ use super::permit::{Addresses, Permit, ResolvePermit};
 use super::principal::Client;
 use super::waits::{MAX_WAITS, Waits};
 
-/// The links in their order, checked, with the allowlist that flows begin under. Immutable: a
-/// reload builds another one, and a flow keeps the one it began with.
+/// The links in their checked order, with the allowlist that labels flows. Immutable: a reload
+/// builds another chain, and a flow keeps the one it began with.
 ///
-/// A clone is another handle to the same links, for threads that each count their flows' references
-/// apart.
+/// A clone is another handle to the same links. Each thread has one, so that threads do not share
+/// a reference count.
 #[derive(Clone)]
 pub struct Chain {
     links: Arc<[Link]>,
     allowlist: Arc<EntryMap<Arc<Entry>>>,
     deadline: Duration,
-    /// Waits of all flows under this chain.
+    /// Limits the waiting flows under this chain.
     waits: Arc<Semaphore>,
 }
 
 impl Chain {
-    /// Checks the order and names every violation at once. `deadline` bounds a phase from the
-    /// moment when an addon waits.
+    /// Checks the order and returns all violations. `deadline` bounds a phase from the first wait
+    /// of an addon on.
     pub fn new(links: Vec<Link>, deadline: Duration) -> Result<Self, Vec<OrderError>> {
         let errors = check_order(&links);
         if errors.is_empty() {
@@ -59,7 +59,7 @@ impl Chain {
         }
     }
 
-    /// The entries that flows are labelled with.
+    /// Sets the allowlist whose entries label flows.
     #[must_use]
     pub fn with_allowlist(mut self, allowlist: Arc<EntryMap<Arc<Entry>>>) -> Self {
         self.allowlist = allowlist;
@@ -71,24 +71,24 @@ impl Chain {
         self.links.iter().map(Link::name).collect()
     }
 
-    /// A flow to an upstream, with the allowlist entry of its host.
+    /// The start of a flow to an upstream, with the allowlist entry of its host.
     pub fn to_upstream(&self, kind: Kind, client: Client, endpoint: Endpoint) -> FlowStart {
         let entry = self.allowlist.find(&endpoint.host).cloned();
         FlowStart::new(kind, client, Subject::Upstream(endpoint), entry)
     }
 
-    /// A DNS question for a name, with the allowlist entry of the name.
+    /// The start of a flow for a DNS question, with the allowlist entry of the name.
     pub fn for_name(&self, client: Client, name: Host) -> FlowStart {
         let entry = self.allowlist.find(&name).cloned();
         FlowStart::new(Kind::Dns, client, Subject::Name(name), entry)
     }
 
-    /// An MCP message.
+    /// The start of a flow for an MCP message.
     pub fn for_mcp(&self, client: Client, subject: McpSubject) -> FlowStart {
         FlowStart::new(Kind::Mcp, client, Subject::Mcp(subject), None)
     }
 
-    /// A CONNECT, or a plain request's authority.
+    /// Judges a CONNECT, or a plain request's authority.
     pub async fn tunnel(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
         let identify =
             |identity: &dyn Identify, flow: &Flow, (): &mut ()| Some(identity.identify(flow, None));
@@ -100,7 +100,7 @@ impl Chain {
         Ok(ResolvePermit::mint(flow))
     }
 
-    /// What the appliance asks for on its own behalf, in the place of a tunnel and a request.
+    /// Judges a request of the appliance itself, in place of `tunnel` and `request`.
     pub async fn system(&self, flow: &mut Flow) -> Result<ResolvePermit, Denial> {
         let links = self.links.iter();
         self.run(links, flow, &mut (), no_identity, |addon, flow, ()| {
@@ -110,7 +110,7 @@ impl Chain {
         Ok(ResolvePermit::mint(flow))
     }
 
-    /// A request's head.
+    /// Judges a request's head.
     pub async fn request(
         &self,
         flow: &mut Flow,
@@ -127,7 +127,7 @@ impl Chain {
         Ok(ResolvePermit::mint(flow))
     }
 
-    /// A buffered body, judge by judge. Each judge has the deadline of a phase.
+    /// Lets each judge see a buffered body in turn. Each has the deadline of a phase.
     pub async fn judge<Head>(
         &self,
         flow: &mut Flow,
@@ -141,7 +141,7 @@ impl Chain {
         judged.unwrap_or_else(|full| Err(full.denial(flow)))
     }
 
-    /// What the name resolved to. The only place where a [`Permit`] is minted.
+    /// Judges the addresses that the name resolved to. The only place where a [`Permit`] is minted.
     pub async fn dial(
         &self,
         flow: &mut Flow,
@@ -160,7 +160,7 @@ impl Chain {
         Permit::mint(flow, addresses).ok_or_else(Denial::internal)
     }
 
-    /// A response's head, last addon first.
+    /// Judges a response's head, last addon first.
     pub async fn response(&self, flow: &mut Flow, response: &mut Response) -> Verdict {
         let links = self.links.iter().rev();
         self.run(
@@ -173,7 +173,7 @@ impl Chain {
         .await
     }
 
-    /// A DNS question.
+    /// Judges a DNS question.
     pub async fn dns_query(
         &self,
         flow: &mut Flow,
@@ -190,7 +190,7 @@ impl Chain {
         Ok(ResolvePermit::mint(flow))
     }
 
-    /// A DNS answer, last addon first.
+    /// Judges a DNS answer, last addon first.
     pub async fn dns_answer(&self, flow: &mut Flow, answer: &mut DnsAnswer) -> Verdict {
         let links = self.links.iter().rev();
         self.run(links, flow, answer, no_identity, |addon, flow, answer| {
@@ -199,7 +199,7 @@ impl Chain {
         .await
     }
 
-    /// An MCP request or notification. The only place where a [`CallPermit`] is minted.
+    /// Judges an MCP request or notification. The only place where a [`CallPermit`] is minted.
     pub async fn mcp_request(
         &self,
         flow: &mut Flow,
@@ -216,7 +216,7 @@ impl Chain {
         CallPermit::mint(flow.mcp(), frame).ok_or_else(Denial::internal)
     }
 
-    /// The response to an MCP request, last addon first.
+    /// Judges the response to an MCP request, last addon first.
     pub async fn mcp_response(&self, flow: &mut Flow, frame: &mut Frame) -> Verdict {
         let links = self.links.iter().rev();
         self.run(links, flow, frame, no_identity, |addon, flow, frame| {
@@ -225,7 +225,7 @@ impl Chain {
         .await
     }
 
-    /// Tells every addon that the flow ended. One that panics does not keep it from the others.
+    /// Reports the end of the flow to every addon, also after one of them panics.
     pub(super) fn finished(&self, flow: &Flow, outcome: &Outcome) {
         for link in self.links.iter() {
             if let Link::Addon(addon) = link {
@@ -259,7 +259,8 @@ impl Chain {
                             Some(limit) => Instant::now() + limit,
                             None => *deadline.get_or_insert_with(|| Instant::now() + self.deadline),
                         };
-                        // Few steps wait, and every request would carry the room for it.
+                        // Boxed, since few steps wait and the future of every request would carry
+                        // the space for it.
                         Box::pin(waits.hold(settle(future, until))).await
                     }
                     Err(_panic) => Ok(Err(panicked())),
@@ -272,7 +273,7 @@ impl Chain {
     }
 }
 
-/// The verdict of a hook that waits: its future's, unless it panics or its time is over.
+/// The verdict of a waiting hook: that of its future, or a denial if it panics or is late.
 async fn settle(future: BoxFuture<'_, Verdict>, until: Instant) -> Verdict {
     match timeout_at(until, AssertUnwindSafe(future).catch_unwind()).await {
         Ok(Ok(verdict)) => verdict,
@@ -285,12 +286,12 @@ fn panicked() -> Denial {
     Denial::internal().rule("panic")
 }
 
-/// In phases that begin no flow, the principal stays.
+/// For phases that follow another one: they keep the principal.
 fn no_identity<S>(_: &dyn Identify, _: &Flow, _: &mut S) -> Option<Identified> {
     None
 }
 
-/// Asks the identity link and sets what it answers; catches its panic.
+/// Calls the identity link and sets the principal that it found; catches its panic.
 fn set_principal<S>(
     identity: &dyn Identify,
     identify: &impl Fn(&dyn Identify, &Flow, &mut S) -> Option<Identified>,

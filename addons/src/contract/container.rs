@@ -1,4 +1,4 @@
-//! A registered sandbox, and the lease it holds.
+//! A registered container and its lease.
 
 use std::any::Any;
 use std::fmt;
@@ -19,7 +19,7 @@ use super::type_map::TypeMap;
 pub struct ContainerId(Arc<str>);
 
 impl ContainerId {
-    /// Checks and keeps an id.
+    /// Parses an id; `None` if it is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
@@ -45,21 +45,21 @@ impl fmt::Debug for ContainerId {
     }
 }
 
-/// What tells one container from another: its address, or the listener that is its alone.
+/// Identifies a container's connections: by the peer's address, or by the container's own listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The peer's address, IPv4-mapped IPv6 folded.
     Address(IpAddr),
-    /// A listener of its own, by the container's id.
+    /// The listener of the container with this id.
     Listener(ContainerId),
 }
 
-/// Who pushes: a person's agent, or a bot that is held to its own branches.
+/// Whether pushes are a person's, or a bot's that may only use its own branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// As its person.
+    /// To any branch.
     User,
-    /// Only below the bot prefixes.
+    /// Only to branches below the bot prefixes.
     Bot,
 }
 
@@ -98,19 +98,19 @@ impl Repo {
     }
 }
 
-/// One lease of one container: who it is, what it may, and whether it still holds.
+/// One lease of one container: its identity, its rights, and whether it has ended.
 ///
-/// What belongs to the lease (limiters, budgets, pools) lives in it, so that it is gone with it.
+/// The limiters, budgets and pools of a lease live in it and end with it.
 pub struct Container {
     /// The container's name.
     pub id: ContainerId,
-    /// Differs from every other lease, also of the same container.
+    /// The lease's id, different from that of any other lease, also of the same container.
     pub lease: LeaseId,
-    /// How its flows are recognised.
+    /// How its connections are recognised.
     pub source: Source,
     /// The repositories it may use.
     pub repos: Box<[Repo]>,
-    /// As whom it pushes.
+    /// Whose pushes it makes.
     pub auth_mode: AuthMode,
     /// When it was first registered under this lease.
     pub created_at: OffsetDateTime,
@@ -122,20 +122,20 @@ pub struct Container {
     state: OnceLock<Box<LeaseState>>,
 }
 
-/// What narrows the allowlist: the patterns as they were registered, and to be looked up.
+/// The patterns that narrow the allowlist, as they were registered and as a map for look-ups.
 struct Narrowing {
     patterns: Box<[HostPattern]>,
     map: EntryMap<()>,
 }
 
-/// What a lease has once somebody asks for it. Of many containers, most are idle.
+/// The state of a lease, made at its first use: most of many containers are idle.
 #[derive(Default)]
 struct LeaseState {
     ended: CancellationToken,
     values: TypeMap,
 }
 
-/// What a lease is made from.
+/// The facts that a lease is made from.
 #[derive(Clone, Debug)]
 pub struct Registration {
     /// See [`Container::id`].
@@ -154,7 +154,7 @@ pub struct Registration {
     pub expires_at: OffsetDateTime,
     /// See [`Container::allowed_domains`].
     pub allowed_domains: Option<Vec<HostPattern>>,
-    /// What its tool calls came to before.
+    /// The level and the latch that its tool calls have reached.
     pub standing: Standing,
 }
 
@@ -199,7 +199,7 @@ impl Container {
             .store(unix_millis(expires_at), Ordering::Relaxed);
     }
 
-    /// Whether the time is over.
+    /// Whether the lease has run out.
     pub fn expired(&self, now: OffsetDateTime) -> bool {
         unix_millis(now) >= self.expires_at.load(Ordering::Relaxed)
     }
@@ -208,20 +208,20 @@ impl Container {
         self.state.get_or_init(Box::default)
     }
 
-    /// Ends the lease: everything that waits on [`Container::ended`] stops.
+    /// Ends the lease and cancels [`Container::ended`].
     pub fn end(&self) {
-        // First, so that whoever is told finds it so.
+        // Set first, so that a task woken by the token finds the lease ended.
         self.over.store(true, Ordering::Release);
         self.ended().cancel();
     }
 
-    /// Told when the lease ends, by deletion, replacement or expiry.
+    /// Cancelled when the lease ends by deletion, replacement or expiry.
     pub fn ended(&self) -> &CancellationToken {
         &self.lease_state().ended
     }
 
-    /// Whether the lease has ended. Asking makes nothing and takes no lock, as asking the token
-    /// would: so it suits every flow, and all leases at once.
+    /// Whether the lease has ended. Unlike [`Container::ended`], it allocates nothing and takes no
+    /// lock, so that every flow can check it.
     pub fn has_ended(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -231,13 +231,13 @@ impl Container {
         !self.has_ended() && !self.expired(now)
     }
 
-    /// The patterns that narrow the allowlist for it, as they were registered.
+    /// The patterns that narrow the allowlist for this container, as they were registered.
     pub fn allowed_domains(&self) -> Option<&[HostPattern]> {
         let narrowing = self.narrowing.as_ref();
         narrowing.map(|narrowing| &*narrowing.patterns)
     }
 
-    /// Whether the container's own narrowing of the allowlist has the host.
+    /// Whether the container's own patterns match the host, or there are none.
     pub fn allows(&self, host: &super::Host) -> bool {
         let narrowing = self.narrowing.as_ref();
         narrowing.is_none_or(|narrowing| narrowing.map.find(host).is_some())
@@ -252,7 +252,7 @@ impl Container {
         }
     }
 
-    /// Raises the level; it is never lowered by what a container does.
+    /// Raises the level. Only [`Container::reset_standing`] lowers it.
     pub fn raise_level(&self, level: Level) {
         self.level.fetch_max(level as u8, Ordering::AcqRel);
     }
@@ -262,7 +262,7 @@ impl Container {
         self.aborted.load(Ordering::Acquire)
     }
 
-    /// Has every further tool call denied.
+    /// Denies every further tool call.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
     }
@@ -275,7 +275,7 @@ impl Container {
         }
     }
 
-    /// Raises the level and closes the latch as far as `reached` says; takes nothing back.
+    /// Raises the level and closes the latch as `reached` says; never lowers or opens.
     pub fn reach(&self, reached: Standing) {
         self.raise_level(reached.level);
         if reached.aborted {
@@ -283,14 +283,14 @@ impl Container {
         }
     }
 
-    /// Lowers the level to `Public` and opens the latch: an operator's act.
+    /// Lowers the level to `Public` and opens the latch, at an operator's command.
     pub fn reset_standing(&self) {
         self.level.store(Level::Public as u8, Ordering::Release);
         self.aborted.store(false, Ordering::Release);
     }
 
-    /// A value that the lease owns, made when it is first asked for. Who keeps it for longer than
-    /// the lease makes it an `Arc`.
+    /// A value that the lease owns, made at its first use. A value that must outlive the lease is
+    /// an `Arc`.
     pub fn state_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         self.lease_state().values.get_or_init(make)
     }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_whether_it_was_asked_for_before_or_after() {
+    fn the_token_is_cancelled_whether_it_was_made_before_or_after_the_end() {
         let (asked, unasked) = (container(), container());
         let told = asked.ended().clone();
         assert!(!told.is_cancelled() && !asked.has_ended() && !unasked.has_ended());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_nobody_uses_is_small_and_looking_it_over_makes_nothing() {
+    fn an_unused_lease_is_small_and_checking_it_allocates_nothing() {
         let idle = container();
         assert!(size_of::<Container>() <= 128, "{}", size_of::<Container>());
         assert!(size_of::<LeaseState>() <= 32, "{}", size_of::<LeaseState>());
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_of_an_end_finds_the_lease_ended() {
+    fn a_thread_that_sees_the_token_cancelled_sees_the_lease_ended() {
         for _ in 0..100 {
             let ending = container();
             ending.ended();

@@ -1,4 +1,4 @@
-//! Why a flow was refused: one type for every door.
+//! Denials: why a flow was refused, one type for all ingresses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// What a hook answers: pass, or a [`Denial`] that ends the flow.
+/// A hook's result: pass, or a [`Denial`] that ends the flow.
 pub type Verdict = Result<(), Denial>;
 
-/// Whose doing a denial was; the circuit breaker counts `Upstream` alone.
+/// Who caused a denial. The circuit breaker counts `Upstream` only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A rule said no.
+    /// A rule denied.
     Policy,
-    /// The client broke a protocol or sent what cannot be read.
+    /// The client violated a protocol.
     Client,
-    /// The far side could not be reached, or failed.
+    /// The upstream could not be reached, or failed.
     Upstream,
-    /// We could not do our part.
+    /// The appliance failed.
     Us,
 }
 
@@ -33,17 +33,17 @@ macro_rules! codes {
             /// Every code, for documents and tests that must cover all of them.
             pub const ALL: &'static [Code] = &[$(Code::$variant,)*];
 
-            /// The code as it is written on the wire.
+            /// The code on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Code::$variant => $text,)* }
             }
 
-            /// The HTTP status that goes with the code.
+            /// The HTTP status of the code.
             pub const fn status(self) -> u16 {
                 match self { $(Code::$variant => $status,)* }
             }
 
-            /// Whose doing it was.
+            /// Who caused it.
             pub const fn fault(self) -> Fault {
                 match self { $(Code::$variant => Fault::$fault,)* }
             }
@@ -52,9 +52,9 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The peer has no address that could be looked up.
+    /// The peer's address is unknown.
     ClientAddressUnknown = "client_address_unknown", 403, Policy;
-    /// Nobody is registered at the peer's address.
+    /// No container is registered at the peer's address.
     UnknownSource = "unknown_source", 403, Policy;
     /// `X-Container-Id` names another container.
     ContainerIdMismatch = "container_id_mismatch", 403, Policy;
@@ -74,7 +74,7 @@ codes! {
     AddressNotAllowed = "address_not_allowed", 403, Policy;
     /// The entry does not list the port.
     PortNotAllowed = "port_not_allowed", 403, Policy;
-    /// TRACE, TRACK, CONNECT in a tunnel, or a method nobody knows.
+    /// TRACE, TRACK, CONNECT in a tunnel, or an unknown method.
     MethodNotAllowed = "method_not_allowed", 405, Policy;
     /// The entry says `websocket: false`. Clients fall back to plain HTTP on this status.
     WebsocketNotAllowed = "websocket_not_allowed", 426, Policy;
@@ -85,13 +85,13 @@ codes! {
     LevelExceeded = "level_exceeded", 403, Policy;
     /// A rule of `policy.rules` denied.
     RuleDenied = "rule_denied", 403, Policy;
-    /// A person has been asked and has not answered yet.
+    /// An approver has not answered yet.
     ApprovalPending = "approval_pending", 403, Policy;
-    /// A person said no.
+    /// An approver rejected it.
     ApprovalRejected = "approval_rejected", 403, Policy;
     /// Host or `:authority` differ from the tunnel's authority.
     HostMismatch = "host_mismatch", 421, Client;
-    /// What is inside a tunnel is neither TLS nor HTTP.
+    /// The bytes in a tunnel are neither TLS nor HTTP.
     ProtocolNotAllowed = "protocol_not_allowed", 403, Policy;
     /// A blocked API call.
     ApiBlocked = "api_blocked", 403, Policy;
@@ -107,13 +107,13 @@ codes! {
     PushTooLarge = "push_too_large", 413, Policy;
     /// A body that must be judged is over a limit.
     BodyTooLargeToInspect = "body_too_large_to_inspect", 413, Policy;
-    /// Buffered bodies take all the memory that they may.
+    /// The memory for buffered bodies is used up.
     InspectionBusy = "inspection_busy", 503, Policy;
     /// A buffered body was not complete in time.
     BodyTimeout = "body_timeout", 408, Client;
-    /// An encoding that cannot be inspected.
+    /// A content encoding that cannot be inspected.
     UnsupportedEncoding = "unsupported_encoding", 415, Policy;
-    /// No single reading.
+    /// The request is malformed or ambiguous.
     MalformedRequest = "malformed_request", 400, Client;
     /// A secret could not be read or refreshed.
     CredentialUnavailable = "credential_unavailable", 502, Us;
@@ -123,7 +123,7 @@ codes! {
     UpstreamUnreachable = "upstream_unreachable", 502, Upstream;
     /// The upstream took too long.
     UpstreamTimeout = "upstream_timeout", 504, Upstream;
-    /// The upstream's certificate or handshake is not in order.
+    /// The upstream's certificate or handshake failed.
     UpstreamTls = "upstream_tls", 502, Upstream;
     /// A policy denied a tool call, and every later one of the container until an operator resets
     /// it.
@@ -140,37 +140,37 @@ codes! {
     ToolUnavailable = "tool_unavailable", 503, Upstream;
     /// The MCP server did not answer within its `timeout`.
     ToolTimeout = "tool_timeout", 504, Upstream;
-    /// This version does not have it.
+    /// This version does not implement it.
     NotImplemented = "not_implemented", 501, Us;
-    /// Something of ours broke.
+    /// The appliance failed.
     InternalError = "internal_error", 500, Us;
 }
 
-/// What the client is answered in the place of status and JSON, where its protocol would throw
-/// those away. Audit and metrics record the denial's own status all the same.
+/// A response in the client's own protocol, for clients that would discard the denial's status and
+/// JSON. Audit and metrics still record the denial's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// What `body` is.
+    /// The media type of `body`.
     pub content_type: &'static str,
-    /// The answer in the client's protocol.
+    /// The body, in the client's protocol.
     pub body: Bytes,
-    /// How much of the request's body may be read and thrown away, for a client that reads no
-    /// answer before it has sent all.
+    /// The most bytes of the request's body to read and discard, for clients that read no response
+    /// before they have sent all.
     pub drain_bytes: u64,
 }
 
-/// Where on the way to an upstream something failed.
+/// The stage of a request to an upstream that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The name was looked up.
+    /// The DNS look-up.
     Resolve,
-    /// An address was connected to.
+    /// The TCP connection.
     Connect,
     /// The TLS handshake.
     Tls,
-    /// The upstream was connected; its response was awaited or read.
+    /// Waiting for the response, or reading it.
     Response,
 }
 
@@ -186,8 +186,8 @@ impl Stage {
     }
 }
 
-/// A refusal: what happened, for machines and for people. One pointer wide, so that a
-/// [`Verdict`] costs nothing to return.
+/// A refusal, for machines (code, details) and people (sentence). One pointer wide, so that a
+/// [`Verdict`] fits into a register.
 #[derive(Clone)]
 pub struct Denial(Box<Inner>);
 
@@ -223,8 +223,8 @@ impl Denial {
         }))
     }
 
-    /// Nothing is wrong: an addon has the answer itself, and no upstream is asked. It travels
-    /// as a denial because it ends the flow; who does not know of answers denies.
+    /// Not a refusal: an addon's own response, which ends the flow without an upstream. A renderer
+    /// that does not handle [`Answer`] refuses the request.
     #[must_use]
     pub fn answered(sentence: impl Into<Cow<'static, str>>, answer: Answer) -> Self {
         let mut denial = Self::new(Code::InternalError, sentence);
@@ -232,13 +232,13 @@ impl Denial {
         denial.answered_with(answer)
     }
 
-    /// Something of ours broke; the client learns no more than that.
+    /// An internal error, without details for the client.
     #[must_use]
     pub fn internal() -> Self {
         Self::new(Code::InternalError, "Internal error")
     }
 
-    /// What was sent has no single reading.
+    /// A malformed or ambiguous request.
     #[must_use]
     pub fn malformed(what: impl fmt::Display) -> Self {
         Self::new(Code::MalformedRequest, format!("Malformed request: {what}"))
@@ -258,7 +258,7 @@ impl Denial {
         self.with("step", stage.as_str())
     }
 
-    /// Says when it is worth trying again, in the body and in `Retry-After`, rounded up.
+    /// Sets the seconds until a retry can succeed, rounded up, in the body and in `Retry-After`.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
@@ -267,28 +267,28 @@ impl Denial {
         self.with("retry_after", seconds)
     }
 
-    /// Names the rule or entry that decided, for the audit and for `explain`.
+    /// Names the rule or allowlist entry that decided, for the audit and for `explain`.
     #[must_use]
     pub fn rule(mut self, rule: impl Into<String>) -> Self {
         self.0.rule = Some(rule.into());
         self
     }
 
-    /// Says the smallest edit that would change the verdict; shown by `explain` only.
+    /// Sets the smallest edit that would change the verdict, which only `explain` shows.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Answers over HTTP in the client's own protocol.
+    /// Sets the HTTP response in the client's own protocol.
     #[must_use]
     pub fn answered_with(mut self, answer: Answer) -> Self {
         self.0.answer = Some(answer);
         self
     }
 
-    /// Names the addon that denied, unless it is named already. The chain calls this.
+    /// Names the addon that denied, unless one is named already. The chain calls this.
     #[must_use]
     pub fn by(mut self, addon: &'static str) -> Self {
         if self.0.addon.is_empty() {
@@ -307,12 +307,12 @@ impl Denial {
         &self.0.sentence
     }
 
-    /// The addon that denied, or the engine's part.
+    /// The addon, or the part of the engine, that denied.
     pub fn addon(&self) -> &'static str {
         self.0.addon
     }
 
-    /// The rule or entry that decided.
+    /// The rule or allowlist entry that decided.
     pub fn rule_name(&self) -> Option<&str> {
         self.0.rule.as_deref()
     }
@@ -332,22 +332,22 @@ impl Denial {
         self.0.details.get(key)?.as_str()
     }
 
-    /// Whether something was refused or went wrong: not where an addon had the answer itself.
+    /// Whether the flow was refused or failed; false for an addon's own response.
     pub fn refuses(&self) -> bool {
         self.0.refuses
     }
 
-    /// What is answered over HTTP in the place of status and JSON.
+    /// The HTTP response in the client's own protocol.
     pub fn answer(&self) -> Option<&Answer> {
         self.0.answer.as_ref()
     }
 
-    /// Whole seconds until it is worth trying again.
+    /// Whole seconds until a retry can succeed.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.0.retry_after.map(|wait| wait.as_secs())
     }
 
-    /// The JSON object that goes on the wire: `error`, `code`, then the details.
+    /// The JSON object on the wire: `error`, `code`, then the details.
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();
         object.insert("error".into(), Value::String(self.0.sentence.to_string()));

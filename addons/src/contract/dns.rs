@@ -13,7 +13,7 @@ pub struct DnsQuery {
     pub record_type: u16,
 }
 
-/// The addresses that an answer would give away. An addon removes those that must not be seen.
+/// The addresses of an answer. An addon removes those that the client must not see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsAnswer {
     /// A and AAAA records.

@@ -1,13 +1,13 @@
-//! Where a connection to an upstream goes.
+//! The address of an upstream.
 
 use super::host::Host;
 
-/// How the upstream is spoken to.
+/// The scheme of an upstream's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// In clear text.
+    /// Clear text.
     Http,
-    /// Over TLS whose certificate was verified.
+    /// TLS with a verified certificate.
     Https,
 }
 
@@ -24,7 +24,7 @@ impl Scheme {
 /// An upstream: scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// How it is spoken to.
+    /// Its scheme.
     pub scheme: Scheme,
     /// Its host.
     pub host: Host,

@@ -1,4 +1,4 @@
-//! Allowlist entries, and finding the one that a host falls under.
+//! Allowlist entries, and the map that finds the entry of a host.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use super::host::{AuthorityError, Host};
 use super::level::Level;
 use super::type_map::TypeMap;
 
-/// Where in the configuration something was said.
+/// The file and line of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The file's name.
@@ -31,7 +31,7 @@ impl fmt::Display for Origin {
 pub enum HostPattern {
     /// Exactly this host.
     Exactly(Host),
-    /// Any name below, at any depth; not the name itself.
+    /// Any name below this one, at any depth, without the name itself.
     Below(Arc<str>),
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A name without a dot counts as one too: nothing on the list vouches for it.
+/// A name that the list does not know, such as one without a dot, counts as a public suffix too.
 fn is_public_suffix(name: &str) -> bool {
     psl::suffix_str(name).is_none_or(|suffix| suffix == name)
 }
@@ -112,30 +112,30 @@ pub struct Entry {
     pub pattern: HostPattern,
     /// The pattern as text: the `upstream` label of metrics and limits.
     pub label: Arc<str>,
-    /// The ports that may be asked for.
+    /// The permitted ports.
     pub ports: Vec<u16>,
     /// Whether WebSockets may be opened.
     pub websocket: bool,
-    /// The highest security level at which a container may still reach it.
+    /// The highest security level at which a container may reach it.
     pub max_level: Level,
-    /// Where it was written.
+    /// Its place in the configuration.
     pub origin: Origin,
-    /// What addons keep for it, as long as the configuration that it is of.
+    /// Values that addons keep for it until the next reload.
     pub state: TypeMap,
 }
 
 /// The allowlist, for HTTP and DNS alike.
 pub type Allowlist = EntryMap<Arc<Entry>>;
 
-/// Hosts of the configuration, with a value for each. A quick hash does, since clients only look
-/// up.
+/// Hosts of the configuration, with a value for each. A fast hash is safe, since clients look up
+/// and never insert.
 pub type HostMap<T> = HashMap<Host, T, RandomState>;
 
 /// Hosts of the configuration.
 pub type HostSet = HashSet<Host, RandomState>;
 
-/// Hosts to values, by exact host or by the nearest wildcard above. A look-up costs one probe
-/// for each label, however many patterns there are.
+/// Maps hosts to values, by exact host or by the longest matching wildcard. A look-up takes one
+/// probe for each label, independent of the number of patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMap<T> {
     exact: HostMap<T>,
@@ -162,7 +162,7 @@ impl<T> FromIterator<(HostPattern, T)> for EntryMap<T> {
 }
 
 impl<T> EntryMap<T> {
-    /// Adds a pattern; answers the value that stood there before.
+    /// Adds a pattern; returns the value that it replaces.
     pub fn insert(&mut self, pattern: HostPattern, value: T) -> Option<T> {
         match pattern {
             HostPattern::Exactly(host) => self.exact.insert(host, value),
@@ -178,8 +178,8 @@ impl<T> EntryMap<T> {
         }
     }
 
-    /// The value of the most particular pattern that matches: the host itself, else the
-    /// longest wildcard.
+    /// The value of the most specific pattern that matches: the host itself, else the longest
+    /// wildcard.
     pub fn find(&self, host: &Host) -> Option<&T> {
         if let Some(value) = self.exact.get(host) {
             return Some(value);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_particular_pattern_wins() {
+    fn the_most_specific_pattern_wins() {
         let mut map = EntryMap::default();
         for pattern in ["*.example.com", "*.a.example.com", "x.a.example.com"] {
             map.insert(HostPattern::parse(pattern).unwrap(), pattern);

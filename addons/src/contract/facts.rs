@@ -1,4 +1,4 @@
-//! Facts that one addon, or the engine, leaves in a flow's slots and any addon may look for.
+//! Facts that an addon or the engine puts into a flow's slots for any addon to read.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anonymous;
 
-/// An addon needs the answer to this flow before it can judge another request of the same
-/// container. The flow counts as part of that request; only the engine marks one.
+/// An addon needs the response of this flow before it can judge another request of the same
+/// container. The flow counts as part of that request. Only the engine sets this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup;
 
-/// The MCP session that a message belongs to, by its id; the engine names it for the policy.
+/// The id of the MCP session that a message belongs to. The engine sets it for the policy's input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct McpSession(pub Arc<str>);
 
-/// An API's own addon judged the request. Addons that guard other uses of the same host leave it
-/// alone.
+/// The addon of an API has judged the request. Addons that guard other uses of the same host skip
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiCall;

@@ -1,4 +1,4 @@
-//! What leaves a sandbox: one question, request or tunnel, with its facts.
+//! Flows: a tunnel, a request, a DNS question or an MCP message on its way through the chain.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -21,16 +21,16 @@ use super::mcp::{McpRecord, McpSubject};
 use super::principal::{Client, Principal};
 use super::slots::Slots;
 
-/// How many ids a thread takes at once.
+/// Ids that a thread reserves at once.
 const AT_ONCE: u64 = 256;
 
-/// Tells flows apart in logs and answers.
+/// The id of a flow in logs and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowId(u64);
 
 impl FlowId {
-    /// The next id. Ids begin at a different place in every process, so that logs of two runs
-    /// do not share any. Each thread takes some at once.
+    /// The next id. The first id of a process is derived from the clock, so that the logs of two
+    /// runs share none. Each thread reserves [`AT_ONCE`] ids.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         static START: OnceLock<u64> = OnceLock::new();
@@ -63,12 +63,12 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// What kind of thing a flow is.
+/// The kind of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A CONNECT.
     Tunnel,
-    /// A request, by itself or inside a tunnel.
+    /// A request, plain or inside a tunnel.
     Http,
     /// A request that became a WebSocket.
     Websocket,
@@ -79,7 +79,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the audit log writes it.
+    /// The name in the audit log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tunnel => "tunnel",
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// Bytes that passed, counted where the bodies stream.
+/// Bytes passed so far, counted as they stream.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// From the client.
@@ -100,29 +100,29 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
 }
 
-/// What the audit wants to know and only some part finds out on the way.
+/// Facts for the audit that are found out while the flow is under way.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// The method, or the DNS record type.
     pub method: Option<Cow<'static, str>>,
     /// The path in normal form, without its query.
     pub path: Option<Arc<str>>,
-    /// The rule or entry that decided.
+    /// The rule or allowlist entry that decided.
     pub rule: Option<Arc<str>>,
     /// The names of the credentials that were added.
     pub credential: Option<Arc<str>>,
     /// The address that was connected to.
     pub upstream: Option<SocketAddr>,
-    /// What a tool call was decided by. Boxed, since other flows have none.
+    /// How a tool call was decided. Boxed, since other flows have none.
     pub mcp: Option<Box<McpRecord>>,
 }
 
-/// What an addon has to say about its verdict, when somebody asks for the reasons.
+/// A reason that an addon gives in a dry run.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// The addon that speaks; empty for the engine.
+    /// The addon's name; empty for the engine.
     pub addon: &'static str,
-    /// What it says.
+    /// The reason.
     pub text: String,
 }
 
@@ -137,35 +137,35 @@ pub enum Subject {
     Mcp(McpSubject),
 }
 
-/// The name that MCP clients reach the gateway by: the host of every MCP flow.
+/// The gateway's name for MCP clients: the host of every MCP flow.
 pub const GATEWAY: &str = "unified-proxy";
 /// Its port.
 const GATEWAY_PORT: u16 = 8090;
 
 static GATEWAY_HOST: LazyLock<Host> = LazyLock::new(|| Host::Name(GATEWAY.into()));
 
-/// What is known when a flow begins, and fixed from then on. A flow hands it out for reading only.
+/// The facts that are fixed when a flow begins. A [`Flow`] gives read access to them.
 #[derive(Debug)]
 pub struct FlowStart {
     id: FlowId,
-    /// What kind of flow it is.
+    /// The kind of flow.
     pub kind: Kind,
-    /// When it began, on the clock that never jumps.
+    /// When it began, on the monotonic clock.
     pub started: Instant,
-    /// When it began, for the log.
+    /// When it began, on the wall clock, for the log.
     pub at: SystemTime,
     /// Who sent it.
     pub client: Client,
     /// The container's name as a CONNECT's own head claims it, read with
     /// [`crate::identity::claimed_id`]. A claim proves nothing; a wrong one denies.
     pub claimed_id: Option<Box<str>>,
-    /// On whose behalf it runs. The engine knows it beforehand where identity found it earlier on
-    /// the same connection; identity's answer replaces it.
+    /// On whose behalf it runs. The engine sets it where identity found it earlier on the same
+    /// connection; the identity link may replace it.
     pub principal: Option<Principal>,
     /// What it asks for.
     pub subject: Subject,
-    /// The allowlist entry that the host falls under, for labels and limits. That there is one
-    /// permits nothing: policy decides.
+    /// The allowlist entry that matches the host, for labels and limits. It permits nothing: the
+    /// policy addon decides.
     pub entry: Option<Arc<Entry>>,
     /// Bytes that passed so far.
     pub counters: Arc<Counters>,
@@ -190,7 +190,7 @@ impl FlowStart {
     }
 
     /// Begins the flow outside a chain, to test single addons. The engine begins a
-    /// [`LiveFlow`](super::LiveFlow), which tells the chain of its end.
+    /// [`LiveFlow`](super::LiveFlow), which reports its end to the chain.
     #[must_use]
     pub fn begin(self) -> OwnedFlow {
         Flow {
@@ -202,7 +202,7 @@ impl FlowStart {
         }
     }
 
-    /// Begins a dry run: it keeps notes, leaves effects out, and never calls `finished`.
+    /// Begins a dry run: it collects notes, has no effects, and never calls `finished`.
     #[must_use]
     pub fn begin_dry(self) -> OwnedFlow {
         Flow {
@@ -211,7 +211,7 @@ impl FlowStart {
         }
     }
 
-    /// Tells the flow apart from all others.
+    /// The id of the flow.
     pub fn id(&self) -> FlowId {
         self.id
     }
@@ -234,13 +234,13 @@ impl FlowStart {
         }
     }
 
-    /// How the upstream is spoken to; in clear text for a DNS question.
+    /// The scheme of the upstream; `Http` for a DNS question.
     pub fn scheme(&self) -> Scheme {
         self.endpoint()
             .map_or(Scheme::Http, |endpoint| endpoint.scheme)
     }
 
-    /// The upstream that it asks for, unless it is a DNS question or an MCP message.
+    /// The upstream that it asks for; `None` for a DNS question or an MCP message.
     pub fn endpoint(&self) -> Option<&Endpoint> {
         match &self.subject {
             Subject::Upstream(endpoint) => Some(endpoint),
@@ -248,7 +248,7 @@ impl FlowStart {
         }
     }
 
-    /// What an MCP message is about.
+    /// The subject of an MCP message.
     pub fn mcp(&self) -> Option<&McpSubject> {
         match &self.subject {
             Subject::Mcp(subject) => Some(subject),
@@ -256,7 +256,7 @@ impl FlowStart {
         }
     }
 
-    /// The container, or a denial: without an identity nothing goes on.
+    /// The container, or a denial where the flow has none.
     pub fn container(&self) -> Result<&Arc<Container>, Denial> {
         self.known_container()
             .ok_or_else(|| Denial::new(Code::UnknownSource, "Unknown source IP"))
@@ -268,8 +268,8 @@ impl FlowStart {
         Some(lease)
     }
 
-    /// The allowlist entry that matched, or the MCP server, as a label: `none` where there is
-    /// none, so that a client cannot make up label values.
+    /// The metric label of the upstream: the allowlist entry that matched, or the MCP server, or
+    /// `none`. A client cannot make up label values.
     pub fn upstream(&self) -> &str {
         let server = self.mcp().and_then(|subject| subject.server.as_deref());
         let label = self.entry.as_ref().map(|entry| &*entry.label);
@@ -277,11 +277,10 @@ impl FlowStart {
     }
 }
 
-/// One flow on its way through the chain. What is fixed is read through it (see [`FlowStart`]);
-/// what addons may add are facts for the audit and slots.
+/// One flow on its way through the chain. It dereferences to its [`FlowStart`]; addons may add
+/// facts for the audit and slots.
 ///
-/// Addons get a flow whose size is not known to them, so they can neither change what is fixed nor
-/// put another flow in its place:
+/// Addons get an unsized flow, so they can neither change its start nor swap it for another flow:
 ///
 /// ```
 /// use addons::contract::{Flow, FlowStart, Principal, Subject};
@@ -335,7 +334,7 @@ pub struct Flow<Size: ?Sized = [()]> {
     _unsized: Size,
 }
 
-/// A flow as the engine holds it; a reference to it is one to a [`Flow`].
+/// A flow as the engine holds it; a reference to it coerces to one to a [`Flow`].
 pub type OwnedFlow = Flow<[(); 0]>;
 
 #[derive(Default)]
@@ -363,7 +362,7 @@ impl<Size: ?Sized> Flow<Size> {
         self.record.rule = Some(rule.into());
     }
 
-    /// What the audit tells of a tool call.
+    /// Facts about a tool call, for the audit.
     pub fn mcp_record(&mut self) -> &mut McpRecord {
         self.record.mcp.get_or_insert_default()
     }
@@ -381,7 +380,7 @@ impl<Size: ?Sized> Flow<Size> {
         self.slots.put(value);
     }
 
-    /// The value of a slot, if an addon left one.
+    /// The value of a slot, if it is filled.
     pub fn find_slot<T: Any>(&self) -> Option<&T> {
         self.slots.find()
     }
@@ -391,24 +390,24 @@ impl<Size: ?Sized> Flow<Size> {
         self.slots.take()
     }
 
-    /// A value that an addon declared to provide.
+    /// The value of a slot that an addon declared to provide; a denial if it is empty.
     pub fn slot<T: Any>(&self) -> Result<&T, Denial> {
         self.slots.get()
     }
 
-    /// Does what a real flow does to counters, budgets, files or hosts. A dry run leaves it out and
-    /// gets `None`.
+    /// Runs `act`, which changes counters, budgets, files or hosts. `None` in a dry run, which has
+    /// no effects.
     pub fn effect<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         self.dry_run.is_none().then(act)
     }
 
-    /// Takes from a budget, of which a dry run has no end.
+    /// Takes from a budget; a dry run takes nothing and passes.
     pub fn charge<E>(&self, take: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         self.effect(take).unwrap_or(Ok(()))
     }
 
-    /// Gives a reason; the text is made only in a dry run. An addon that gives the same reason in
-    /// two phases is quoted once.
+    /// Adds a reason in a dry run, and does nothing otherwise. A reason that an addon gives in two
+    /// phases is kept once.
     pub fn note(&self, text: impl FnOnce() -> String) {
         if let Some(dry_run) = &self.dry_run {
             let text = text();
@@ -434,7 +433,7 @@ impl<Size: ?Sized> Flow<Size> {
     }
 }
 
-/// What tests of single addons change.
+/// Write access for tests of single addons.
 #[cfg(test)]
 #[allow(clippy::panic)]
 impl<Size: ?Sized> Flow<Size> {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// A host in its one normal form: an address, or a lower-case A-label name without a trailing dot.
+/// A host in normal form: an address, or a lower-case A-label name without a trailing dot.
 ///
-/// Policy, breaker keys, credentials and the dialer all compare this type, so there is nothing
-/// for two of them to disagree about.
+/// Policy, circuit breaker, credentials and the dialer compare values of this type, so no two of
+/// them can read a name differently.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Host {
     /// A DNS name.
@@ -30,22 +30,23 @@ pub struct Authority {
 /// Why a text is not a host or an authority.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum AuthorityError {
-    /// Nothing was there.
+    /// The text is empty.
     #[error("the host is empty")]
     Empty,
     /// Over 253 bytes, or a label over 63.
     #[error("the host name is too long")]
     TooLong,
-    /// A byte that no host name has, or a label that is empty or has a hyphen at an end.
+    /// A byte that is not allowed, or a label that is empty or begins or ends with a hyphen.
     #[error("the host name has a character or label that no host name has")]
     BadName,
-    /// It ends in a number and is no address, or is a bracketed text that is none.
+    /// A last label that is a number without the whole being an address, or brackets around
+    /// something else than an IPv6 address.
     #[error("the address is malformed")]
     BadAddress,
     /// Not one to five digits without a leading zero, or 0, or over 65535.
     #[error("the port is malformed")]
     BadPort,
-    /// There must be a port and there is none.
+    /// No port where one is required.
     #[error("the port is missing")]
     NoPort,
     /// `user@host`.
@@ -69,7 +70,7 @@ impl Host {
         if text.is_empty() {
             return Err(AuthorityError::Empty);
         }
-        // Checked before IDNA too, so that what it costs is bounded.
+        // Bounds the cost of IDNA.
         if text.len() > 4 * MAX_NAME {
             return Err(AuthorityError::TooLong);
         }
@@ -142,7 +143,7 @@ impl fmt::Display for Authority {
     }
 }
 
-/// IPv4-mapped IPv6 is the IPv4 address; all else stays.
+/// Converts an IPv4-mapped IPv6 address to IPv4; returns any other address unchanged.
 #[must_use]
 pub fn fold_address(address: IpAddr) -> IpAddr {
     match address {
@@ -176,7 +177,7 @@ fn check_name(name: &str) -> Result<(), AuthorityError> {
     Ok(())
 }
 
-/// Whether some resolver would take the name for an address: its last label is a number.
+/// Whether the last label is a number, so that some resolvers take the name for an address.
 fn ends_in_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let all_digits = last.bytes().all(|byte| byte.is_ascii_digit());
@@ -186,7 +187,7 @@ fn ends_in_number(name: &str) -> bool {
             .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// The address that `inet_aton` would read: one to four parts, decimal, octal or hex.
+/// The address as `inet_aton` reads it: one to four parts, decimal, octal or hexadecimal.
 fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     let mut parts = Vec::with_capacity(4);
     for part in text.split('.') {

@@ -1,5 +1,5 @@
-//! Judging a body that is buffered for it. The engine buffers, within the limits of the
-//! configuration (bytes, time, JSON values, memory); judges see bytes and nothing else.
+//! Judges of buffered bodies. The engine buffers a body within the configured limits (bytes, time,
+//! JSON values, memory) and gives the bytes to the judges.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,43 +17,41 @@ use super::denial::{Code, Denial, Verdict};
 use super::flow::Flow;
 use crate::strict_json::{self, StrictJsonError};
 
-/// Bodies up to this many bytes are read on the connection's own thread: that takes less than a
-/// millisecond.
+/// Bodies up to this many bytes are parsed on the connection's thread, in less than 1 ms.
 const READ_IN_PLACE: usize = 16 * 1024;
 
-/// Bytes of memory that one JSON value is charged with, besides its text: an object with one
-/// member, the most expensive shape, takes twice that and counts as two values.
+/// Bytes of memory reserved for one JSON value, besides its text. An object with one member, the
+/// most expensive shape, takes twice as much and counts as two values.
 const BYTES_PER_VALUE: usize = 320;
 
 /// Judges a buffered body, or the beginning of one. `Head` is a request's or a response's.
 ///
-/// A judge sees the body decoded. What it returns is sent in place of what it was given. A
-/// request is neither resolved nor dialled before its judges passed it; a response is not begun.
+/// A judge gets the decoded body and returns the bytes to send in its place. A request's host is
+/// not resolved, and no byte of a response is sent, before all judges have passed.
 pub trait BodyJudge<Head>: Send {
     /// Name of the addon that judges, for its denials.
     fn addon(&self) -> &'static str;
 
-    /// Whether the beginning of a body may be enough: its length may be over the limit then. By
-    /// default a judge needs the whole body.
+    /// Whether the judge may need only the beginning of a body, which may then be longer than the
+    /// limit. By default a judge needs the whole body.
     fn needs_beginning_only(&self) -> bool {
         false
     }
 
-    /// Whether the judge has seen as much of the body as it needs. Called after each arrival
-    /// with everything that is buffered so far; what follows then streams on behind what the
-    /// judge returns.
+    /// Whether the judge needs no more of the body. Called with all bytes buffered so far, each time
+    /// some arrive. The rest of the body then streams after the bytes that the judge returns.
     fn has_enough(&mut self, _beginning: &[u8]) -> Result<bool, Denial> {
         Ok(false)
     }
 
-    /// Adds to a denial that the engine made while it buffered the body what this body's clients
-    /// show to people: many show one member of the JSON and nothing else.
+    /// Adds the field that clients of this API show to people to a denial that the engine made
+    /// while it buffered the body: many clients show one member of the JSON and nothing else.
     fn for_client(&self, denial: Denial) -> Denial {
         denial
     }
 
-    /// Returns the bytes to send, or denies. May record facts in the flow, and may change the
-    /// head: add filters for what follows, for example.
+    /// Returns the bytes to send, or denies. May record facts in the flow and change the head, for
+    /// example add filters for the rest of the body.
     fn judge<'a>(
         self: Box<Self>,
         flow: &'a mut Flow,
@@ -69,7 +67,7 @@ pub struct Judges<Head> {
 }
 
 impl<Head> Judges<Head> {
-    /// The judges with one more, which takes at most `limit` bytes.
+    /// Adds a judge, which takes at most `limit` bytes.
     pub(super) fn with(
         before: Option<Self>,
         limit: usize,
@@ -89,18 +87,18 @@ impl<Head> Judges<Head> {
         self.limit
     }
 
-    /// A denial of the engine's, as the clients of this body show it.
+    /// Lets each judge adapt a denial of the engine to its API's clients.
     pub fn for_client(&self, denial: Denial) -> Denial {
         let judges = self.judges.iter();
         judges.fold(denial, |denial, judge| judge.for_client(denial))
     }
 
-    /// Whether the beginning of the body may be enough for all of them.
+    /// Whether all judges may need only the beginning of the body.
     pub fn need_beginning_only(&self) -> bool {
         self.judges.iter().all(|judge| judge.needs_beginning_only())
     }
 
-    /// Whether every judge has seen as much as it needs; a judge that panics denies.
+    /// Whether no judge needs more of the body. A judge that panics denies.
     pub fn have_enough(&mut self, beginning: &[u8]) -> Result<bool, Denial> {
         for judge in &mut self.judges {
             let asked = catch_unwind(AssertUnwindSafe(|| judge.has_enough(beginning)));
@@ -112,8 +110,8 @@ impl<Head> Judges<Head> {
         Ok(true)
     }
 
-    /// Judges a body: each judge is given what the one before returned, and has `deadline` for
-    /// it. A judge that panics or misses its deadline denies.
+    /// Lets each judge see what the one before returned, within `deadline` each. A judge that panics
+    /// or misses its deadline denies.
     pub async fn judge(
         self,
         flow: &mut Flow,
@@ -126,7 +124,7 @@ impl<Head> Judges<Head> {
             flow.enter(addon);
             let given = body.clone();
             let (flow, head) = (&mut *flow, &mut *head);
-            // In a block, so that a panic is caught wherever in the judge it happens.
+            // In an async block, so that a panic before the future is made is caught too.
             let judging = async move { judge.judge(flow, head, given).await };
             let verdict = match timeout(deadline, AssertUnwindSafe(judging).catch_unwind()).await {
                 Ok(Ok(verdict)) => verdict,
@@ -139,16 +137,16 @@ impl<Head> Judges<Head> {
     }
 }
 
-/// Memory and threads for reading one buffered body; the engine implements it. What is not to be
-/// had is denied with [`Code::InspectionBusy`].
+/// Memory and threads for parsing one buffered body; the engine implements it. When they are used
+/// up, it denies with [`Code::InspectionBusy`].
 pub trait InspectionBudget: Send + Sync {
-    /// Reserves bytes beside those of the body itself, for as long as the budget is held.
+    /// Reserves bytes besides those of the body, until the budget is dropped.
     fn reserve(&self, bytes: usize) -> Verdict;
 
-    /// The bytes, which hold the budget until their last reference is dropped.
+    /// Ties the budget to the bytes: it is dropped with their last reference.
     fn hold(self: Arc<Self>, bytes: Bytes) -> Bytes;
 
-    /// Runs `work` where it keeps no connection waiting; resolves when it is done.
+    /// Runs `work` on a thread that serves no connection; ready when it is done.
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict>;
 }
 
@@ -161,7 +159,7 @@ pub struct Buffered {
 }
 
 impl Buffered {
-    /// A body with room from `budget`; JSON in it may have at most `max_values` values.
+    /// A body that takes memory from `budget`, and whose JSON may have at most `max_values` values.
     #[must_use]
     pub fn new(bytes: Bytes, max_values: usize, budget: Arc<dyn InspectionBudget>) -> Self {
         Self {
@@ -171,20 +169,20 @@ impl Buffered {
         }
     }
 
-    /// A body that the appliance itself made, such as a look-up's: no stranger chose its
-    /// size, so it is read in place and nothing is reserved.
+    /// A body that the appliance itself made, such as a look-up's. Its size is bounded, so it is
+    /// parsed in place and nothing is reserved.
     #[must_use]
     pub fn own(bytes: Bytes) -> Self {
         Self::new(bytes, usize::MAX, Arc::new(InPlace))
     }
 
-    /// The bytes; of a body whose judges had enough early, its beginning.
+    /// The bytes of the body, or of its beginning if no judge needed more.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Computes something in time linear to the body: in place where that is quick, and otherwise
-    /// as [`Buffered::compute`] does.
+    /// Runs a computation that is linear in the length of the body: in place for a short body,
+    /// otherwise like [`Buffered::compute`].
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
@@ -195,8 +193,8 @@ impl Buffered {
         self.compute(read).await
     }
 
-    /// Computes something from the body on a thread that serves no connection. A panic there
-    /// denies. Dropping the future does not stop a computation that has begun.
+    /// Runs a computation on a thread that serves no connection. A panic denies. Dropping the
+    /// future does not stop a computation that has begun.
     pub async fn compute<T: Send + 'static>(
         &self,
         compute: impl FnOnce(&Self) -> Result<T, Denial> + Send + 'static,
@@ -212,15 +210,15 @@ impl Buffered {
         computed.unwrap_or_else(|_| Err(Denial::internal().rule("panic")))
     }
 
-    /// Decodes JSON into a type, without a tree in between. Members that the type does not know
-    /// are skipped: what is sent must be made of the type, not of the body.
+    /// Decodes JSON into a type without an intermediate tree. Unknown members are skipped, so the
+    /// caller must send an encoding of the type, not the body.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Denial> {
         strict_json::count_values(self.max_values, &self.bytes).map_err(denied)?;
         self.reserve(self.bytes.len())?;
         serde_json::from_slice(&self.bytes).map_err(Denial::malformed)
     }
 
-    /// The body as a JSON tree of at most `most` values, for which memory is reserved first.
+    /// The body as a JSON tree of at most `most` values. Reserves its memory first.
     pub fn json_at_most(&self, most: usize) -> Result<Value, Denial> {
         let most = most.min(self.max_values);
         let values = strict_json::count_values(most, &self.bytes).map_err(denied)?;
@@ -233,13 +231,13 @@ impl Buffered {
         self.json_at_most(usize::MAX)
     }
 
-    /// Reserves memory that the judge is about to take beside the body.
+    /// Reserves memory for the judge, besides that of the body.
     pub fn reserve(&self, bytes: usize) -> Verdict {
         self.budget.reserve(bytes)
     }
 
-    /// Reserves memory for bytes that outlive the judge, such as an answer; it is given back with
-    /// their last reference.
+    /// Reserves memory for bytes that outlive the judge, such as an answer, until their last
+    /// reference is dropped.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Denial> {
         self.reserve(bytes.len())?;
         Ok(Arc::clone(&self.budget).hold(bytes))
@@ -259,7 +257,7 @@ fn denied(error: StrictJsonError) -> Denial {
     }
 }
 
-/// For what is small by construction.
+/// Parses in place and reserves nothing, for bodies of bounded size.
 struct InPlace;
 
 impl InspectionBudget for InPlace {
@@ -284,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// Has room for so many bytes, and keeps the threads that computations ran on.
+    /// A budget of some bytes, which records the threads that computations ran on.
     #[derive(Default)]
     struct Room {
         left: Mutex<usize>,
@@ -306,7 +304,7 @@ mod tests {
         fn run(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, Verdict> {
             let thread = std::thread::spawn(work);
             self.threads.lock().push(thread.thread().id());
-            // A panic there is what the caller finds out by itself.
+            // The caller notices a panic.
             let _ = thread.join();
             Box::pin(std::future::ready(Ok(())))
         }
@@ -326,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_paid_for_before_it_is_built() {
+    fn memory_of_a_tree_is_reserved_before_it_is_built() {
         let text = || format!("[{}1]", "1,".repeat(99));
         let price = 101 * BYTES_PER_VALUE + text().len();
         let (whole, room) = body(text(), 1000, price);
@@ -337,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn more_values_than_allowed_are_named_as_the_limit_however_the_body_is_read() {
+    fn too_many_values_are_denied_by_each_way_to_parse() {
         let (whole, _) = body("[1,2,3]".to_owned(), 3, usize::MAX);
         let denials = [
             whole.json().unwrap_err(),
@@ -353,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_long_is_computed_elsewhere_and_a_panic_there_denies() {
+    async fn long_bodies_are_parsed_on_another_thread_where_a_panic_denies() {
         let here = std::thread::current().id();
         let (short, room) = body("1".repeat(READ_IN_PLACE), 1, 0);
         let thread = |_: &Buffered| Ok(std::thread::current().id());

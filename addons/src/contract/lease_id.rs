@@ -1,30 +1,31 @@
-//! The name of a lease.
+//! The id of a lease.
 
 use std::fmt;
 
 use uuid::Uuid;
 
-/// Names one lease, across all containers, restarts, backups and proxies. A UUID of version 7
-/// (RFC 9562 §5.7): an id is given out once, so the id of a lease that ended stays ended. Ids sort
-/// by the time at which they were generated, as far as clocks agree.
+/// Identifies a lease across all containers, restarts, backups and proxies.
+///
+/// A UUID of version 7 (RFC 9562, section 5.7): ids are never reused, and sort by the time at which
+/// they were generated, as far as clocks agree.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(Uuid);
 
 impl LeaseId {
-    /// Makes an id that no lease has had.
+    /// Generates a new id.
     #[must_use]
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// Its last 48 bits in hexadecimal digits, all of them random: for names that have little room.
+    /// The last 48 bits in hexadecimal, all of them random, for names that must be short.
     #[must_use]
     pub fn short(self) -> String {
         let (_, node) = self.0.as_u64_pair();
         format!("{:012x}", node & 0xffff_ffff_ffff)
     }
 
-    /// Reads the form that `Display` writes, and no other.
+    /// Parses the form that `Display` writes, and no other.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let id = Uuid::try_parse(text).ok()?;

@@ -1,14 +1,14 @@
 //! Security levels.
 
-/// How confidential the things are that a container has seen.
+/// How confidential the data is that a container has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing but public things.
+    /// Only public data.
     #[default]
     Public,
-    /// Something confidential.
+    /// Confidential data.
     Confidential,
-    /// Something secret.
+    /// Secret data.
     Secret,
 }
 
@@ -31,18 +31,18 @@ impl Level {
     }
 }
 
-/// What a container has come to by its tool calls. It survives restarts, and an operator alone
-/// takes it back.
+/// The restrictions that a container has reached by its tool calls. They survive restarts; only an
+/// operator resets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How confidential the things are that it has seen.
+    /// How confidential the data is that it has read.
     pub level: Level,
-    /// A policy denied a tool call with `deny_abort`: so is every later one.
+    /// A policy denied a tool call with `deny_abort`; every later call is denied too.
     pub aborted: bool,
 }
 
 impl Standing {
-    /// Both of two, as far as they go.
+    /// The stricter of two, field by field.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

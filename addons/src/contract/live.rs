@@ -1,4 +1,4 @@
-//! A flow under way, which ends exactly once on every path.
+//! A flow under way, whose end is reported exactly once.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use super::denial::Denial;
 use super::flow::{FlowStart, Kind, OwnedFlow, Record};
 use super::outcome::Outcome;
 
-/// Holds a flow and its chain until the flow ends. Dropping it tells every addon, once, so there
-/// is no path on which a flow ends unrecorded; until [`LiveFlow::complete`] was called it counts
-/// as aborted.
+/// Holds a flow and its chain until the flow ends.
+///
+/// Dropping it reports the end to every addon, so that a flow is recorded on every path. A flow
+/// that is dropped before [`LiveFlow::complete`] or [`LiveFlow::denied`] counts as aborted.
 pub struct LiveFlow {
     /// The flow, as addons see it.
     pub flow: OwnedFlow,
-    /// The chain that the flow began with and keeps until it ends, whatever is reloaded meanwhile.
+    /// The chain that the flow began with and keeps until it ends, also over a reload.
     pub chain: Arc<Chain>,
     status: u16,
     denial: Option<Denial>,
@@ -43,32 +44,32 @@ impl LiveFlow {
         &mut self.flow.record
     }
 
-    /// The request's head asks for a WebSocket.
+    /// Makes the flow a WebSocket, as the request's head asks.
     pub fn opens_websocket(&mut self) {
         self.flow.start.kind = Kind::Websocket;
     }
 
-    /// Names the container of a flow that ends before identity is asked.
+    /// Sets the container of a flow that ends before the identity link runs.
     pub fn belongs_to(&mut self, container: &Arc<Container>) {
         self.flow.start.principal = Some(Arc::clone(container).into());
     }
 
-    /// The container's name as the head of a CONNECT claims it.
+    /// Sets the container's name that the head of a CONNECT claims.
     pub fn claims(&mut self, id: Option<Box<str>>) {
         self.flow.start.claimed_id = id;
     }
 
-    /// The status that the client gets.
+    /// Records the status that the client gets.
     pub fn answered(&mut self, status: u16) {
         self.status = status;
     }
 
-    /// The status that the client got; 0 for none.
+    /// The status that the client got; 0 if none.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Ended by a denial, or by an addon's own answer.
+    /// Ends the flow by a denial, or by an addon's own answer.
     pub fn denied(&mut self, denial: &Denial) {
         match denial.answer().filter(|_| !denial.refuses()) {
             Some(answer) => self.status = answer.status,
@@ -80,12 +81,12 @@ impl LiveFlow {
         self.completed = true;
     }
 
-    /// Ended as it should.
+    /// Ends the flow normally.
     pub fn complete(&mut self) {
         self.completed = true;
     }
 
-    /// It ended at this time; without it, when it is dropped.
+    /// Sets the time of the end; without it, the flow ends when it is dropped.
     pub fn ended_at(&mut self, time: Instant) {
         self.ended = Some(time);
     }

@@ -1,4 +1,4 @@
-//! MCP messages as the chain judges them.
+//! MCP messages that the chain judges.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,33 +16,33 @@ pub enum Direction {
     ToClient,
 }
 
-/// What a frame is in JSON-RPC.
+/// The kind of a JSON-RPC message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// It has an id, and is answered.
+    /// Has an id and gets a response.
     Request,
-    /// It is not answered.
+    /// Gets no response.
     Notification,
-    /// It answers a request.
+    /// The response to a request.
     Response,
 }
 
 /// The error of a JSON-RPC response. `data` is passed on as it was written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RpcError {
-    /// The number that tells errors apart.
+    /// The error code.
     pub code: i64,
     /// One sentence.
     pub message: Cow<'static, str>,
-    /// Whatever the sender added.
+    /// Details that the sender added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
 }
 
-/// What a request is answered with.
+/// The result or error of a request.
 pub type RpcOutcome = Result<Box<RawValue>, RpcError>;
 
-/// What a frame carries, as raw JSON: number forms, key order and unknown fields survive.
+/// The content of a frame as raw JSON, which keeps number forms, key order and unknown fields.
 #[derive(Clone, Debug)]
 pub enum FrameBody {
     /// Of a request or notification; `None` where it has no `params`.
@@ -56,14 +56,14 @@ pub enum FrameBody {
 pub struct Frame {
     /// Which side sent the request.
     pub direction: Direction,
-    /// What it is in JSON-RPC.
+    /// The kind of message.
     pub kind: FrameKind,
     /// The method; of a response, that of its request.
     pub method: Arc<str>,
     /// The tool's definition as the server lists it: for `tools/call`, its response, and what the
     /// server sends to the client while the call is under way.
     pub definition: Option<Arc<Definition>>,
-    /// What it carries. What an addon changes here is what is sent.
+    /// The content, which is sent as the addons leave it.
     pub body: FrameBody,
 }
 
@@ -122,44 +122,43 @@ pub struct Definition {
     pub name: Arc<str>,
     /// The whole entry of `tools/list`.
     pub raw: Box<RawValue>,
-    /// What the server says about the tool. Not to be trusted, but to tighten what the operator
-    /// said.
+    /// The server's hints about the tool. They are not trusted: they may only tighten the
+    /// operator's settings.
     pub annotations: Annotations,
     /// How the definition compares with the one that was seen first.
     pub pin: Pin,
 }
 
-/// Hints of a tool's definition, as far as they are given. A hint of the wrong type counts as not
-/// given.
+/// Hints of a tool's definition. A hint of the wrong type counts as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// `readOnlyHint`: changes nothing.
+    /// `readOnlyHint`: does not modify its environment.
     pub read_only: Option<bool>,
-    /// `destructiveHint`: may destroy things.
+    /// `destructiveHint`: may delete or overwrite.
     pub destructive: Option<bool>,
-    /// `idempotentHint`: calling it again changes nothing more.
+    /// `idempotentHint`: a repeated call has no further effect.
     pub idempotent: Option<bool>,
-    /// `openWorldHint`: reaches what is outside the operator's hands.
+    /// `openWorldHint`: talks to systems outside the operator's control.
     pub open_world: Option<bool>,
 }
 
 impl Annotations {
-    /// Whether the tool changes nothing. Without the hint: false.
+    /// Whether the tool does not modify its environment. Without the hint: false.
     pub fn is_read_only(&self) -> bool {
         self.read_only.unwrap_or(false)
     }
 
-    /// Whether the tool may destroy things. Without the hint: true.
+    /// Whether the tool may delete or overwrite. Without the hint: true.
     pub fn is_destructive(&self) -> bool {
         self.destructive.unwrap_or(true)
     }
 
-    /// Whether a repeated call changes nothing more. Without the hint: false.
+    /// Whether a repeated call has no further effect. Without the hint: false.
     pub fn is_idempotent(&self) -> bool {
         self.idempotent.unwrap_or(false)
     }
 
-    /// Whether the tool reaches the open world. Without the hint: true.
+    /// Whether the tool talks to systems outside the operator's control. Without the hint: true.
     pub fn is_open_world(&self) -> bool {
         self.open_world.unwrap_or(true)
     }
@@ -168,16 +167,16 @@ impl Annotations {
 /// How a tool's definition compares with the one that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// It is the one that was seen first, or that an operator accepted.
+    /// The first definition seen, or one that an operator accepted.
     Accepted,
-    /// Its description or schema changed since then, and an operator has not accepted it.
+    /// A description or schema that differs, and that no operator has accepted.
     Changed,
 }
 
-/// What an MCP flow is about.
+/// The subject of an MCP flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct McpSubject {
-    /// The server; `None` where the gateway answers by itself.
+    /// The server; `None` if the gateway itself responds.
     pub server: Option<Arc<str>>,
     /// The method.
     pub method: Arc<str>,
@@ -185,16 +184,16 @@ pub struct McpSubject {
     pub name: Option<Arc<str>>,
 }
 
-/// What the audit tells of a tool call, besides server and tool.
+/// Facts about a tool call for the audit, besides server and tool.
 #[derive(Clone, Debug, Default)]
 pub struct McpRecord {
     /// SHA-256 of the arguments as the caller sent them, in hexadecimal.
     pub args_sha256: Option<Box<str>>,
-    /// What the policy decided.
+    /// The policy's decision.
     pub decision: Option<&'static str>,
-    /// Why, in the policy's words.
+    /// The policy's reason.
     pub reason: Option<Box<str>>,
-    /// Something that the server sent looks like an instruction to a model.
+    /// Whether a text from the server looks like an instruction to a model.
     pub suspicious: bool,
 }
 
@@ -214,8 +213,8 @@ pub struct CallPermit {
 }
 
 impl CallPermit {
-    /// Minted by the chain alone, after every addon passed. `None` for a flow that is no MCP
-    /// flow, and for a response, which needs no permit.
+    /// Called by the chain after every addon passed. `None` for a flow that is not an MCP flow, and
+    /// for a response, which needs no permit.
     pub(super) fn mint(subject: Option<&McpSubject>, frame: Frame) -> Option<Self> {
         let server = subject?.server.clone();
         (frame.kind != FrameKind::Response).then_some(Self { frame, server })
@@ -231,7 +230,7 @@ impl CallPermit {
         &self.frame.method
     }
 
-    /// Whether it is answered.
+    /// Whether the message gets a response.
     pub fn is_request(&self) -> bool {
         self.frame.kind == FrameKind::Request
     }

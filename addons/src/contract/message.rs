@@ -1,4 +1,4 @@
-//! Heads of requests and responses, as the chain sees them.
+//! Heads of requests and responses.
 
 use http::{HeaderMap, Method, StatusCode};
 
@@ -6,12 +6,11 @@ use super::body::{BodyFilter, MessageFilter};
 use super::judge::{BodyJudge, Judges};
 use super::path::Path;
 
-/// The head of a request. Hop-by-hop fields are gone already; what an addon changes is what
-/// is sent.
+/// The head of a request, without its hop-by-hop fields. It is sent as the addons leave it.
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// The path, with the one reading that counts.
+    /// The path, as sent and in normal form.
     pub path: Path,
     /// The query as it was sent, without its `?`.
     pub query: Option<Box<str>>,
@@ -19,7 +18,7 @@ pub struct Request {
     pub headers: HeaderMap,
     /// Whether this asks for a WebSocket.
     pub websocket: bool,
-    /// How long the body says it is; `Some(0)` where there is none.
+    /// The announced length of the body; `Some(0)` if there is none.
     pub content_length: Option<u64>,
     filters: Vec<Box<dyn BodyFilter>>,
     judges: Option<Judges<Self>>,
@@ -41,7 +40,7 @@ impl Request {
         }
     }
 
-    /// Lets a filter see the body. Filters see it in the order they were pushed.
+    /// Adds a filter of the body. Filters run in the order in which they were added.
     pub fn push_filter(&mut self, filter: impl BodyFilter + 'static) {
         self.filters.push(Box::new(filter));
     }
@@ -51,9 +50,9 @@ impl Request {
         std::mem::take(&mut self.filters)
     }
 
-    /// Has the body buffered and judged before anything of it is sent. One of more than `limit`
-    /// bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges see it in the order
-    /// in which they were added, before the filters do.
+    /// Adds a judge of the body, which is buffered and judged before a byte of it is sent. A body
+    /// of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges
+    /// run in the order in which they were added, before the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         self.judges = Some(Judges::with(self.judges.take(), limit, judge));
     }
@@ -70,11 +69,11 @@ pub struct Response {
     pub status: StatusCode,
     /// The header fields.
     pub headers: HeaderMap,
-    /// Boxed, since the future of every request holds a head and few have any.
+    /// Boxed, since the future of every request holds a head and few heads have hooks.
     hooks: Option<Box<ResponseHooks>>,
 }
 
-/// What addons want to do to a response's body.
+/// Filters and judges of a response's body.
 #[derive(Default)]
 struct ResponseHooks {
     filters: Vec<Box<dyn BodyFilter>>,
@@ -97,7 +96,7 @@ impl Response {
         self.hooks.get_or_insert_default()
     }
 
-    /// Lets a filter see the body. Filters see it in the order they were pushed.
+    /// Adds a filter of the body. Filters run in the order in which they were added.
     pub fn push_filter(&mut self, filter: impl BodyFilter + 'static) {
         self.hooks().filters.push(Box::new(filter));
     }
@@ -108,9 +107,9 @@ impl Response {
         hooks.map_or_else(Vec::new, |hooks| std::mem::take(&mut hooks.filters))
     }
 
-    /// Has the body buffered and judged before the client sees its first byte. One of more than
-    /// `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied. Judges see it after
-    /// the filters.
+    /// Adds a judge of the body, which is buffered and judged before the client gets a byte of it.
+    /// A body of more than `limit` bytes, or of more than `limits.inspect_body_bytes`, is denied.
+    /// Judges run after the filters.
     pub fn judge_body(&mut self, limit: usize, judge: impl BodyJudge<Self> + 'static) {
         let before = self.take_judges();
         self.hooks().judges = Some(Judges::with(before, limit, judge));
@@ -121,10 +120,10 @@ impl Response {
         self.hooks.as_mut()?.judges.take()
     }
 
-    /// Filters what the upstream sends on a WebSocket that this response opens. `make` is called
-    /// for each message and for the payload of each control frame, which is one body for the
-    /// filter; a filter holds no more of a body than a few KiB. A denial closes the WebSocket.
-    /// Filters see a message in the order of these calls.
+    /// Adds a filter of the messages that the upstream sends on a WebSocket opened by this
+    /// response. `make` is called for each message and for the payload of each control frame, which
+    /// is one body for the filter. A filter holds back a few KiB at most; a denial closes the
+    /// WebSocket. Filters run in the order in which they were added.
     pub fn filter_messages<F: BodyFilter + 'static>(
         &mut self,
         make: impl Fn() -> F + Send + 'static,
@@ -133,7 +132,7 @@ impl Response {
         self.hooks().message_filters.push(make);
     }
 
-    /// Hands the filters of messages to the engine.
+    /// Hands the message filters to the engine.
     pub fn take_message_filters(&mut self) -> Vec<MessageFilter> {
         let hooks = self.hooks.as_mut();
         hooks.map_or_else(Vec::new, |hooks| std::mem::take(&mut hooks.message_filters))

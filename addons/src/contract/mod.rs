@@ -1,8 +1,8 @@
-//! The contract that the engine and every addon stand on.
+//! The contract between the engine and the addons.
 //!
-//! A flow enters at one of the doors, passes the [`Chain`] phase by phase, and leaves through
-//! a [`Permit`]. Everything here is a plain value in normal form: an addon never sees a raw
-//! string from the wire, and never opens a socket.
+//! A flow enters at an ingress, passes the [`Chain`] phase by phase, and leaves with a permit.
+//! All values are in normal form: an addon never parses a raw string from the wire, and never
+//! opens a socket.
 
 mod addon;
 mod body;

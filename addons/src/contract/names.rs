@@ -11,7 +11,7 @@ pub const TRACE: &str = "trace";
 pub const IDENTITY: &str = "identity";
 /// Holds leases to their budgets.
 pub const RATE_LIMIT: &str = "rate_limit";
-/// Leaves failing upstreams alone.
+/// Denies requests to failing upstreams.
 pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
 /// Judges hosts, ports, methods, rules and addresses.
 pub const POLICY: &str = "policy";

@@ -1,4 +1,4 @@
-//! The links of a chain, and whether they stand in order.
+//! The links of a chain, and the check of their order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::addon::{Addon, Order};
 use super::identify::Identify;
 use super::names;
 
-/// The addons without which there is no protection at all.
+/// The addons that every chain must have.
 const REQUIRED: [&str; 2] = [names::IDENTITY, names::POLICY];
 
 /// One way in which a chain is out of order.
@@ -18,33 +18,33 @@ pub enum OrderError {
     /// Two addons share a name.
     #[error("{0} stands in the chain twice")]
     Twice(&'static str),
-    /// Without it the chain protects nothing.
+    /// A required addon is missing.
     #[error("{0} is missing: it cannot be switched off")]
     Missing(&'static str),
-    /// The principal of a flow has one source.
+    /// There is none or more than one link that finds the principal.
     #[error("the chain needs exactly one link that finds the principal")]
     NotOneIdentity,
-    /// One stands on the wrong side of another.
+    /// Two addons are in the wrong order.
     #[error("{first} must stand before {second}")]
     Before {
-        /// What must come first.
+        /// The addon that must come first.
         first: &'static str,
-        /// What must come later.
+        /// The addon that must come later.
         second: &'static str,
     },
-    /// Nobody before it provides what it needs.
+    /// No addon before it fills a slot that it needs.
     #[error("{addon} needs {slot}, which no addon before it provides")]
     Unprovided {
-        /// What needs it.
+        /// The addon that needs the slot.
         addon: &'static str,
-        /// The type that is missing.
+        /// The type of the slot.
         slot: &'static str,
     },
 }
 
 /// One link of the chain.
 pub enum Link {
-    /// Finds the principal; exactly one link does.
+    /// The link that finds the principal.
     Identity(Arc<dyn Identify>),
     /// Any other addon.
     Addon(Arc<dyn Addon>),
@@ -73,7 +73,7 @@ impl<A: Addon + 'static> From<Arc<A>> for Link {
     }
 }
 
-/// Every way in which the links are out of order.
+/// Returns all violations of the links' order.
 pub(super) fn check_order(links: &[Link]) -> Vec<OrderError> {
     let names: Vec<_> = links.iter().map(Link::name).collect();
     let place = |name: &str| names.iter().position(|other| *other == name);

@@ -11,9 +11,9 @@ pub struct Outcome {
     pub status: u16,
     /// The denial that ended it.
     pub denial: Option<Denial>,
-    /// Ended before its time: a side went away, or the lease ended.
+    /// Ended early: one side closed the connection, or the lease ended.
     pub aborted: bool,
-    /// How long it took.
+    /// The time from its beginning to its end.
     pub duration: Duration,
 }
 
@@ -21,7 +21,7 @@ impl Outcome {
     /// Every value of [`Outcome::label`].
     pub const LABELS: [&'static str; 4] = ["ok", "denied", "failed", "aborted"];
 
-    /// `ok`, `denied`, `failed` or `aborted`: the outcome as metrics and the audit name it.
+    /// `ok`, `denied`, `failed` or `aborted`, as metrics and the audit write it.
     pub fn label(&self) -> &'static str {
         use super::denial::Fault;
         match &self.denial {

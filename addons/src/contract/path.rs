@@ -1,17 +1,17 @@
-//! A request path in normal form, and what made its reading doubtful.
+//! A request path in normal form, and why it is ambiguous.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A path as it was sent, with the one reading that addons judge.
+/// A path as it was sent, and the normal form that addons judge.
 ///
 /// The normal form has unreserved characters decoded, other escapes in upper case and dot
-/// segments resolved. Where a server might read the path otherwise, [`Path::ambiguity`] says why;
-/// on hosts whose paths are judged that is a refusal.
+/// segments resolved. [`Path::ambiguity`] says why a server might read the path differently; hosts
+/// whose paths are judged refuse such a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     sent: Box<str>,
-    /// Only where it differs from what was sent.
+    /// `None` if it equals `sent`.
     normal: Option<Box<str>>,
     ambiguity: Option<Ambiguity>,
 }
@@ -59,7 +59,7 @@ impl fmt::Display for Ambiguity {
 }
 
 impl Path {
-    /// Reads a path (without its query).
+    /// Parses a path without its query.
     #[must_use]
     pub fn parse(sent: &str) -> Self {
         let (normal, ambiguity) = normalize(sent);
@@ -79,17 +79,17 @@ impl Path {
         &self.sent
     }
 
-    /// The one reading that is judged.
+    /// The normal form, which addons judge.
     pub fn normal(&self) -> &str {
         self.normal.as_deref().unwrap_or(&self.sent)
     }
 
-    /// Why another reading is possible, if it is.
+    /// Why a server might read the path differently.
     pub fn ambiguity(&self) -> Option<Ambiguity> {
         self.ambiguity
     }
 
-    /// Makes the judged reading the one that is sent on.
+    /// Replaces the path to send by the normal form.
     pub fn send_normal(&mut self) {
         if let Some(normal) = self.normal.take() {
             self.sent = normal;
@@ -107,7 +107,7 @@ fn normalize(sent: &str) -> (Cow<'_, str>, Option<Ambiguity>) {
     (Cow::Owned(resolved), doubt)
 }
 
-/// The common case, told in one pass without an allocation.
+/// Whether the path is in normal form already: the common case, in one pass without an allocation.
 fn is_plain(path: &str) -> bool {
     let mut previous = 0;
     for byte in path.bytes() {
@@ -148,7 +148,7 @@ fn decode(sent: &str, doubt: &mut Option<Ambiguity>) -> String {
     out
 }
 
-/// Keeps the first doubt: one is enough to refuse, and the first is the plainest to explain.
+/// Keeps the first ambiguity: one is enough to refuse the path.
 fn note(doubt: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
     if doubt.is_none() {
         *doubt = found;
@@ -193,7 +193,7 @@ fn push_escape(out: &mut String, value: u8) {
     out.push(digit(value & 15));
 }
 
-/// Removes dot segments as RFC 3986 section 5.2.4 does; empty segments stay, and are doubtful.
+/// Removes dot segments (RFC 3986, section 5.2.4). Empty segments stay and are noted as ambiguous.
 fn resolve_dots(path: &str, doubt: &mut Option<Ambiguity>) -> String {
     let absolute = path.strip_prefix('/').unwrap_or(path);
     let mut kept: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! Permission to resolve and to connect, as values with a subject.
+//! Permissions to resolve and to connect, as values.
 
 use std::net::SocketAddr;
 
@@ -7,8 +7,7 @@ use super::host::Host;
 use super::principal::Principal;
 
 /// Permission to resolve one host, for one port. Only a phase of the chain that passed mints one,
-/// and the resolver resolves what the permit names: nothing is looked up before the verdict, and
-/// nothing else than what was judged.
+/// and the resolver takes the host from the permit: no host is resolved before it is judged.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{Host, ResolvePermit};
@@ -42,7 +41,7 @@ impl ResolvePermit {
     }
 }
 
-/// What a name resolved to, while it is judged. An addon can only remove addresses.
+/// The addresses that a name resolved to, while they are judged. An addon can only remove some.
 ///
 /// ```compile_fail,E0423
 /// use addons::contract::Addresses;
@@ -78,8 +77,8 @@ impl Addresses {
 
 /// Permission to connect to exactly these addresses, for one principal.
 ///
-/// Only the chain's `dial` phase mints one, and only the dialer takes one: there is no other way
-/// to open an upstream connection, so "forgot to check" does not compile.
+/// Only the chain's `dial` phase mints one, and the dialer, the only code that opens upstream
+/// connections, requires one: code that forgets the check does not compile.
 ///
 /// ```compile_fail,E0451
 /// use addons::contract::{Host, Permit, Principal};
@@ -96,8 +95,8 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Minted by the chain alone, after every addon has seen the addresses. `None` where none is
-    /// left, and for a flow without a principal.
+    /// Called by the chain after every addon has judged the addresses. `None` if none is left, or
+    /// the flow has no principal.
     pub(super) fn mint(flow: &Flow, addresses: Addresses) -> Option<Self> {
         let principal = flow.principal.clone()?;
         (!addresses.0.is_empty()).then(|| Self {

@@ -1,4 +1,4 @@
-//! What addons need from outside, as traits that the engine implements.
+//! Ports: traits that give addons access to the outside. The engine implements them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,27 +24,27 @@ use super::principal::System;
 #[error("the registry cannot be read")]
 pub struct Unavailable;
 
-/// Finds the lease at a source. Reads memory only.
+/// Finds leases in memory.
 pub trait Containers: Send + Sync {
-    /// The lease at a source. A lease whose time is over is still found, so that its next flow
-    /// can be told why it is denied; one that was deleted or replaced is not.
+    /// The lease at a source. A lease that has run out is still found, so that the denial of its
+    /// next flow says so; one that was deleted or replaced is not.
     fn find(&self, source: &Source) -> Result<Option<Arc<Container>>, Unavailable>;
 
-    /// Whether the registry can be read at all: asked on every request of a known connection.
+    /// Whether the registry can be read. Called for every request of a known connection.
     fn available(&self) -> bool;
 
-    /// Removes a lease whose time is over. Returns at once; the store follows.
+    /// Removes a lease that has run out. Returns before it is removed from disk.
     fn expire(&self, container: &Arc<Container>);
 }
 
-/// Tells our own listeners from the rest of the world.
+/// Knows our own listeners.
 pub trait OwnAddresses: Send + Sync {
-    /// Whether connecting there would reach one of our own listeners.
+    /// Whether a connection to this address would reach one of our own listeners.
     fn is_ours(&self, address: SocketAddr) -> bool;
 }
 
-/// Sends requests that no client sent. Each is a flow of its own that passes the chain and the
-/// audit: HTTP/1.1, TLS certificates verified, no redirect followed, one connection per request.
+/// Sends requests of the appliance itself. Each is a flow that passes the chain and the audit:
+/// HTTP/1.1, TLS certificates verified, no redirect followed, one connection per request.
 ///
 /// The engine bounds time and size, and a response beyond either is an error. Dropping the future
 /// closes the connection and records the flow as aborted.
@@ -57,8 +57,8 @@ pub trait Outbound: Send + Sync {
         request: http::Request<Bytes>,
     ) -> BoxFuture<'a, Result<http::Response<Bytes>, OutboundError>>;
 
-    /// Sends a request that an addon needs answered before it can judge one of the container's.
-    /// The chain treats it as the container's own: same policy, budgets and credentials.
+    /// Sends a request whose response an addon needs to judge a request of the container. The chain
+    /// treats it as the container's own: same policy, budgets and credentials.
     fn look_up<'a>(
         &'a self,
         container: &'a Arc<Container>,
@@ -86,12 +86,12 @@ impl From<Denial> for OutboundError {
     }
 }
 
-/// Asks the operator's policies about MCP messages. Evaluation happens on threads of its own.
+/// Evaluates the operator's policies on MCP messages, on threads of its own.
 pub trait Evaluator: Send + Sync {
-    /// Whether any bundle is for messages of this method.
+    /// Whether any bundle judges messages of this method.
     fn asks(&self, method: &str) -> bool;
 
-    /// Asks every bundle that is for this method, in the order of the file. `input` is a JSON
+    /// Evaluates every bundle that judges this method, in the order of the file. `input` is a JSON
     /// text.
     fn evaluate<'a>(
         &'a self,
@@ -100,33 +100,33 @@ pub trait Evaluator: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Decision>, EvaluatorError>>;
 }
 
-/// What one bundle decided.
+/// The decision of one bundle.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The bundle's id.
     pub bundle: Arc<str>,
-    /// What is to happen.
+    /// What happens to the message.
     pub effect: Effect,
     /// Why, in the policy's words.
     pub reason: Option<Box<str>>,
 }
 
-/// What a policy wants to happen to a message.
+/// What happens to a message.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// It passes.
     Allow,
-    /// It passes with this in the place of the arguments or the result.
+    /// It passes with its arguments or its result replaced.
     Redact(Box<RawValue>),
     /// A person decides.
     Ask,
     /// It is denied.
     DenyContinue,
-    /// It is denied, and so is every later call of the container.
+    /// It is denied, and every later call of the container too.
     DenyAbort,
 }
 
-/// Why there is no decision.
+/// Why a policy has no decision.
 #[derive(Clone, Debug, Error)]
 pub enum EvaluatorError {
     /// The policy failed: a conflict, a wrong type, an unknown decision.
@@ -135,7 +135,7 @@ pub enum EvaluatorError {
     /// It did not answer within `policies.evaluator.timeout`.
     #[error("the policy did not answer in time")]
     TimedOut,
-    /// Too many evaluations wait already.
+    /// The queue of evaluations is full.
     #[error("too many evaluations wait")]
     Busy,
     /// A bundle could not be loaded.
@@ -143,24 +143,24 @@ pub enum EvaluatorError {
     Unavailable(String),
 }
 
-/// Records about a lease that must survive a restart. Each is on disk before the future is done.
+/// Facts about a lease that must survive a restart. Each is on disk before its future is ready.
 pub trait LeaseRecords: Send + Sync {
-    /// Raises the security level of a lease; it is never lowered by this.
+    /// Raises the security level of a lease; never lowers it.
     fn raise_level<'a>(
         &'a self,
         container: &'a Arc<Container>,
         level: Level,
     ) -> BoxFuture<'a, Result<(), Unavailable>>;
 
-    /// Has every further tool call of the lease denied until an operator resets it.
+    /// Denies every further tool call of the lease until an operator resets it.
     fn latch<'a>(&'a self, container: &'a Arc<Container>)
     -> BoxFuture<'a, Result<(), Unavailable>>;
 }
 
-/// Remembers the definitions of tools, so that a change is noticed.
+/// Remembers the definitions of tools, to detect changes.
 pub trait Definitions: Send + Sync {
     /// Compares the digests of a server's tools with the accepted ones, in the order given. The
-    /// first digest of a tool is accepted, and on disk before the future is done.
+    /// first digest of a tool is accepted, and on disk before the future is ready.
     fn pin<'a>(
         &'a self,
         server: &'a str,
@@ -168,20 +168,20 @@ pub trait Definitions: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Pin>, Unavailable>>;
 }
 
-/// Asks people.
+/// Asks people for approval.
 pub trait Approvals: Send + Sync {
     /// Asks whether a tool call may be made, and waits for the answer.
     fn ask<'a>(&'a self, flow: &'a Flow, frame: &'a Frame) -> BoxFuture<'a, Answered>;
 }
 
-/// What a person answered.
+/// The answer to a request for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
     /// The call may be made, once.
     Approved,
     /// It may not.
     Rejected,
-    /// There is no answer: no approver is available, or the time was over.
+    /// There is no answer: no approver is available, or the wait timed out.
     Open,
 }
 
@@ -201,26 +201,26 @@ pub trait SecretFiles: Send + Sync {
     /// The file's text as a secret, trimmed, read again within a second of a change.
     fn source(&self, path: &Path) -> Arc<dyn SecretSource>;
 
-    /// Whether the file can be opened and is a regular file.
+    /// Checks that the file can be opened and is a regular file.
     fn check(&self, path: &Path) -> io::Result<()>;
 
-    /// The path without links, so that all names of one file compare equal; `path` itself where
-    /// there is no such file.
+    /// The path with symbolic links resolved, so that all names of one file are equal; `path`
+    /// itself if there is no such file.
     fn real_path(&self, path: &Path) -> PathBuf;
 
     /// Reads the whole file; `None` while it is still the version `known`.
     fn read(&self, path: &Path, known: Option<&FileVersion>) -> io::Result<Option<SecretText>>;
 
-    /// Locks the file against other processes that share it, by a lock beside it, since every
-    /// replacement is a new file. Waits up to 30 s; the error names the file.
+    /// Locks the file against other processes, by a lock file beside it, since every replacement is
+    /// a new inode. Waits up to 30 s; the error names the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, String>;
 
-    /// Creates the file that will replace `path`. An error says why it cannot be replaced, before
-    /// anything was spent that would have to be stored there.
+    /// Creates the file that will replace `path`, so that an error comes before a one-time token is
+    /// spent whose successor could not be stored.
     fn replace(&self, path: &Path) -> io::Result<Box<dyn Replacement>>;
 }
 
-/// What changes when a file is written or replaced.
+/// The version of a file: differs after each write or replacement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVersion {
     /// The inode's number.
@@ -242,14 +242,13 @@ pub struct SecretText {
 /// A lock that is held until it is dropped, or the process ends.
 pub trait FileLock: Send {}
 
-/// A file on its way to replace another one. Dropped before [`Replacement::commit`], it leaves no
-/// trace.
+/// A file that will replace another one. Dropped before [`Replacement::commit`], it is deleted.
 pub trait Replacement: Send {
     /// Writes the text to disk, with the mode of the replaced file, and with its owner where the
     /// process may give files away. The replaced file is still as it was. Blocks.
     fn fill(&mut self, text: &[u8]) -> io::Result<()>;
 
-    /// Takes the other file's place atomically and returns the new version. Blocks.
+    /// Replaces the other file atomically and returns the new version. Blocks.
     fn commit(self: Box<Self>) -> io::Result<FileVersion>;
 }
 

@@ -1,4 +1,4 @@
-//! Who sends a flow, and on whose behalf it runs.
+//! The client that sends a flow, and the principal on whose behalf it runs.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -8,17 +8,17 @@ use std::sync::Arc;
 use super::container::{Container, Source};
 use super::host::Host;
 
-/// Who is at the other end of the socket.
+/// The peer of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
-    /// What identifies it; `None` where the socket tells no address.
+    /// The source that identifies its container; `None` if the socket has no address.
     pub source: Option<Source>,
     /// Its address, for the log.
     pub peer: Option<SocketAddr>,
 }
 
-/// Shared handle to a lease, one for each client connection. The flows of a connection count their
-/// references here; the count of the container itself would move from core to core.
+/// Shared handle to a lease, one for each client connection. The flows of a connection clone this
+/// handle; cloning the container's own `Arc` would move its count from core to core.
 #[derive(Debug)]
 pub struct LeaseHandle(Arc<Container>);
 
@@ -67,24 +67,24 @@ impl From<Arc<Container>> for Principal {
     }
 }
 
-/// A part of the appliance that speaks for itself, and where it may go: no allowlist holds for
-/// it, so its own list does.
+/// A part of the appliance that sends requests of its own, with the hosts that it may reach. They
+/// take the place of the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
     /// Its name, in the audit.
     pub name: Cow<'static, str>,
-    /// The hosts and ports that it may ask.
+    /// The hosts and ports that it may reach.
     pub hosts: Vec<(Host, u16)>,
-    /// They are the operator's own: spoken to in clear where the operator says so, and at
-    /// private addresses too. All others only over verified TLS and at public ones.
+    /// The hosts are named by the operator: private addresses and, where configured, clear text are
+    /// permitted. Without it only verified TLS to public addresses.
     pub trust_private: bool,
 }
 
-/// A part of the appliance that works for one container. Its flows are the container's: limits,
-/// credentials, audit and the lease's end hold. Only the hosts are its own.
+/// A part of the appliance that works for one container. The container's limits, credentials,
+/// audit and lease apply to its flows; only the hosts are its own.
 #[derive(Debug)]
 pub struct Delegation {
-    /// Its name, and where it may go.
+    /// Its name, and the hosts that it may reach.
     pub system: System,
     /// The lease that it works for.
     pub lease: Arc<LeaseHandle>,

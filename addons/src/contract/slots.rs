@@ -1,4 +1,4 @@
-//! What one addon hands to another, by type.
+//! Values that one addon hands to another, by type.
 
 use std::any::{Any, TypeId, type_name};
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::denial::Denial;
 
-/// Names a type that one addon provides and another needs; the chain checks the pair at start.
+/// A type that one addon provides and another needs. The chain checks the pair when it is built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     id: TypeId,
@@ -29,13 +29,13 @@ impl Slot {
     }
 }
 
-/// The values that addons left for each other on one flow. A handful at most, so a list; and
-/// often one, which needs no room of its own for that.
+/// The values that addons left for each other on one flow: a list, since there are few, with room
+/// for one without an allocation.
 #[derive(Default)]
 pub struct Slots(SmallVec<[Box<dyn Any + Send + Sync>; 1]>);
 
 impl Slots {
-    /// Leaves a value; a second one of the same type replaces the first.
+    /// Stores a value; it replaces one of the same type.
     pub fn put<T: Any + Send + Sync>(&mut self, value: T) {
         match self.0.iter_mut().find_map(|slot| slot.downcast_mut::<T>()) {
             Some(slot) => *slot = value,
@@ -43,17 +43,17 @@ impl Slots {
         }
     }
 
-    /// The value, if some addon left one.
+    /// The value of this type, if there is one.
     pub fn find<T: Any>(&self) -> Option<&T> {
         self.0.iter().find_map(|slot| slot.downcast_ref::<T>())
     }
 
-    /// The value, or a denial: what was declared and is missing is our fault, and denies.
+    /// The value of this type, or an internal error: it was declared as provided.
     pub fn get<T: Any>(&self) -> Result<&T, Denial> {
         self.find().ok_or_else(Denial::internal)
     }
 
-    /// Takes the value out.
+    /// Removes and returns the value of this type.
     pub fn take<T: Any>(&mut self) -> Option<T> {
         let at = self.0.iter().position(|slot| slot.is::<T>())?;
         self.0.swap_remove(at).downcast().ok().map(|value| *value)

@@ -1,28 +1,28 @@
-//! What something that lives long owns for others, by type.
+//! A map from types to values.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// One value of each type, made when it is first asked for and kept until the owner is gone.
+/// One value of each type, made at its first use and kept until the map is dropped.
 ///
-/// Every request asks several times, and nothing is ever taken out or replaced: so it is a list
-/// that only grows, which is read without a lock or a count of references.
+/// Every request reads several values, and none is ever removed or replaced: a list that only
+/// grows is read without a lock or a reference count.
 #[derive(Default)]
 pub struct TypeMap(Link);
 
-/// Where the next value is, or will be.
+/// The next place, if there is one yet.
 type Link = OnceLock<Box<Place>>;
 
-/// The place of a type, made before its value: whoever makes one keeps only those waiting who
-/// ask for the same.
+/// The place of a type, added before its value is made: a thread that makes a value blocks only
+/// threads that need a value of the same type.
 struct Place<V: ?Sized = dyn Any + Send + Sync> {
     next: Link,
     value: V,
 }
 
 impl TypeMap {
-    /// The value of the type. Of several who ask at once for one that is missing, one makes it.
+    /// The value of the type. Of several threads that miss it at once, one makes it.
     pub fn get_or_init<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let mut link = &self.0;
         loop {
@@ -35,7 +35,7 @@ impl TypeMap {
     }
 }
 
-/// Of another owner: it begins with nothing.
+/// A clone belongs to another owner and begins empty.
 impl Clone for TypeMap {
     fn clone(&self) -> Self {
         Self::default()
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// As many types as there are numbers.
+    /// A type for each number.
     struct Numbered<const N: usize>(usize);
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_who_ask_at_once_for_many_types_one_makes_each_value() {
+    fn one_of_many_threads_makes_each_value() {
         const THREADS: usize = 8;
         for _ in 0..200 {
             let (map, made, start) = (
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn making_one_value_may_ask_for_another() {
+    fn making_one_value_may_use_another() {
         let map = TypeMap::default();
         assert_eq!(
             *map.get_or_init(|| u64::from(*map.get_or_init(|| 7_u32))),

@@ -1,4 +1,4 @@
-//! How many flows may wait in the chain, of one lease and in all.
+//! Limits the flows that wait in the chain, for each lease and in total.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,26 +16,26 @@ use super::principal::LeaseHandle;
 /// connection, its head and its place at the upstream's breaker.
 pub(super) const MAX_WAITS: usize = 8192;
 
-/// Those of one lease.
+/// Flows of one lease that may wait at once.
 const MAX_WAITS_PER_LEASE: usize = 256;
 
-/// When it is worth asking again where there are too many.
+/// The `Retry-After` of a flow denied because too many wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 struct LeaseWaits(Arc<Semaphore>);
 
-/// What the waits of a flow count against: its lease, and all flows under a chain.
+/// The limits that a flow's waits count against: its lease's and the chain's.
 pub(super) struct Waits<'c> {
-    /// `None`: they are part of another flow's, or the appliance's own, which are few.
+    /// `None` for look-ups, which are part of another flow, and for the appliance's own few flows.
     lease: Option<Arc<LeaseHandle>>,
     all: &'c Arc<Semaphore>,
 }
 
-/// There are too many waits already.
+/// Too many flows wait already.
 pub(super) struct Full;
 
 impl<'c> Waits<'c> {
-    /// Those of a flow. A look-up is part of a request that waits already.
+    /// The limits of a flow. A look-up is part of a request that waits already, and has none.
     pub(super) fn of(flow: &Flow, all: &'c Arc<Semaphore>) -> Self {
         let lease = match &flow.principal {
             Some(principal) if flow.find_slot::<Lookup>().is_none() => principal.lease().cloned(),
@@ -44,7 +44,7 @@ impl<'c> Waits<'c> {
         Self { lease, all }
     }
 
-    /// Awaits a future, which counts as a wait once it is not ready at once.
+    /// Awaits a future, which counts as a wait unless it is ready at its first poll.
     pub(super) async fn hold<F: Future>(&self, future: F) -> Result<F::Output, Full> {
         let mut future = pin!(future);
         let mut held = None;
@@ -73,7 +73,7 @@ impl<'c> Waits<'c> {
 }
 
 impl Full {
-    /// What the flow that would wait is told.
+    /// The denial of the flow that would have to wait.
     pub(super) fn denial(self, flow: &Flow) -> Denial {
         let denial = Denial::new(Code::RateLimited, "Rate limit exceeded");
         let denial = match flow.known_container() {

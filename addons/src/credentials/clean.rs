@@ -1,4 +1,5 @@
-//! Removing what a client brings of its own, wherever the host would take it for a credential.
+//! Removes the client's own credentials from requests: every field, parameter and cookie that the
+//! host could take for one.
 
 use http::HeaderValue;
 use http::header::COOKIE;
@@ -8,7 +9,7 @@ use super::Credential;
 use crate::contract::Request;
 use crate::header_names::{folds_to, remove_fields};
 
-/// The fields in which services take keys, whatever an entry says.
+/// Fields in which services take keys; removed for every host that has a credential.
 const USUAL: [&str; 16] = [
     "authorization",
     "proxy-authorization",
@@ -28,7 +29,7 @@ const USUAL: [&str; 16] = [
     "x-amz-security-token",
 ];
 
-/// What never leaves for one host.
+/// Fields, parameters and cookies that are removed from requests to one host.
 #[derive(Default)]
 pub(super) struct Unwanted {
     /// Lower case, with hyphens.
@@ -38,7 +39,7 @@ pub(super) struct Unwanted {
 }
 
 impl Unwanted {
-    /// All that any credential of a host sets or says to remove.
+    /// Adds the fields that a credential sets, and what its entry lists for removal.
     pub(super) fn add(&mut self, credential: &Credential) {
         let set = credential.kind.sources().map(|(name, _)| name);
         let set = set.chain(credential.kind.fields_besides());
@@ -51,7 +52,7 @@ impl Unwanted {
             .extend(credential.remove_cookies.iter().map(boxed));
     }
 
-    /// Removes it from a request.
+    /// Removes them from a request.
     pub(super) fn remove_from(&self, request: &mut Request) {
         remove_fields(&mut request.headers, |name| {
             let mut unwanted = USUAL
@@ -72,7 +73,7 @@ impl Unwanted {
         let Some(query) = request.query.as_deref() else {
             return;
         };
-        // Some servers also part parameters at semicolons.
+        // Some servers also separate parameters at semicolons.
         let kept: String = query
             .split_inclusive(['&', ';'])
             .filter(|parameter| {
@@ -88,7 +89,8 @@ impl Unwanted {
 
     fn clean_cookies(&self, request: &mut Request) {
         let clean = |value: &HeaderValue| {
-            // What is not text cannot be judged, and no browser sends it.
+            // A value that is not visible ASCII cannot be parsed, and no browser sends it: it is
+            // dropped.
             let text = value.to_str().ok()?;
             let kept: Vec<_> = text
                 .split(';')
@@ -115,7 +117,8 @@ impl Unwanted {
     }
 }
 
-/// Servers decode names, and some do not mind their case.
+/// Compares percent-decoded, without regard to case: servers decode names, and some ignore their
+/// case.
 fn is_one_of(unwanted: &[Box<str>], name: &str) -> bool {
     let name = name.replace('+', " ");
     let name = percent_decode_str(&name).decode_utf8_lossy();

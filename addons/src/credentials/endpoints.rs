@@ -1,5 +1,5 @@
-//! Tools that refresh their own login: they are answered with placeholders, and no upstream is
-//! asked.
+//! Answers the token requests of tools that refresh their own login, with placeholders and without
+//! an upstream.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use super::oauth::PlaceholderAnswer;
 use super::{Credential, CredentialKind};
 use crate::contract::{Answer, Denial, Flow, Request, Scheme};
 
-/// What a tool sends with its question is read and thrown away, up to so much.
+/// The most bytes of the request's body that are read and discarded before the answer.
 const MAX_QUESTION: u64 = 1 << 20;
 
-/// The questions that are answered here.
+/// The endpoints that are answered here, each with its credential.
 #[derive(Default)]
 pub(super) struct Endpoints(Vec<(Arc<Credential>, PlaceholderAnswer)>);
 
 impl Endpoints {
-    /// Those of a credential's login, if it has one.
+    /// Adds the endpoints of a credential's login, if it has one.
     pub(super) fn add(&mut self, credential: &Arc<Credential>) {
         if let CredentialKind::Token {
             login: Some(login), ..
@@ -29,8 +29,8 @@ impl Endpoints {
         }
     }
 
-    /// The answer to a request for exactly one of these paths. A path with two readings, or one
-    /// below, is none of them.
+    /// The answer to a request for exactly one of these paths. An ambiguous path matches none of
+    /// them, nor does a path below one.
     pub(super) fn answer(&self, flow: &mut Flow, request: &Request) -> Option<Denial> {
         let container = flow.known_container()?;
         let (credential, answer) = self.0.iter().find(|(credential, answer)| {

@@ -1,18 +1,18 @@
-//! The forms in which a secret may come back.
+//! The encodings in which a response may echo a secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use zeroize::Zeroizing;
 
-/// Derived forms that are shorter would be found in anything.
+/// The least bytes of a base64 form: a shorter one would match unrelated text.
 const MIN_DERIVED: usize = 6;
 
-/// Every form of every secret, in order, each with the name that stands in its place.
+/// Every form of every secret, sorted, each with the name of its credential.
 #[derive(Default)]
 pub(super) struct Forms(pub(super) Vec<(Zeroizing<Vec<u8>>, Box<str>)>);
 
 impl Forms {
-    /// The secret as it is, and as JSON, URLs and base64 write it.
+    /// Adds the secret itself, and its forms in JSON, URLs and base64.
     pub(super) fn add_secret(&mut self, secret: &[u8], name: &str) {
         if secret.is_empty() {
             return;
@@ -30,14 +30,14 @@ impl Forms {
         self.add_base64(secret, name);
     }
 
-    /// The secret inside anything that is written in base64, at each of the three places where
-    /// it may begin within a group.
+    /// Adds the base64 of texts that contain the secret, for each of the three positions within a
+    /// group of three bytes at which it may begin.
     pub(super) fn add_base64(&mut self, secret: &[u8], name: &str) {
         for before in 0..3 {
             let mut data = Zeroizing::new(vec![0; before]);
             data.extend_from_slice(secret);
-            // Characters that hold bits of a neighbour are not ours to know, but that the data
-            // may end here is.
+            // A character that mixes bits of a neighbouring byte is unknown and left out, except
+            // that the encoded text may end with the secret.
             let first = (before * 8).div_ceil(6);
             let whole = data.len() * 8 / 6;
             let partial = (data.len() * 8).div_ceil(6);
@@ -62,8 +62,8 @@ impl Forms {
     }
 }
 
-/// What encoders leave as it is besides letters and digits: RFC 3986, a path, JavaScript's
-/// `encodeURIComponent` and `encodeURI`, HTML forms (which write a space as `+`), and nothing.
+/// Bytes besides letters and digits that encoders do not escape: RFC 3986, a path, JavaScript's
+/// `encodeURIComponent` and `encodeURI`, HTML forms (which write a space as `+`), and none.
 const KEPT: [&[u8]; 6] = [
     b"-_.~",
     b"-_.~/",

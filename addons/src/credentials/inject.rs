@@ -1,4 +1,4 @@
-//! Putting a secret into a request, and into no other.
+//! Injects credentials into the requests that they are for, and into no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::contract::{
 use crate::header_names::{folds_to, remove_fields};
 use crate::shards::Shards;
 
-/// What a request may wait for a token: longer than the engine's own limit for getting one, so
-/// that the reason is told.
+/// Limit of a request's wait for a token. Longer than the sources' own limits, so that the denial
+/// can name the reason.
 const TOKEN_LIMIT: Duration = Duration::from_secs(30);
 
-/// The credentials of one host, on whatever port.
+/// The credentials of one host, for any of its ports.
 #[derive(Default)]
 pub(super) struct HostCredentials {
     credentials: Vec<Arc<Credential>>,
@@ -30,10 +30,10 @@ pub(super) struct HostCredentials {
     prepared: Shards<RwLock<Option<Prepared>>>,
 }
 
-/// The credentials that are for a request: seldom more than one.
+/// The credentials for one request, seldom more than one.
 type Chosen<'a> = SmallVec<[&'a Arc<Credential>; 2]>;
 
-/// The token of each of them; `None` where it is no token.
+/// The tokens of the chosen credentials; `None` for one of another kind.
 type Tokens = SmallVec<[Option<Arc<Token>>; 2]>;
 
 impl HostCredentials {
@@ -48,8 +48,8 @@ impl HostCredentials {
         }
     }
 
-    /// Takes from a request what the client brought, adds what is for it, and leaves what its
-    /// response must be scrubbed with. Waits only where a token has to be fetched first.
+    /// Removes the client's own credentials from a request, adds those that are for it, and puts
+    /// the scrubbers of its response into a slot. Waits only if a token must be fetched first.
     pub(super) fn guard<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
         let container = match flow.container() {
             Ok(container) => container,
@@ -77,7 +77,8 @@ impl HostCredentials {
         }
     }
 
-    /// Of those that are for the request, the first that sets a field counts.
+    /// The credentials for the request. Of several that set `Authorization`, only the first is
+    /// kept.
     fn chosen(&self, flow: &Flow, request: &Request, container: &Container) -> Chosen<'_> {
         let anonymous = flow.find_slot::<Anonymous>().is_some();
         let is_for = |credential: &Credential| {
@@ -108,7 +109,7 @@ impl HostCredentials {
             placeholder::refuse(flow, request)?;
         }
         self.unwanted.remove_from(request);
-        // Nothing can be found in what is compressed, and decoding costs.
+        // Echoes cannot be found in an encoded body, and decoding costs time.
         let identity = HeaderValue::from_static("identity");
         request.headers.insert(ACCEPT_ENCODING, identity);
         let prepared = self.prepared()?;
@@ -136,7 +137,7 @@ impl HostCredentials {
             }
         }
         if !guarded.scrubbers.is_empty() {
-            // No echo can be found in what an extension compresses.
+            // Echoes cannot be found in messages that an extension compresses.
             remove_fields(&mut request.headers, |name| {
                 folds_to(name, "sec-websocket-extensions")
             });
@@ -155,8 +156,8 @@ impl HostCredentials {
         found.map(|(_, ready)| ready).ok_or_else(Denial::internal)
     }
 
-    /// The calling thread's, under a lock that many may hold at once, and that nobody holds while
-    /// waiting.
+    /// The credentials prepared for the calling thread, under a lock that is shared by readers and
+    /// never held across an await.
     fn prepared(&self) -> Result<MappedRwLockReadGuard<'_, Prepared>, Denial> {
         let place = self.prepared.mine();
         if let Ok(current) = RwLockReadGuard::try_map(place.read(), |prepared| {
@@ -188,7 +189,7 @@ async fn fetch(chosen: &[&Arc<Credential>], container: &Arc<Container>) -> Resul
     Ok(tokens)
 }
 
-/// Adds fields where none is yet; answers whether any was added.
+/// Adds the fields that the request does not have yet. Returns whether any was added.
 fn add<'f>(
     flow: &Flow,
     request: &mut Request,
@@ -228,7 +229,7 @@ impl Token {
 }
 
 impl Credential {
-    /// Whether the container is one of those that it is for.
+    /// Whether the credential is for this container.
     pub(super) fn is_for_container(&self, container: &Container) -> bool {
         let ids = self.containers.as_ref();
         let listed = ids.is_none_or(|ids| ids.contains(&container.id));
@@ -253,7 +254,7 @@ impl Credential {
 }
 
 /// Whether the path is `/OWNER/NAME…`, with or without `.git`, or the API's `/repos/OWNER/NAME…`.
-/// A path with two readings names nothing.
+/// An ambiguous path names no repository. names nothing.
 fn names_repo(path: &Path, repo: &str) -> bool {
     if path.ambiguity().is_some() {
         return false;
@@ -269,7 +270,7 @@ fn names_repo(path: &Path, repo: &str) -> bool {
     named.eq_ignore_ascii_case(repo) && (rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The client learns which entry it was; why is for `explain` and the operator.
+/// The client learns the entry's name; the reason is for `explain` and the operator.
 fn unavailable(name: &str, why: &str) -> Denial {
     let sentence = format!("Credential unavailable: {name}");
     Denial::new(Code::CredentialUnavailable, sentence)

@@ -1,4 +1,4 @@
-//! Secrets that sandboxes use and never see: added last, scrubbed first.
+//! Secrets that containers use and never see: added last, scrubbed first.
 
 mod clean;
 mod endpoints;
@@ -34,30 +34,30 @@ pub use settings::{CredentialEntry, CredentialSettings, KindSettings, SecretSett
 pub use token::{Fetched, Token, TokenForm, TokenSource};
 pub use token_sources::TokenSources;
 
-/// One secret, and where it belongs. It has no `Debug` on purpose.
+/// One secret, and the requests that it is for. It has no `Debug` on purpose.
 pub struct Credential {
-    /// What stands in the place of an echo, in the audit and in metrics.
+    /// Replaces an echo of the secret, and names the credential in the audit and in metrics.
     pub name: Arc<str>,
-    /// The hosts and ports it is for.
+    /// The hosts and ports it is sent to.
     pub hosts: Vec<(Host, u16)>,
     /// How it is put into a request.
     pub kind: CredentialKind,
-    /// Fields that a client could bring a key of its own in.
+    /// Request fields to remove, in which a client could send a key of its own.
     pub remove_headers: Vec<HeaderName>,
-    /// The same for query parameters.
+    /// Query parameters to remove.
     pub remove_query: Vec<String>,
-    /// The same for cookies.
+    /// Cookies to remove.
     pub remove_cookies: Vec<String>,
     /// The containers it is for; `None` for all.
     pub containers: Option<Vec<ContainerId>>,
-    /// The repositories it is for: requests whose path names one of them, and that the container
-    /// has registered. `None` for all requests.
+    /// The repositories it is for: a request's path must name one of them, and the container must
+    /// have registered it. `None` for all requests.
     pub repos: Option<Vec<String>>,
 }
 
 /// How a secret is put into a request.
 pub enum CredentialKind {
-    /// As the whole value of fields.
+    /// As the whole value of each field.
     SetHeaders(Vec<(HeaderName, Arc<dyn SecretSource>)>),
     /// As `Authorization: Basic`.
     Basic {
@@ -68,13 +68,13 @@ pub enum CredentialKind {
     },
     /// As `Authorization: Bearer`.
     Bearer(Arc<dyn SecretSource>),
-    /// A token that runs out and is got again.
+    /// A token that expires and is replaced.
     Token {
-        /// How it is put.
+        /// Whether it is sent as a bearer or a basic password.
         form: TokenForm,
-        /// Who gets it.
+        /// Fetches and replaces the token.
         source: Arc<dyn TokenSource>,
-        /// The login behind it, whose token endpoint is answered in the upstream's place.
+        /// The login of the token, whose token endpoint is answered with placeholders.
         login: Option<oauth::Login>,
     },
 }
@@ -85,7 +85,7 @@ pub struct Credentials {
     endpoints: Endpoints,
 }
 
-/// What the response to a request must be scrubbed with.
+/// The scrubbers of a response, and the tokens that a 401 is reported to.
 struct Guarded {
     scrubbers: SmallVec<[Arc<Scrubber>; 1]>,
     lent: Vec<(Arc<dyn TokenSource>, Arc<Token>)>,
@@ -93,7 +93,8 @@ struct Guarded {
 }
 
 impl Credentials {
-    /// Of several entries that set the same field, the first that is for a request counts.
+    /// Builds the addon. Of several entries that set the same field of a request, the first one is
+    /// used.
     #[must_use]
     pub fn new(credentials: Vec<Credential>) -> Self {
         let mut hosts: HostMap<HostCredentials> = HostMap::default();
@@ -115,7 +116,7 @@ impl Addon for Credentials {
 
     fn order(&self) -> Order {
         Order {
-            // git says which requests must stay without a credential.
+            // The addon git marks the requests that must stay without a credential.
             after: &[
                 names::IDENTITY,
                 names::RATE_LIMIT,
@@ -165,7 +166,7 @@ impl Guarded {
         let bodiless = self.is_head || has_no_body(response.status);
         for scrubber in self.scrubbers.iter().map(Arc::clone) {
             if bodiless || self.is_too_short(&response.headers) {
-                // Over HTTP/2 trailers may follow all the same.
+                // Over HTTP/2, trailers may follow even an empty body.
                 response.push_filter(ScrubTrailers(scrubber));
             } else {
                 response.push_filter(ScrubBody::new(scrubber));
@@ -174,7 +175,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Whether no secret fits into the body, so that it may keep its length.
+    /// Whether the body is shorter than any form of a secret, so that it may keep its length.
     fn is_too_short(&self, headers: &HeaderMap) -> bool {
         if headers.contains_key(CONTENT_ENCODING) {
             return false;

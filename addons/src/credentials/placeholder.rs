@@ -1,4 +1,4 @@
-//! The stand-ins that sandboxes see in the place of secrets.
+//! The placeholders that containers see instead of secrets.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use crate::contract::{Code, Denial, Flow, Request, Verdict};
 const PREFIX: &[u8] = b"up-placeholder-";
 const DIGITS: usize = 32;
 
-/// The placeholder of a credential: the same in every file and answer, and never a secret.
+/// The placeholder of a credential: a function of its name, and never a secret.
 #[must_use]
 pub fn placeholder(name: &str) -> String {
-    // FNV-1a: it has to differ from others and to stay the same, no more.
+    // FNV-1a suffices: the placeholders of different names must differ and stay the same.
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
@@ -25,14 +25,14 @@ pub fn placeholder(name: &str) -> String {
     format!("up-placeholder-{hash:032x}")
 }
 
-/// Whether there is a placeholder somewhere in the text.
+/// Whether the text contains a placeholder.
 #[must_use]
 pub fn is_placeholder(text: &str) -> bool {
     is_in(text.as_bytes())
 }
 
-/// Denies a request that carries a placeholder: nothing will take its place here, and it tells
-/// an upstream what it should not know.
+/// Denies a request that carries a placeholder: no secret will replace it, and the upstream must
+/// not see it.
 pub(super) fn refuse(flow: &Flow, request: &Request) -> Verdict {
     if !carries_one(request) {
         return Ok(());
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_placeholder_of_a_name_is_known_as_one_stays_the_same_and_differs_from_others() {
+    fn placeholders_are_recognised_stable_and_distinct() {
         let names = ["a", "b", "ab", "ba", "anthropic", "openai"];
         let all: std::collections::HashSet<_> =
             names.iter().map(|name| placeholder(name)).collect();
         assert_eq!(all.len(), names.len());
         assert!(all.iter().all(|one| is_placeholder(one)));
-        // FNV-1a of "a", as its authors list it.
+        // FNV-1a of "a", as listed by its authors.
         assert_eq!(
             placeholder("a"),
             "up-placeholder-d228cb696f1a8caf78912b704e4a8964"

@@ -1,4 +1,4 @@
-//! Replacing every echo of a secret while a response streams.
+//! Replaces every echo of a secret while a response streams.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::contract::{BodyFilter, BodyOut, Verdict};
 /// Finds every form of a set of secrets. It has no `Debug` on purpose.
 pub(super) struct Scrubber {
     automaton: AhoCorasick,
-    /// The forms in order, to tell whether a text may still become one.
+    /// The forms, sorted, to check whether a text is the beginning of one.
     forms: Vec<Zeroizing<Vec<u8>>>,
-    /// What stands in the place of each.
+    /// The replacement of each form.
     replacements: Vec<Bytes>,
     begins: [bool; 256],
     longest: usize,
@@ -25,8 +25,8 @@ pub(super) struct Scrubber {
 impl Scrubber {
     pub(super) fn new(forms: Forms) -> Result<Self, String> {
         let (forms, names): (Vec<_>, Vec<_>) = forms.0.into_iter().unzip();
-        // Leftmost-longest, so that what is found does not depend on the order of forms. Not the
-        // DFA: a few hundred kilobytes a host, for a speed that its prefilter has already.
+        // Leftmost-longest, so that matches do not depend on the order of the forms. Not the DFA:
+        // it takes a few hundred kilobytes per host, and the prefilter is as fast.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
@@ -53,7 +53,8 @@ impl Scrubber {
         })
     }
 
-    /// The length below which a text holds no secret.
+    /// The length of the shortest form; a shorter text holds no secret. `usize::MAX` without
+    /// secrets.
     pub(super) fn shortest(&self) -> usize {
         self.shortest
     }
@@ -68,13 +69,14 @@ impl Scrubber {
             let rest = self.scrub(Bytes::copy_from_slice(value.as_bytes()), true, &mut clean);
             debug_assert!(rest.is_empty());
             let clean: Vec<u8> = clean.drain().flatten().collect();
-            // A name that no header may hold still hides the secret.
+            // Even if the name is no valid field value, the secret is hidden.
             *value = HeaderValue::from_bytes(&clean)
                 .unwrap_or_else(|_| HeaderValue::from_static("[REDACTED]"));
         }
     }
 
-    /// Lets through what holds no secret and cannot become one; answers what must wait for more.
+    /// Writes the data to `out` with echoes replaced, up to the first byte that may begin one.
+    /// Returns the rest, which must wait for more data.
     fn scrub(&self, mut data: Bytes, ended: bool, out: &mut BodyOut) -> Bytes {
         if data.is_empty() {
             return data;
@@ -85,7 +87,7 @@ impl Scrubber {
         };
         let mut waiting = waits_from(&data);
         while let Some(found) = self.automaton.find(&data) {
-            // A longer form, or one that began earlier, may still come.
+            // More data may complete a longer form, or one that begins earlier.
             if found.start() >= waiting {
                 break;
             }
@@ -102,7 +104,7 @@ impl Scrubber {
         data
     }
 
-    /// The first place from which the rest of the data is the beginning of some form.
+    /// The first index from which the rest of the data is the beginning of a form.
     fn first_beginning(&self, data: &[u8]) -> usize {
         let from = data.len().saturating_sub(self.longest.saturating_sub(1));
         let tail = data.get(from..).unwrap_or_default();
@@ -114,7 +116,7 @@ impl Scrubber {
         found.map_or(data.len(), |at| from + at)
     }
 
-    /// Whether some form begins with the text and is longer.
+    /// Whether a form starts with the text and is longer.
     fn begins_a_form(&self, text: &[u8]) -> bool {
         let at = self.forms.partition_point(|form| form.as_slice() <= text);
         self.forms
@@ -123,7 +125,7 @@ impl Scrubber {
     }
 }
 
-/// Scrubs a body, and the trailers behind it.
+/// Scrubs a body and its trailers.
 pub(super) struct ScrubBody {
     scrubber: Arc<Scrubber>,
     held: Bytes,
@@ -144,7 +146,7 @@ impl ScrubBody {
             [&*self.held, &*data].concat().into()
         };
         let rest = self.scrubber.scrub(data, ended, out);
-        // A copy, so that a few bytes do not keep a whole buffer alive.
+        // Copied, so that a few bytes do not keep a whole buffer alive.
         self.held = Bytes::copy_from_slice(&rest);
     }
 }
@@ -168,7 +170,7 @@ impl BodyFilter for ScrubBody {
     }
 }
 
-/// Scrubs the trailers of a response whose body is none, or too short for a secret.
+/// Scrubs the trailers of a response whose body is empty, or too short for a secret.
 pub(super) struct ScrubTrailers(pub(super) Arc<Scrubber>);
 
 impl BodyFilter for ScrubTrailers {

@@ -1,4 +1,4 @@
-//! Secrets, ready to be sent: read, checked and put into header values.
+//! Secrets prepared to be sent: read, checked, and put into header values.
 
 use std::sync::Arc;
 
@@ -16,29 +16,31 @@ use super::wiped::Wiped;
 use super::{Credential, CredentialKind};
 use crate::contract::SecretSource;
 
-/// Longer than any key or token, and short enough for what is held back of a body.
+/// The most bytes of a secret: longer than any key or token, and short enough for the bytes that a
+/// body filter holds back.
 const MAX_SECRET: usize = 16 * 1024;
 
-/// What the credentials of one host are at the moment. It has no `Debug` on purpose.
+/// The credentials of one host as last read. It has no `Debug` on purpose.
 pub(super) struct Prepared {
-    /// Of each source, from before it was read: what changes meanwhile is read again.
+    /// The version of each source, taken before the read, so that a change during the read causes
+    /// another read.
     versions: Vec<u64>,
-    /// Each credential, in order.
+    /// Each credential, in the order of the entries.
     pub(super) credentials: Vec<Ready>,
-    /// Knows every secret that could be read.
+    /// Scrubs every secret that could be read.
     pub(super) scrubber: Arc<Scrubber>,
 }
 
-/// One credential. All of it is allocated anew: each thread has its own, and counts its references
-/// where no other thread does.
+/// One credential. Nothing in it is shared: each thread has its own copy, so that threads do not
+/// share reference counts.
 pub(super) struct Ready {
     pub(super) name: Arc<str>,
-    /// What it adds to a request; an error says what is wrong with it.
+    /// The fields it adds to a request; an error says what is wrong with its secret.
     pub(super) fields: Result<Vec<(HeaderName, HeaderValue)>, String>,
 }
 
 impl Prepared {
-    /// Reads every secret. What cannot be read spoils its own credential only.
+    /// Reads every secret. One that cannot be read disables its own credential only.
     pub(super) fn read(credentials: &[Arc<Credential>]) -> Result<Self, String> {
         let mut versions = Vec::new();
         let mut ready = Vec::new();
@@ -72,12 +74,12 @@ impl Prepared {
         })
     }
 
-    /// Whether there is anything to be found in a response.
+    /// Whether responses must be scrubbed.
     pub(super) fn has_secrets(&self) -> bool {
         self.scrubber.shortest() < usize::MAX
     }
 
-    /// Whether the sources still say the same.
+    /// Whether no source has changed since the read.
     pub(super) fn is_current(&self, credentials: &[Arc<Credential>]) -> bool {
         let sources = credentials.iter().flat_map(|c| c.kind.sources());
         let mut versions = sources.zip(&self.versions);
@@ -86,19 +88,19 @@ impl Prepared {
 }
 
 impl CredentialKind {
-    /// The fields it sets, and where their values come from.
+    /// The fields it sets, and the sources of their values.
     pub(super) fn sources(&self) -> impl Iterator<Item = (&HeaderName, &Arc<dyn SecretSource>)> {
         let (list, one) = match self {
             Self::SetHeaders(headers) => (headers.as_slice(), None),
             Self::Basic { password, .. } => (&[][..], Some((&AUTHORIZATION, password))),
             Self::Bearer(token) => (&[][..], Some((&AUTHORIZATION, token))),
-            // Not read from a source: whoever has it makes it ready.
+            // Tokens are prepared by their `TokenSource`.
             Self::Token { .. } => (&[][..], None),
         };
         list.iter().map(|(name, source)| (name, source)).chain(one)
     }
 
-    /// Fields that go with a token, and that a client may try to set.
+    /// Fields that are sent with a token, which a client could set as well.
     pub(super) fn fields_besides(&self) -> impl Iterator<Item = &HeaderName> {
         let login = match self {
             Self::Token { login, .. } => login.as_ref(),
@@ -118,7 +120,7 @@ impl CredentialKind {
     fn add_forms(&self, secret: &str, name: &str, forms: &mut Forms) {
         forms.add_secret(secret.as_bytes(), name);
         match self {
-            // `Bearer …` in a header that is set whole: what follows the scheme is the secret.
+            // If the whole value is `Bearer …`, the text after the scheme is a secret too.
             Self::SetHeaders(_) => {
                 if let Some((_scheme, bare)) = secret.split_once(' ') {
                     forms.add_secret(bare.as_bytes(), name);
@@ -148,7 +150,7 @@ pub(super) fn basic_value(username: &str, password: &str) -> Result<HeaderValue,
     sensitive(text)
 }
 
-/// In one allocation, so that none is left behind unwiped.
+/// Concatenates in one allocation, so that none is left behind unwiped.
 fn joined(before: &str, secret: &str) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     text.reserve_exact(before.len() + secret.len());
@@ -172,7 +174,7 @@ pub(super) fn user_and_password(username: &str, password: &str) -> Zeroizing<Str
     pair
 }
 
-/// Without the line end that files have.
+/// Trims the secret (files end with a line feed) and checks its length.
 pub(super) fn checked(secret: &str) -> Result<&str, String> {
     let secret = secret.trim();
     match secret.len() {

@@ -1,4 +1,4 @@
-//! Tokens that expire, and where they come from.
+//! Tokens that expire, and the trait of their sources.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use super::scrub::Scrubber;
 use super::secret::{basic_value, bearer_value, checked, user_and_password};
 use crate::contract::{BoxFuture, Container};
 
-/// The user's name under which git hosts take a token for a password.
+/// The user name with which git hosts accept a token as a password.
 const TOKEN_USER: &str = "x-access-token";
 
-/// An access token, ready to be sent. It has no `Debug` on purpose.
+/// An access token, prepared to be sent. It has no `Debug` on purpose.
 pub struct Token {
     bearer: HeaderValue,
     basic: HeaderValue,
@@ -25,28 +25,27 @@ pub struct Token {
 pub enum TokenForm {
     /// As `Authorization: Bearer`.
     Bearer,
-    /// As `Authorization: Basic`, the password of `x-access-token`: git over HTTPS.
+    /// As `Authorization: Basic`, as the password of `x-access-token`, for git over HTTPS.
     Basic,
 }
 
-/// What a wait for a token ends in; an error says why there is none, and never shows it.
+/// The result of a wait for a token. The error says why there is none, and never shows one.
 pub type Fetched = Result<Arc<Token>, String>;
 
 /// Gets tokens and replaces them before they expire.
 pub trait TokenSource: Send + Sync {
-    /// Whether there is a token for this container at all.
+    /// Whether the source has tokens for this container.
     fn is_for(&self, container: &Container) -> bool;
 
-    /// The token to send now; `None` if one must be fetched first. Never waits. Begins to replace
-    /// a token that is about to expire.
+    /// The token to send now; `None` if one must be fetched first. Never waits. Starts to replace a
+    /// token that is about to expire.
     fn current(&self, container: &Arc<Container>) -> Option<Arc<Token>>;
 
-    /// Fetches a token. Concurrent calls wait for the same one; dropping the future leaves the
-    /// request for a new token running.
+    /// Fetches a token. Concurrent calls share one request. Dropping the future does not cancel it.
     fn fetch<'a>(&'a self, container: &'a Arc<Container>) -> BoxFuture<'a, Fetched>;
 
-    /// The account that the token belongs to, where the login names one. No secret: clients compare
-    /// it with what the host reports.
+    /// The account of the token, if the login names one. Not a secret: clients compare it with the
+    /// account that the host reports.
     fn account(&self) -> Option<String> {
         None
     }
@@ -56,8 +55,8 @@ pub trait TokenSource: Send + Sync {
 }
 
 impl Token {
-    /// Makes a token ready; echoes of it become `[REDACTED:name]`, as do those of the tokens
-    /// that it replaced and that may still work. An error says what is wrong.
+    /// Prepares a token. Echoes of it become `[REDACTED:name]`, as do those of `replaced`, earlier
+    /// tokens that may still be valid. An error says what is wrong with the token.
     pub fn new<'a>(
         name: &str,
         secret: &'a str,
@@ -77,7 +76,7 @@ impl Token {
         })
     }
 
-    /// Sends a field besides, such as the account that the token belongs to.
+    /// Adds a field that is sent with the token, such as its account.
     pub fn with_field(mut self, name: HeaderName, value: &str) -> Result<Self, String> {
         let value = HeaderValue::from_str(value);
         let value = value.map_err(|_| format!("{name} has bytes that no header may hold"))?;

@@ -1,4 +1,4 @@
-//! Builds the credentials of a configuration, and keeps what must outlive a reload.
+//! Builds the credentials of a configuration, and keeps the token sources over reloads.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::oauth::{OauthSettings, OauthSource, OauthTokens};
 use super::{Credential, CredentialEntry, CredentialKind, KindSettings, TokenForm};
 use crate::contract::{Host, SystemPorts};
 
-/// Logins and Apps that tokens come from. An entry that a reload did not change keeps its tokens,
-/// so that no login is ever refreshed by two at once.
+/// The OAuth logins and GitHub Apps. An entry that a reload did not change keeps its tokens, so
+/// that no two refreshes of a login overlap.
 pub struct TokenSources {
     ports: SystemPorts,
     refreshes: IntCounterVec,
@@ -36,8 +36,9 @@ impl TokenSources {
         })
     }
 
-    /// What the entries inject. `is_git` tells git hosts from their APIs: the former take an App's
-    /// token as a password, the latter as a bearer's. Reads token files, so it may block.
+    /// Builds the credentials of the entries. `is_git` distinguishes git hosts, which take an App's
+    /// token as a basic password, from their APIs, which take it as a bearer. Reads token files, so
+    /// it may block.
     pub fn credentials(
         &self,
         entries: &[CredentialEntry],
@@ -115,15 +116,15 @@ impl TokenSources {
         })
     }
 
-    /// The account of an `oauth` entry's login, where its token file names one.
+    /// The account of an `oauth` entry's login, if its token file names one.
     pub fn account(&self, name: &str, settings: &OauthSettings) -> Option<String> {
         let logins = self.logins();
         let login = logins.iter().find(|login| login.is(name, settings))?;
         login.account()
     }
 
-    /// Whether every login can be read and refreshed, and none waits for somebody to log in again.
-    /// Forgets entries that are no longer configured and that no flow uses.
+    /// Whether every login can be read and refreshed, and none needs a new login. Drops sources
+    /// that are no longer configured and that no flow uses.
     pub fn are_valid(&self) -> bool {
         let is_used = |login: &Arc<OauthTokens>| Arc::strong_count(login) > 1;
         self.logins.lock().retain(is_used);
@@ -131,7 +132,7 @@ impl TokenSources {
         self.logins().iter().all(OauthTokens::is_valid)
     }
 
-    /// Waits for the refreshes under way: what their endpoints answer must not be lost.
+    /// Waits for the refreshes under way, whose answers must be stored.
     pub async fn drain(&self) {
         for login in self.logins() {
             login.drain().await;

@@ -1,10 +1,10 @@
-//! Bytes of secrets, wiped once nothing refers to them.
+//! Secrets in memory that are wiped when dropped.
 
 use bytes::Bytes;
 use serde_json::Value;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes that are wiped when the last header value that shares them is gone.
+/// The text of a secret, wiped when the last header value that shares it is dropped.
 pub(super) struct Wiped(pub(super) Zeroizing<String>);
 
 impl AsRef<[u8]> for Wiped {
@@ -20,7 +20,7 @@ pub(super) fn wipe_bytes(body: Bytes) {
     }
 }
 
-/// Wipes every text in JSON.
+/// Wipes every string in a JSON value.
 pub(super) fn wipe(value: &mut Value) {
     match value {
         Value::String(text) => text.zeroize(),

@@ -1,4 +1,4 @@
-//! What a push asks for: its commands, and how it wants to be answered.
+//! Parses the commands and capabilities of a push.
 
 use std::borrow::Cow;
 
@@ -6,25 +6,26 @@ use memchr::memchr;
 
 use crate::contract::{Code, Denial, Verdict};
 
-/// More than any push by hand has; the list is held until it is judged.
+/// The most refs of one push: more than a person pushes, since the list is held until it is judged.
 const MAX_REFS: usize = 10_000;
 
-/// Forges take a quarter of it; a longer one would not fit into the line of a report.
+/// Bytes of the longest ref name. Forges accept a quarter of it, and a longer one would not fit
+/// into a line of the report.
 const MAX_NAME: usize = 1024;
 
-/// Bytes of a ref's name that a sentence shows.
+/// Bytes of a ref's name that a message shows.
 const MAX_SHOWN: usize = 200;
 
-/// One ref to be written.
+/// One ref update.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub name: Box<[u8]>,
-    /// The new id is all zeros.
+    /// Whether the new id is all zeros.
     pub deletes: bool,
 }
 
 impl Command {
-    /// The name for people: the first 200 bytes of it, since a report repeats it.
+    /// The name for messages: its first 200 bytes, since a report repeats it.
     pub fn shown(&self) -> Cow<'_, str> {
         match self.name.get(..MAX_SHOWN) {
             Some(beginning) if self.name.len() > MAX_SHOWN => {
@@ -35,7 +36,7 @@ impl Command {
     }
 }
 
-/// The commands of one push, read line by line.
+/// The commands of one push, parsed line by line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Commands {
     pub list: Vec<Command>,
@@ -43,19 +44,19 @@ pub(super) struct Commands {
     id_length: Option<usize>,
 }
 
-/// What the client offered with its first command.
+/// The capabilities that the client sent with its first command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Capabilities {
-    /// `report-status` or its second version: it wants to know what became of each ref.
+    /// `report-status` or `report-status-v2`: the client expects a status for each ref.
     pub report: bool,
-    /// The longest frame of a multiplexed answer, if it wants one.
+    /// Bytes of the longest frame of a multiplexed answer, if the client supports one.
     pub side_band: Option<usize>,
-    /// It sends options with the push.
+    /// Whether it sends push options.
     pub push_options: bool,
 }
 
 impl Commands {
-    /// Reads a line: a command, or one end of a shallow history.
+    /// Parses a line: a command, or a `shallow` line.
     pub fn read(&mut self, line: &[u8]) -> Verdict {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         if let Some(id) = line.strip_prefix(b"shallow ") {
@@ -72,7 +73,7 @@ impl Commands {
             return Err(refused("a signed push", "push without --signed"));
         }
         if let Some(capabilities) = capabilities {
-            // Some servers would read them all the same, and others would not.
+            // Servers differ in whether they read capabilities in other places.
             if !self.list.is_empty() || memchr(0, capabilities).is_some() {
                 return Err(Denial::malformed(
                     "capabilities stand elsewhere than on the first command",
@@ -104,8 +105,8 @@ impl Commands {
         Ok(())
     }
 
-    /// An id is as long as all others: a server that expects the other hash would find the
-    /// border between id and name elsewhere.
+    /// Checks an object id. All ids must have one length: a server with another hash would split
+    /// the id and the name elsewhere.
     fn check_id(&mut self, id: &[u8]) -> Verdict {
         let length = *self.id_length.get_or_insert(id.len());
         let fits = matches!(length, 40 | 64) && id.len() == length;
@@ -115,7 +116,7 @@ impl Commands {
         Err(Denial::malformed("a push command has a bad object id"))
     }
 
-    /// What is not a command but asks for more than the refs say.
+    /// Refuses push options, which ask for more than ref updates.
     pub fn refuse_options(&self) -> Verdict {
         if self.capabilities.push_options {
             return Err(refused("push options", "push without --push-option"));
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_is_malformed() {
+    fn ambiguous_lines_are_malformed() {
         each_row(
             [
                 vec!["hello".to_owned()],

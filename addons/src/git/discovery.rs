@@ -1,4 +1,4 @@
-//! A denial of git's first request, as git shows it.
+//! Renders the denial of git's first request so that git shows it.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ use http::header::USER_AGENT;
 
 use crate::contract::{Answer, Denial, Request};
 
-/// git shows the body of a 403 on `info/refs` after `remote:` where it is plain text, and throws
-/// it away else. Unchanged for other requests, other statuses and other clients.
+/// Answers a denied `info/refs` request of git in plain text, which git shows after `remote:`; git
+/// discards other bodies of a 403. Unchanged for other requests, other statuses and other clients.
 #[must_use]
 pub fn as_git_shows(denial: Denial, request: &Request) -> Denial {
     if denial.code().status() != 403 || denial.answer().is_some() || !is_discovery(request) {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn git_is_told_in_plain_text_why_its_first_request_was_denied() {
+    fn the_denial_of_gits_first_request_is_plain_text() {
         const REFS: &str = "/acme/other.git/info/refs";
         let asked = format!("{REFS}?service=git-upload-pack");
         let git = [("user-agent", "git/2.47.3")];

@@ -1,4 +1,4 @@
-//! What git hosts are asked for, and what pushes are denied for.
+//! Metrics of git operations and denied pushes.
 
 use prometheus::{IntCounterVec, Opts, Registry};
 
@@ -19,7 +19,7 @@ const PUSH_DENIALS: [Code; 10] = [
     Code::WriteNotAllowed,
 ];
 
-/// Counts operations on git hosts. Made once: a reload keeps it.
+/// Counts operations on git hosts. Made once and kept over reloads.
 pub struct GitMetrics {
     operations: IntCounterVec,
     pushes_blocked: IntCounterVec,

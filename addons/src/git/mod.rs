@@ -1,4 +1,4 @@
-//! Git over HTTP: which repositories, which refs, how much.
+//! Guards git over HTTP: the repositories, the refs, and the size of pushes.
 
 mod commands;
 mod discovery;
@@ -33,7 +33,7 @@ use paths::{Call, Named};
 use push::{JudgePush, MAX_COMMANDS, PushRules};
 pub use settings::GitSettings;
 
-/// The rules of the git hosts.
+/// The addon.
 pub struct Git {
     settings: GitSettings,
     prefixes: Arc<[String]>,
@@ -41,10 +41,10 @@ pub struct Git {
     metrics: Arc<GitMetrics>,
 }
 
-/// A push under way: where to.
+/// Marks the flow of a push, with its repository.
 struct Pushing(String);
 
-/// What a push may not be larger than, and who says so.
+/// The largest push in bytes, and the setting that says so.
 #[derive(Default)]
 struct Limit {
     bytes: u64,
@@ -52,7 +52,7 @@ struct Limit {
 }
 
 impl Git {
-    /// Makes the rules from their settings. `reachable` says where large files may lie.
+    /// Builds the addon. `reachable` decides which hosts LFS files may be at.
     #[must_use]
     pub fn new(
         mut settings: GitSettings,
@@ -97,7 +97,7 @@ impl Git {
         }
     }
 
-    /// A repository that is not the container's own.
+    /// Passes a read of a repository that is not the container's own, without a credential.
     fn read_as_anybody(
         &self,
         flow: &mut Flow,
@@ -149,7 +149,7 @@ impl Git {
             report: self.settings.report_push_denials,
         };
         let announced = request.content_length;
-        // Where git is to be told, its commands must be read first: they say how.
+        // A report needs the capabilities, so with `report` the size is judged after the commands.
         let at_once = !rules.report;
         if let Some(size) = announced.filter(|size| at_once && *size > rules.limit) {
             return Err(rules.too_large(size));
@@ -190,7 +190,7 @@ impl Git {
     }
 }
 
-/// A large file that the git host takes itself.
+/// Judges the upload of an LFS file to the git host itself.
 fn upload(request: &Request, limit: Limit) -> Verdict {
     match request.content_length {
         Some(size) if size <= limit.bytes => Ok(()),
@@ -199,7 +199,7 @@ fn upload(request: &Request, limit: Limit) -> Verdict {
     }
 }
 
-/// Also what the client brought of its own: nobody is to be recognised.
+/// Removes the client's own credentials too, so that the read is anonymous.
 fn remove_credentials(headers: &mut HeaderMap) {
     const NAMES: [&str; 2] = ["authorization", "cookie"];
     remove_fields(headers, |name| NAMES.iter().any(|one| folds_to(name, one)));
@@ -235,7 +235,7 @@ impl Addon for Git {
     }
 
     fn request<'a>(&'a self, flow: &'a mut Flow, request: &'a mut Request) -> Step<'a> {
-        // Large files may lie on any host.
+        // LFS files may be on any host.
         lfs::redeem(flow, request);
         let is_api = flow.find_slot::<ApiCall>().is_some();
         if is_api || !self.settings.hosts.contains(flow.host()) {

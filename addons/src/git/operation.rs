@@ -1,18 +1,18 @@
-//! What a request to a git host does, as metrics name it.
+//! The operations on git hosts, as labels of metrics.
 
-/// What a request to a git host does.
+/// The operation of a request to a git host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Asks which refs there are, to fetch or to push.
+    /// Lists the refs, to fetch or to push.
     Refs {
-        /// It is the first half of a push.
+        /// Whether it is the first half of a push.
         push: bool,
     },
     /// Fetches objects.
     Fetch,
     /// Sends commands and a pack.
     Push,
-    /// Large files and their locks.
+    /// Transfers large files, or manages their locks.
     Lfs,
     /// Reads a page or a file of a repository.
     Page,

@@ -1,11 +1,11 @@
-//! What a path on a git host names: a repository, and what is wanted of it.
+//! Parses paths on git hosts: the repository, and the operation.
 
 use http::Method;
 
 use super::operation::Operation;
 use crate::contract::{Code, Denial, Request};
 
-/// What only the root of a repository answers: a path that ends so names it by all before.
+/// Paths at the root of a repository: the path before one of them names the repository.
 const SERVICES: [&str; 3] = ["info/refs", "git-upload-pack", "git-receive-pack"];
 
 const LFS: &str = "info/lfs/";
@@ -13,19 +13,19 @@ const LFS: &str = "info/lfs/";
 /// A repository, and the path within it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Named<'a> {
-    /// `OWNER/REPO` as it was sent, without `.git`.
+    /// `OWNER/REPO` as the client wrote it, without `.git`.
     pub repo: String,
-    /// What follows, without its slash.
+    /// The path after it, without the leading slash.
     pub rest: &'a str,
 }
 
-/// What is wanted of a repository.
+/// The kind of a request to a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Git(Operation),
-    /// The batch of LFS, whose answer tells where large files are.
+    /// An LFS batch call, whose answer holds the addresses of large files.
     LfsBatch,
-    /// A large file on its way to the host itself.
+    /// The upload of a large file to the git host itself.
     LfsUpload,
 }
 
@@ -37,7 +37,7 @@ impl Call {
         }
     }
 
-    /// Whether it reads; what a batch is for, its body says.
+    /// Whether it may be a read. Of an LFS batch, the body decides.
     pub fn may_read(self) -> bool {
         use Operation::{Fetch, Page, Refs};
         let reads = Self::Git(Refs { push: false });
@@ -45,7 +45,7 @@ impl Call {
     }
 }
 
-/// The repository that a path in normal form names, if it names one.
+/// The repository that a path in normal form names, if any.
 pub(super) fn repository(path: &str) -> Option<Named<'_>> {
     let path = path.strip_prefix('/')?;
     let (owner, after) = path.split_once('/')?;
@@ -54,14 +54,14 @@ pub(super) fn repository(path: &str) -> Option<Named<'_>> {
         return None;
     }
     let repo = match deeper(rest) {
-        // A host with nested groups would take it for a repository of another name.
+        // A host with nested groups would look for a repository with this longer name.
         Some(inner) => format!("{owner}/{name}/{inner}"),
         None => format!("{owner}/{}", without_suffix(name)),
     };
     Some(Named { repo, rest })
 }
 
-/// What would name a repository further down.
+/// The rest of the path that would name a nested repository, if any.
 fn deeper(rest: &str) -> Option<&str> {
     if let Some((inner, _)) = rest.split_once("/info/lfs/") {
         return Some(inner);
@@ -88,7 +88,8 @@ fn without_suffix(name: &str) -> &str {
     }
 }
 
-/// What a request wants. What is not known to read is a write, and only git's own are allowed.
+/// Classifies a request. A request that is not known to read is a write, and only git's own writes
+/// are allowed.
 pub(super) fn call(request: &Request, rest: &str) -> Result<Call, Denial> {
     let reads = matches!(request.method, Method::GET | Method::HEAD) && !request.websocket;
     let posts = request.method == Method::POST;
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_further_down_is_another_one() {
+    fn a_nested_repository_is_another_one() {
         each_row(
             [
                 "/acme/web/secret.git/info/refs",
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_known_by_its_suffix_and_method() {
+    fn a_call_is_classified_by_its_suffix_and_method() {
         use Operation::*;
         let git = |operation| Ok(Call::Git(operation));
         each_row(
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_two_servers_could_read_differently_is_malformed() {
+    fn an_ambiguous_service_is_malformed() {
         each_row(
             [
                 "service=git-upload-pack&service=git-receive-pack",

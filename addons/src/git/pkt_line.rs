@@ -1,26 +1,26 @@
-//! The framing of git's protocol: four hex digits of length, then the line.
+//! The pkt-line framing of git's protocol: four hex digits of length, then the line.
 
 use crate::contract::Denial;
 
-/// The four digits that every frame begins with.
+/// Bytes of a frame's header, four hex digits.
 pub(super) const HEADER: usize = 4;
 
-/// The longest frame that git itself takes, its header included.
+/// Bytes of the longest frame that git accepts, with its header.
 const LONGEST: usize = 65_520;
 
-/// What a header announces.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// The end of a list.
     Flush,
-    /// A line; how long the frame is, its header included.
+    /// A line, with the length of the frame in bytes, header included.
     Line(usize),
 }
 
-/// Reads the header at the beginning of `bytes`; `None` where it has not all arrived.
+/// Parses the header at the beginning of `bytes`; `None` if it is incomplete.
 ///
-/// 0001 to 0003 mean nothing in the commands of a push: they end the list for some readers. 0004
-/// is an empty line, which is no command.
+/// 0001 to 0003 are refused: they are undefined in the commands of a push, and some servers end the
+/// list at one. 0004 is refused as an empty line, which is no command.
 pub(super) fn header(bytes: &[u8]) -> Result<Option<Frame>, Denial> {
     let Some(digits) = bytes.first_chunk::<HEADER>() else {
         return Ok(None);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_is_four_hex_digits_of_a_line_that_git_could_send() {
+    fn a_length_is_four_hex_digits_within_gits_limits() {
         each_row(
             [
                 ("", Some(None)),

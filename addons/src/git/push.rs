@@ -1,4 +1,4 @@
-//! The body of a push: its commands are buffered and judged, its pack streams on.
+//! Judges the body of a push: its commands are buffered and judged, its pack streams.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use crate::contract::{
     names,
 };
 
-/// The most bytes that commands may take, and so the most of a push that is ever buffered.
+/// The most bytes of commands, which bounds the part of a push that is buffered.
 pub(super) const MAX_COMMANDS: usize = 1 << 20;
 
-/// Bytes of commands that are kept while a pack of unknown length streams: more refs than people
-/// push, and little enough to be held for as long as that takes.
+/// The most bytes of commands that are kept for a report while a pack of unknown length streams:
+/// more refs than people push, and little enough memory for the duration of a push.
 const KEPT_FOR_REPORT: usize = 64 * 1024;
 
 const BRANCHES: &str = "refs/heads/";
 
-/// What one push may do.
+/// The rules for one push.
 pub(super) struct PushRules {
-    /// Below which it must stay; `None` in user mode.
+    /// The prefixes that bot mode restricts refs to; `None` in user mode.
     pub only_below: Option<Arc<[String]>>,
     pub allow_deletion: bool,
-    /// In bytes, the commands included.
+    /// The largest push in bytes, commands included.
     pub limit: u64,
     /// Where the limit was set.
     pub limit_rule: String,
-    /// Whether git is told of a denial in its own protocol.
+    /// Whether a denial is answered in git's own report.
     pub report: bool,
 }
 
@@ -59,8 +59,8 @@ impl PushRules {
         Ok(())
     }
 
-    /// Every command must pass: a push is denied whole, so that what reaches the forge is what
-    /// was asked for.
+    /// Judges every command. One denied command denies the whole push, so that the forge receives
+    /// exactly the push that the client sent, or none.
     fn judge_all(&self, commands: &Commands) -> Verdict {
         commands.refuse_options()?;
         commands.list.iter().try_for_each(|one| self.judge(one))
@@ -70,8 +70,8 @@ impl PushRules {
         size::too_large(size, self.limit).rule(self.limit_rule.as_str())
     }
 
-    /// The denial as git shows it. Its report takes memory of the budget of `body`, which has the
-    /// commands; where there is none left, the denial is told by its status alone.
+    /// Renders the denial as git's report. The report uses the memory budget of `body`, which holds
+    /// the commands; without memory left, the denial is rendered by its status.
     fn reported(&self, denial: Denial, commands: &Commands, body: &Buffered) -> Denial {
         if !self.report {
             return denial;
@@ -103,19 +103,19 @@ pub(super) struct JudgePush {
     list: CommandList,
 }
 
-/// The commands as they arrive.
+/// The commands read so far.
 #[derive(Default)]
 struct CommandList {
     commands: Commands,
-    /// How many bytes have been read.
+    /// Bytes parsed.
     read: usize,
-    /// The flush packet that ends the list has been read.
+    /// Whether the flush packet that ends the list has been read.
     complete: bool,
 }
 
 impl CommandList {
-    /// Reads as many lines as have arrived, to the end of the list at most. `beginning` is all
-    /// that has arrived, also of what was read before.
+    /// Parses the complete lines up to the end of the list. `beginning` is all of the body so far,
+    /// with the bytes that were parsed before.
     fn read(&mut self, beginning: &[u8]) -> Verdict {
         while !self.complete {
             let unread = beginning.get(self.read..).unwrap_or_default();
@@ -126,7 +126,7 @@ impl CommandList {
                 Frame::Flush => pkt_line::HEADER,
                 Frame::Line(length) => length,
             };
-            // By what is announced, so that it does not matter how much has arrived.
+            // Judged by the announced length, so that the result does not depend on the chunks.
             if self.read + length > MAX_COMMANDS {
                 let sentence = "Push commands of more than 1 MiB: push fewer refs at once";
                 return Err(Denial::new(Code::BodyTooLargeToInspect, sentence)
@@ -146,7 +146,7 @@ impl CommandList {
         Ok(())
     }
 
-    /// A push without commands: it only asks whether a push would be taken.
+    /// Whether the push has no commands: git asks whether it would be accepted.
     fn is_probe(&self) -> bool {
         self.commands.list.is_empty()
     }
@@ -161,7 +161,7 @@ impl JudgePush {
         }
     }
 
-    /// What watches over the rest of a push whose commands pass.
+    /// The filter for the rest of a push whose commands pass.
     fn pack(self, body: &Buffered) -> Result<Pack, Denial> {
         let Self {
             rules,
@@ -186,7 +186,7 @@ impl JudgePush {
             size: 0,
         };
         pack.check(body.bytes().len() as u64)?;
-        // It would hold its memory for as long as the pack takes.
+        // Dropped, since the commands would occupy memory until the pack has ended.
         if announced.is_some() || body.bytes().len() > KEPT_FOR_REPORT {
             pack.beginning = None;
         }
@@ -222,20 +222,20 @@ impl BodyJudge<Request> for JudgePush {
     }
 }
 
-/// Holds a push to its limit while it streams, commands included.
+/// Enforces the limit while a push streams, commands included.
 struct Pack {
     rules: PushRules,
     announced: Option<u64>,
     /// Bytes that have passed.
     size: u64,
-    /// Length of a probe: nothing may follow it.
+    /// The length of a push without commands: nothing may follow it.
     probe: Option<u64>,
-    /// The commands, where the pack may turn out to be too large and its report is to be short.
+    /// The commands, kept for a report if a pack of unknown length may exceed the limit.
     beginning: Option<Buffered>,
 }
 
 impl Pack {
-    /// Whether a push of which `size` bytes have arrived may go on.
+    /// Denies a push of which `size` bytes have arrived if it exceeds the limit.
     fn check(&mut self, size: u64) -> Verdict {
         if self.probe.is_some_and(|length| size > length) {
             return Err(Denial::malformed("something follows a push of nothing"));

@@ -1,10 +1,10 @@
-//! The names of refs, by git's own rules.
+//! Checks the names of refs by git's own rules.
 
-/// What a push may write, besides what bot mode narrows. The other namespaces mean more than a
-/// name for a commit: `refs/for/` opens reviews, `refs/replace/` changes what history says.
+/// The namespaces that a push may write, before the limits of bot mode. Others have side effects:
+/// `refs/for/` opens reviews, `refs/replace/` changes the history that git shows.
 pub(super) const NAMESPACES: [&str; 3] = ["refs/heads/", "refs/tags/", "refs/notes/"];
 
-/// Whether git would take it for the name of a ref (`git check-ref-format --allow-onelevel`).
+/// Whether git accepts the name (`git check-ref-format --allow-onelevel`).
 pub(super) fn is_well_formed(name: &[u8]) -> bool {
     let allowed = |byte: &u8| {
         !matches!(
@@ -25,7 +25,7 @@ fn is_component(part: &[u8]) -> bool {
     !part.is_empty() && !part.starts_with(b".") && !part.ends_with(b".lock")
 }
 
-/// Whether it lies in a namespace that a push may write.
+/// Whether the name is in a namespace that a push may write.
 pub(super) fn is_writable(name: &[u8]) -> bool {
     NAMESPACES
         .iter()
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn git_itself_agrees() {
+    fn git_agrees_on_the_examples() {
         each_row(NAMES, |(name, fits)| {
             assert_eq!(git_takes(name), fits, "{name:?}");
         });

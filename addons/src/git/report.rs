@@ -1,4 +1,4 @@
-//! A denied push, answered as git understands it.
+//! Renders a denied push as git's own report.
 
 use bytes::Bytes;
 
@@ -6,32 +6,33 @@ use super::commands::{Command, Commands};
 use super::pkt_line;
 use crate::contract::{Answer, Buffered, Denial};
 
-/// The streams of a multiplexed answer: the report, and what git shows after `remote:`.
+/// The side bands of a multiplexed answer: the report, and lines that git shows after `remote:`.
 const REPORT: u8 = 1;
 const REMOTE: u8 = 2;
 
-/// A report is never larger than this many times the commands that it answers, or than
-/// [`FREE_BYTES`]: a denial must not be a way to make the proxy send much for little.
+/// The largest report is this many times the commands, or [`FREE_BYTES`]: a denial must not let a
+/// client cause a large response with a small request.
 const MAX_FACTOR: usize = 3;
 const FREE_BYTES: usize = 64 * 1024;
 
-/// The longest line for a ref, in bytes, where full lines would be too much together. A command
-/// is longer than that with its two ids.
+/// Bytes of the longest line for a ref if full lines would exceed the limit. A command is at least
+/// 87 bytes long, with its two ids, so short lines stay within [`MAX_FACTOR`].
 const SHORT_LINE: usize = 120;
 
-/// The longest name in such a line. git takes no status for a name that is cut, and says so.
+/// Bytes of the longest name in such a line. git warns of a status for an unknown ref if a name is
+/// cut.
 const SHORT_NAME: usize = 80;
 
-/// Bytes of a line besides name and sentence: header, `ng`, two spaces, newline.
+/// Bytes of a line besides name and sentence: header, `ng`, two spaces, line feed.
 const AROUND: usize = pkt_line::HEADER + 5;
 
-/// How much is still read of a denied push: git reads no answer before it has sent everything, so
-/// this is the largest limit that a registration may have.
+/// The most bytes of a denied push that are read and discarded, since git reads no answer before it
+/// has sent everything. It is the largest limit that a registration may set.
 const DRAIN_BYTES: u64 = 500 * 1024 * 1024;
 
-/// The denial, answered with its sentence for every ref where the client wants a report; unchanged
-/// where it does not. `advice` is shown line by line to clients that can show it. `request` is
-/// how many bytes the commands took.
+/// Renders the denial as a report with its sentence for every ref, if the client requested one;
+/// returns it unchanged otherwise. `advice` is shown line by line by clients with side bands.
+/// `request` holds the commands: its length bounds the report, and its budget pays for it.
 pub(super) fn report(
     denial: Denial,
     commands: &Commands,
@@ -58,7 +59,7 @@ pub(super) fn report(
             out
         }
     };
-    // A client may take its time to read it.
+    // Held in the budget, since a client may read it slowly.
     match request.hold(Bytes::from(body.into_boxed_slice())) {
         Ok(body) => denial.answered_with(Answer {
             status: 200,
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_ref_is_told_the_sentence() {
+    fn every_ref_has_the_sentence() {
         let answer = answer("report-status").unwrap();
         let body = "000eunpack ok\n0017ng refs/heads/a No\n0017ng refs/heads/b No\n0000";
         assert_eq!(answer.body, body);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_report_gets_the_plain_denial() {
+    fn a_client_that_requests_no_report_gets_the_plain_denial() {
         assert_eq!(answer("atomic side-band-64k"), None);
     }
 }

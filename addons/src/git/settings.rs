@@ -7,29 +7,29 @@ use crate::forges::{ForgeHosts, public_reads};
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 
-/// GitHub warns of files above 50 MB and refuses those above 100 MB.
+/// GitHub warns of files above 50 MB and refuses files above 100 MB.
 const WARNING_BYTES: u64 = 50 * MB;
 const HARD_LIMIT_BYTES: u64 = 100 * MB;
 
-/// Branches that no person works on.
+/// The default prefix of branches for bots.
 const BOT_BRANCH_PREFIX: &str = "refs/heads/sandbox/";
 
-/// What may be read and pushed.
+/// The settings of the addon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GitSettings {
-    /// Where the rules hold.
+    /// The git hosts that the rules apply to.
     pub hosts: HostSet,
-    /// All that containers in bot mode may push to.
+    /// The prefixes of refs that containers in bot mode may push to.
     pub bot_branch_prefixes: Vec<String>,
     /// Whether a push may delete refs.
     pub allow_branch_deletion: bool,
-    /// Whether other repositories may be read, without any credential.
+    /// Whether other repositories may be read, without a credential.
     pub public_reads: bool,
-    /// Whether a denied push is answered in git's own report rather than by an HTTP status.
+    /// Whether a denied push is answered with git's own report instead of an HTTP status.
     pub report_push_denials: bool,
-    /// Larger pushes are logged.
+    /// Pushes above this size in bytes are logged.
     pub warning_bytes: u64,
-    /// Larger pushes are denied; a repository may have a limit of its own.
+    /// Pushes above this size in bytes are denied, unless the repository has its own limit.
     pub hard_limit_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl GitSettings {
         }
     }
 
-    /// Refuses to tunnel unread what the rules must read: the forges with their other hosts.
+    /// Refuses a passthrough for any host of the forges.
     pub fn check(files: &Files<'_>, passthrough: &Passthrough<'_>) {
         for host in ForgeHosts::read(files)
             .iter()

@@ -1,17 +1,17 @@
-//! How large a push may be, and what is said of one that is larger.
+//! The denial of a push that is too large.
 
 use serde_json::json;
 
 use crate::contract::{Code, Denial};
 
-/// The ways out of a push that is too large.
+/// Alternatives to a push that is too large.
 pub(super) const OPTIONS: [&str; 3] = [
     "Split into smaller commits and push incrementally",
     "Use Git LFS for large binary files",
     "Request per-repository limit increase",
 ];
 
-/// A push over its limit. `size` is what was announced, or what had arrived by then.
+/// Denies a push above its limit, in bytes. `size` is the announced length, or the length so far.
 pub(super) fn too_large(size: u64, limit: u64) -> Denial {
     Denial::new(Code::PushTooLarge, "Push size exceeds limit")
         .with(
@@ -36,7 +36,7 @@ pub(super) fn too_large(size: u64, limit: u64) -> Denial {
         )
 }
 
-/// A size in the largest unit of which there is one, with one digit behind the point.
+/// Formats a size in the largest unit that fits, with at most one decimal.
 pub(super) fn human(bytes: u64) -> String {
     let mut units = ["B", "KB", "MB", "GB"].into_iter().peekable();
     let mut size = bytes as f64;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_is_too_large_says_how_large_and_what_to_do() {
+    fn the_denial_of_a_large_push_has_its_size_and_alternatives() {
         let json = too_large(250_000_000, 209_715_200).to_json();
         assert_eq!(json["error"], "Push size exceeds limit");
         assert_eq!(json["details"]["push_size_human"], "238.4 MB");

@@ -1,18 +1,18 @@
-//! What the body of a REST write may hold, and judging a body by it.
+//! The keys and types that the body of a REST write may have, and the judge of a body.
 //!
-//! A key that is not listed is denied, at every depth: what GitHub adds to an operation tomorrow
-//! is closed until it is listed here. A value must be of the listed type, so that nothing is
-//! judged in one reading and obeyed in another.
+//! A key that is not listed is denied, at every depth, so that keys that GitHub adds later stay
+//! denied until they are listed here. A value must have the listed type, so that the judge and
+//! GitHub cannot interpret it differently.
 
 use serde_json::{Map, Value};
 
 use super::content::{self, Objected, Objection};
 use super::mentions::Mentions;
 
-/// The keys of an object, each with what its value may be. `null` is accepted for each.
+/// The keys of an object, each with the kind of its value. `null` is accepted for each.
 pub(super) type Keys = &'static [(&'static str, Kind)];
 
-/// What a value may be, and by which rule it is judged.
+/// The type of a value, and the rule that judges it.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// The text of a comment, an issue or a review, which bots read.
@@ -25,23 +25,23 @@ pub(super) enum Kind {
     Number,
     /// `true` or `false`.
     Flag,
-    /// What a review does.
+    /// The event of a review, such as `COMMENT`.
     Event,
     /// The name of a label.
     Label,
-    /// The login of somebody who is assigned, or asked for a review.
+    /// The login of an assignee or a requested reviewer.
     Login,
-    /// A branch, of this repository.
+    /// A branch of this repository.
     Branch,
-    /// A list of these.
+    /// A list of values of one kind.
     List(&'static Kind),
     /// An object with these keys.
     Object(Keys),
-    /// The one of these whose type the value has.
+    /// The first of these kinds whose type the value has.
     AnyOf(&'static [Kind]),
 }
 
-/// What values are judged against.
+/// The facts that values are judged by.
 pub(super) struct Judge<'a> {
     /// The owner of the repository.
     pub(super) owner: &'a str,
@@ -54,7 +54,7 @@ impl Judge<'_> {
         self.value(body, kind, "")
     }
 
-    /// The depth of this recursion is that of `kind`.
+    /// Judges a value. The recursion is bounded by the depth of `kind`.
     fn value(&self, value: &Value, kind: &Kind, key: &str) -> Option<Objected> {
         let objection = match (kind, value) {
             (Kind::AnyOf(kinds), value) => {
@@ -103,7 +103,7 @@ impl Judge<'_> {
 }
 
 impl Kind {
-    /// Whether a value is of the type, at its top.
+    /// Whether a value has the type, without regard to its members.
     fn fits(&self, value: &Value) -> bool {
         match self {
             Self::Number => value.is_i64(),
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// The type in words.
+    /// The type, for an error message.
     fn wanted(&self) -> String {
         let wanted = match self {
             Self::Number => "a whole number",
@@ -141,7 +141,7 @@ fn objected(key: &str, objection: Objection) -> Objected {
     Objected { key, objection }
 }
 
-/// `comments` and `body` to `comments.body`.
+/// Joins `comments` and `body` to `comments.body`.
 pub(super) fn join(key: &str, name: &str) -> String {
     if key.is_empty() {
         name.to_owned()

@@ -1,11 +1,11 @@
-//! What may not be said: an approval, words or labels that make a bot merge, a mention of an
+//! Content that is denied: an approval, commands or labels that make a bot merge, a mention of an
 //! assistant, a branch of another repository.
 
 use std::fmt;
 
 use super::mentions::Mentions;
 
-/// Commands that merge bots take from the beginning of a line.
+/// Commands that merge bots accept at the beginning of a line.
 const LINE_COMMANDS: [&str; 12] = [
     "/approve",
     "/auto-merge",
@@ -21,7 +21,7 @@ const LINE_COMMANDS: [&str; 12] = [
     "/squash",
 ];
 
-/// Commands that bots take wherever in a line they are called by name.
+/// Commands that bots accept anywhere in a line after their name.
 const NAMED_COMMANDS: [(&str, &[&str]); 8] = [
     ("@dependabot", &["merge", "squash"]),
     ("@mergify", &["queue", "merge", "requeue", "squash"]),
@@ -33,7 +33,7 @@ const NAMED_COMMANDS: [(&str, &[&str]); 8] = [
     ("@renovatebot", &["merge", "automerge"]),
 ];
 
-/// Labels on which bots merge or approve, without regard to case and punctuation.
+/// Labels on which bots merge or approve, in lower case and without punctuation.
 const LABELS: [&str; 14] = [
     "approved",
     "autoapprove",
@@ -51,10 +51,10 @@ const LABELS: [&str; 14] = [
     "shipit",
 ];
 
-/// Part of the name of any label like it.
+/// A substring of labels on which bots merge.
 const LABEL_PART: &str = "automerge";
 
-/// Why something that a body says does not go out.
+/// Why a value is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Objection {
     Approval,
@@ -62,7 +62,7 @@ pub(super) enum Objection {
     Mention(String),
     Agent(String),
     Label(String),
-    /// The key is not among those that the write may have.
+    /// The key is not one of these, which the write may have.
     Key(Vec<&'static str>),
     /// The value is not of this type.
     Type(String),
@@ -135,14 +135,14 @@ pub(super) fn label(name: &str, mentions: &Mentions) -> Option<Objection> {
     text(name, mentions)
 }
 
-/// The objection to the login of somebody who is to be assigned or to review.
+/// The objection to the login of an assignee or a reviewer.
 pub(super) fn login(login: &str, mentions: &Mentions) -> Option<Objection> {
     let agent = mentions.agent(login)?;
     Some(Objection::Agent(agent.to_owned()))
 }
 
-/// The objection to a branch, in a repository whose owner is given: `BRANCH`, or `OWNER:BRANCH`
-/// with that owner.
+/// The objection to the name of a branch, which may be `BRANCH`, or `OWNER:BRANCH` with the
+/// repository's owner.
 pub(super) fn branch(name: &str, owner: &str) -> Option<Objection> {
     let is_own = match name.split_once(':') {
         None => true,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_not() {
+    fn ordinary_text_is_not_objected_to() {
         let texts = [
             "This merges cleanly; see /merge-notes and src/merge.rs",
             "Thanks @dependabot, closing",
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approval_is_objected_to_in_every_spelling() {
+    fn an_approval_is_objected_to_in_any_letter_case() {
         each_row(["APPROVE", "approve", " Approve "], |event| {
             assert_eq!(approval(event), Some(Objection::Approval), "{event}");
         });
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_is_one_of_its_own_repository() {
+    fn a_branch_belongs_to_its_own_repository() {
         let cases = [
             ("topic", true),
             ("topic/one", true),

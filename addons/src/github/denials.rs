@@ -1,4 +1,4 @@
-//! The words of this addon's denials, each with what could be done instead.
+//! The denials of this addon, each with an alternative.
 
 use super::content::{Objected, Objection};
 use crate::contract::{Code, Container, Denial, Verdict};
@@ -6,18 +6,18 @@ use crate::contract::{Code, Container, Denial, Verdict};
 pub(super) const PR_MERGE_BLOCKED: &str = "PR merge blocked - use GitHub UI";
 pub(super) const RELEASE_BLOCKED: &str = "Release creation blocked";
 
-/// Writes that pass, for whoever was denied another one.
+/// The permitted writes, listed in the denial of another one.
 const ALLOWED: &str =
     "pull requests and their comments, reviews other than APPROVE, issues, labels, reactions";
 
-/// The most of a client's key that a denial repeats, in bytes.
+/// The most bytes of a client's key that a denial repeats.
 const MAX_KEY: usize = 80;
 
-/// Makes them.
+/// Constructors of the denials.
 pub(super) struct Denials;
 
 impl Denials {
-    /// A write outside the allowlist: `METHOD PATH`, or `mutation NAME`.
+    /// A write outside the allowlist. `what` is `METHOD PATH`, or `mutation NAME`.
     pub(super) fn write(what: &str, container: &Container) -> Denial {
         let repos: Vec<&str> = container.repos.iter().map(|repo| &*repo.name).collect();
         Denial::new(Code::WriteNotAllowed, format!("Write not allowed: {what}"))
@@ -25,7 +25,7 @@ impl Denials {
             .with("repos", repos)
     }
 
-    /// A write that may be made, but not with what its body or its input says.
+    /// A permitted write with a denied value in its body or its input.
     pub(super) fn body(what: &str, objected: &Objected, container: &Container) -> Denial {
         let Objected { key, objection } = objected;
         let denial = match objection {
@@ -41,7 +41,7 @@ impl Denials {
         }
     }
 
-    /// Passes for a repository of the container's list.
+    /// Passes if the repository is in the container's list.
     pub(super) fn permit_repo(repo: &str, container: &Container) -> Verdict {
         if container.repos.iter().any(|listed| listed.is(repo)) {
             return Ok(());
@@ -57,7 +57,7 @@ impl Denials {
         Denial::new(Code::RepoNotAuthorized, "Repo not authorized").with("repo", repo)
     }
 
-    /// What names no repository, or one that cannot be told.
+    /// A request without a repository, or with one that cannot be determined.
     pub(super) fn no_repo(reason: impl Into<String>) -> Denial {
         Denial::new(Code::RepoNotAuthorized, "Repo not authorized")
             .with("repo", serde_json::Value::Null)

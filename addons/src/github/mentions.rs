@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-/// Accounts of assistants. Mentioning or assigning one starts work that runs with the
-/// assistant's own rights, which no rule of this proxy bounds.
+/// Accounts of assistants. Mentioning or assigning one starts work with the assistant's own rights,
+/// which no rule of this proxy limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mentions(Vec<String>);
 
 impl Mentions {
-    /// Takes the accounts as a text mentions them, `@copilot`, in any letter case.
+    /// Takes the accounts as a text mentions them (`@copilot`), in any letter case.
     #[must_use]
     pub fn new(mentions: &[String]) -> Self {
         let name = |mention: &String| mention.trim_start_matches('@').to_ascii_lowercase();
@@ -21,9 +21,9 @@ impl Mentions {
         self.0.is_empty()
     }
 
-    /// The first listed account that a text mentions, either as it is written, since assistants
-    /// read raw text, or as Markdown shows it, where `&#64;copilot` is a mention too. Where
-    /// something looks like a tag it may be shown or not, so both readings count.
+    /// The first listed account that a text mentions, either in the raw text, which assistants
+    /// read, or in the text that Markdown renders, where `&#64;copilot` is a mention too. Whether
+    /// something like a tag is rendered depends on its context, so both cases are checked.
     pub(super) fn find(&self, text: &str) -> Option<&str> {
         if self.is_empty() {
             return None;
@@ -50,8 +50,8 @@ impl Mentions {
         })
     }
 
-    /// The listed account that a login belongs to: the account itself, or a login that goes on
-    /// with a hyphen, such as `copilot-swe-agent`.
+    /// The listed account that a login belongs to: the account itself, or one with a suffix after a
+    /// hyphen, such as `copilot-swe-agent`.
     pub(super) fn agent(&self, login: &str) -> Option<&str> {
         let login = login.trim().trim_start_matches('@').to_ascii_lowercase();
         let login = login.strip_suffix("[bot]").unwrap_or(&login);
@@ -63,8 +63,8 @@ impl Mentions {
     }
 }
 
-/// Whether a text begins with a login that ends there. `copilot-fan` and `copilot_x` go on;
-/// the `_` of `_@copilot_` ends an emphasis.
+/// Whether a text begins with the login as a whole word. `copilot-fan` and `copilot_x` are other
+/// logins; the `_` of `_@copilot_` ends an emphasis.
 fn begins_with_word(text: &str, name: &str) -> bool {
     let begins = text.get(..name.len());
     if !begins.is_some_and(|begins| begins.eq_ignore_ascii_case(name)) {
@@ -75,9 +75,9 @@ fn begins_with_word(text: &str, name: &str) -> bool {
     !rest.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// A text as Markdown shows it, as far as that can hide a mention: character references are
-/// replaced, escaping backslashes removed, and tags and comments removed or kept. Borrowed where
-/// it has none of them.
+/// Renders the parts of Markdown that can hide a mention: character references are replaced,
+/// escaping backslashes removed, and tags and comments removed or kept. Borrowed if the text has
+/// none of them.
 fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
     const MARKUP: [char; 3] = ['&', '<', '\\'];
     if !text.contains(MARKUP) {
@@ -107,7 +107,8 @@ fn shown(text: &str, mut tags: Tags) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// `&#64;`, `&#x40;` or `&commat;`, with what follows. HTML needs no semicolon after a number.
+/// Parses `&#64;`, `&#x40;` or `&commat;`, and returns the rest. HTML needs no semicolon after a
+/// number.
 fn reference(markup: &str) -> Option<(char, &str)> {
     if let Some(rest) = markup.strip_prefix("&commat;") {
         return Some(('@', rest));
@@ -124,15 +125,15 @@ fn reference(markup: &str) -> Option<(char, &str)> {
     Some((char::from_u32(character)?, rest))
 }
 
-/// A backslash before punctuation, which is then shown by itself.
+/// Parses a backslash before punctuation, which Markdown removes, and returns the rest.
 fn escape(markup: &str) -> Option<&str> {
     let rest = markup.strip_prefix('\\')?;
     rest.starts_with(|c: char| c.is_ascii_punctuation())
         .then_some(rest)
 }
 
-/// Finds where tags and comments end. What ends none once is not searched for again, so that a
-/// text of many `<a` takes linear time.
+/// Finds the ends of tags and comments. After one search without a result it searches no more, so
+/// that a text of many `<a` takes linear time.
 struct Tags {
     no_comment_ends: bool,
     no_tag_ends: bool,
@@ -146,7 +147,7 @@ impl Tags {
         }
     }
 
-    /// As if none ended.
+    /// Finds no end, so that tags stay in the text.
     const fn kept() -> Self {
         Self {
             no_comment_ends: true,
@@ -154,7 +155,7 @@ impl Tags {
         }
     }
 
-    /// What follows a comment or a tag.
+    /// The rest of the text after a comment or a tag.
     fn skip<'a>(&mut self, markup: &'a str) -> Option<&'a str> {
         let inner = markup.strip_prefix('<')?;
         let comment = inner.strip_prefix("!--");
@@ -189,7 +190,7 @@ mod tests {
         Mentions::new(&names)
     }
 
-    /// The texts for which the shipped list does not answer as wanted.
+    /// The texts for which `find` with the shipped list does not return `wanted`.
     fn wrong<'a>(texts: &[&'a str], wanted: Option<&str>) -> Vec<&'a str> {
         let shipped = mentions(&["@copilot"]);
         let wrong = texts.iter().filter(|text| shipped.find(text) != wanted);
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_is_found_however_it_is_surrounded() {
+    fn a_mention_is_found_in_any_surroundings() {
         let texts = [
             "@copilot",
             "@copilot merge main into this branch and push",
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mention_that_only_shows_in_markdown_is_found() {
+    fn a_mention_that_only_markdown_renders_is_found() {
         let texts = [
             "&#64;copilot merge",
             "x<br>&#64;copilot merge",
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mentions_somebody_else_is_not() {
+    fn text_that_mentions_no_listed_account_is_not_found() {
         let texts = [
             "",
             "@",
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_of_agents_are_told_from_those_of_people() {
+    fn logins_of_agents_are_distinguished_from_those_of_people() {
         let shipped = mentions(&["@copilot"]);
         let agents = [
             "copilot",
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_takes_long_to_search() {
+    fn searching_takes_linear_time() {
         let shipped = mentions(&["@copilot"]);
         let begun = cpu_time();
         each_row(
@@ -344,7 +345,7 @@ mod tests {
                 assert_eq!(shipped.find(&text), None, "{part}");
             },
         );
-        // Ten mebibytes take 3 s without optimization; what is quadratic takes hours.
+        // 10 MiB take 3 s without optimization; a quadratic search would take hours.
         let most = if cfg!(debug_assertions) { 20 } else { 5 };
         let took = cpu_time() - begun;
         assert!(took.as_secs() < most, "{took:?}");

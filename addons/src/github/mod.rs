@@ -1,7 +1,8 @@
-//! What may be done through the APIs of GitHub, and of GitHub Enterprise servers.
+//! Guards the APIs of GitHub and of GitHub Enterprise servers.
 //!
-//! Repositories are those of the container's list. Reads stay in them; writes are an allowlist.
-//! With a personal token this is the only boundary there is.
+//! Requests may use the repositories of the container's list. Reads must stay in them; writes must
+//! also be on an allowlist. With a personal token as the credential, no other check limits a
+//! container.
 
 mod body;
 mod content;
@@ -41,18 +42,18 @@ const NAME: &str = names::GITHUB;
 /// The hosts of gists, which belong to no repository.
 const GISTS: [&str; 2] = ["gist.github.com", "gist.githubusercontent.com"];
 
-/// What a host serves.
+/// The service at a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
-    /// Pages and git, which other addons judge, and the API below `/api`.
+    /// Web pages and git, which other addons judge, and the API below `/api`.
     Web,
     Api,
-    /// Files and archives, below `/OWNER/REPO/`.
+    /// Raw files and archives, below `/OWNER/REPO/`.
     Files,
     Gists,
 }
 
-/// The guard.
+/// The addon.
 pub struct Github {
     services: HostMap<Service>,
     rest: Rest,
@@ -62,7 +63,7 @@ pub struct Github {
 }
 
 impl Github {
-    /// Makes it from its settings. `forge` resolves numbers and node ids.
+    /// Builds the addon. `forge` resolves repository numbers and node ids.
     #[must_use]
     pub fn new(settings: GithubSettings, forge: Arc<dyn Forge>) -> Self {
         let mut services = HostMap::default();
@@ -145,8 +146,8 @@ impl Github {
             flow.note(|| format!("the forge would be asked which repository has the number {id}"));
             return Ok(());
         };
-        // The same words whether there is none or it is another's, and no name: what our
-        // credential may see is not for the container to learn.
+        // The same denial for an unknown number and for a repository that is not listed, and
+        // without a name: the container must not learn which repositories our credential can read.
         let not_theirs =
             || Denials::no_repo(format!("the repository with the number {id} is not listed"));
         let repo = asked.await?;
@@ -212,7 +213,7 @@ impl Github {
     }
 }
 
-/// The path of an API that lies below `/api`, whatever the version of it.
+/// The path within an API below `/api`, without the API's version.
 fn below_api(path: &str) -> Option<String> {
     let below = path.strip_prefix("/api")?;
     if below.trim_end_matches('/') == "/graphql" {
@@ -224,13 +225,13 @@ fn below_api(path: &str) -> Option<String> {
     })
 }
 
-/// GitHub's own clients show what stands under `message`, and nothing else.
+/// Adds the sentence as `message`, the only key that GitHub's own clients show.
 fn as_github_says(denial: Denial) -> Denial {
     let message = denial.sentence().to_owned();
     denial.with("message", message)
 }
 
-/// Lets a request out that passed; one that anybody may make goes as anybody's.
+/// Notes the access of a permitted request. A public read is sent without any credential.
 fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     match access {
         Access::Own => flow.note(|| "within the container's repositories and writes".to_owned()),
@@ -246,8 +247,8 @@ fn admit(flow: &mut Flow, request: &mut Request, access: Access) {
     }
 }
 
-/// What could turn the request that was judged into another one: a parameter that overrides the
-/// method, a body that would be read as a form.
+/// Removes what could turn the judged request into another one: parameters that override the
+/// method, and a content type that makes the server parse the body as a form.
 fn clean(request: &mut Request) {
     if let Some(query) = &request.query {
         let kept: Vec<&str> = query.split('&').filter(|pair| !overrides(pair)).collect();
@@ -261,7 +262,7 @@ fn clean(request: &mut Request) {
     }
 }
 
-/// A body that was judged as JSON is read as JSON.
+/// Sets the content type, so that the server parses the body as the JSON that is judged.
 fn send_as_json(request: &mut Request) {
     let json = HeaderValue::from_static("application/json; charset=utf-8");
     request.headers.insert(CONTENT_TYPE, json);
@@ -316,7 +317,7 @@ impl GraphqlJudge {
         let container = Arc::clone(&self.requester.container);
         let (mutations, asking) = (Arc::clone(&self.mutations), Arc::clone(&container));
         let mentions = Arc::clone(&self.mentions);
-        // Fragments make a small query cost as much as a large one.
+        // Computed on another thread: fragments make a small query as expensive as a large one.
         let wanted = body
             .compute(move |body| graphql::judge(body, &mutations, &mentions, &asking))
             .await?;
@@ -348,8 +349,8 @@ impl Addon for Github {
             return Step::PASS;
         };
         if flow.find_slot::<Lookup>().is_some() {
-            // Its answer goes to this addon alone. On a host of pages and git it says, as of any
-            // call, that it is no git.
+            // The response goes to this addon only. The slot tells the git addon that the request
+            // is not git's, as for any API call.
             flow.put_slot(ApiCall);
             return Step::PASS;
         }

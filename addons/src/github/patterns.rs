@@ -1,4 +1,4 @@
-//! Patterns over paths, by method, as the configuration gives them.
+//! The configured patterns of paths, by method.
 
 use std::collections::HashMap;
 
@@ -24,8 +24,8 @@ impl Patterns {
         Some(found.as_str())
     }
 
-    /// The pattern that guards a request. HEAD is read as GET; POST is read as what it may be
-    /// turned into on the way.
+    /// The pattern that blocks a request. HEAD also matches patterns for GET; POST also those for
+    /// PUT, PATCH and DELETE, since a parameter or header may override its method.
     pub(super) fn guard(&self, method: &Method, path: &str) -> Option<&str> {
         match *method {
             Method::HEAD => self.find(&Method::GET, path),

@@ -1,4 +1,4 @@
-//! Judging requests to the REST API.
+//! Judges requests to the REST API.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::contract::{
     BodyJudge, BoxFuture, Buffered, Code, Container, Denial, Flow, Request, Verdict,
 };
 
-/// The most that is read of a write's body; GitHub takes less.
+/// The most bytes of a write's body; GitHub accepts less.
 const MAX_BODY: usize = 1 << 20;
 
 /// The rules of the REST API.
@@ -23,22 +23,22 @@ pub(super) struct Rest {
     pub(super) blocked: Patterns,
     pub(super) allowed: Patterns,
     pub(super) writes_are_an_allowlist: bool,
-    /// Whether other repositories may be read, without any credential.
+    /// Whether other repositories may be read, without a credential.
     pub(super) public_reads: bool,
     /// Accounts that no write may mention or assign.
     pub(super) mentions: Arc<Mentions>,
 }
 
-/// How a request that passes goes out.
+/// The credential of a permitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// As the container's own, with a credential.
+    /// The container's credential.
     Own,
-    /// As anybody's.
+    /// None: the request reads public data.
     Public,
 }
 
-/// A repository as a path names it, in lower case, with what follows.
+/// A repository as named in a path, in lower case, with the segments after it.
 pub(super) struct InRepo<'a> {
     pub(super) owner: &'a str,
     pub(super) name: &'a str,
@@ -46,7 +46,7 @@ pub(super) struct InRepo<'a> {
 }
 
 impl InRepo<'_> {
-    /// The path that patterns are written for.
+    /// The path that patterns are matched against.
     fn path(&self) -> String {
         let mut path = format!("/repos/{}/{}", self.owner, self.name);
         for segment in self.rest {
@@ -56,7 +56,8 @@ impl InRepo<'_> {
         path
     }
 
-    /// `compare/main...other:branch` reads a branch of another repository.
+    /// Whether the path compares with a branch of another repository, as
+    /// `compare/main...other:branch` does.
     fn compares_with_another(&self) -> bool {
         let ["compare", sides @ ..] = self.rest else {
             return false;
@@ -81,7 +82,8 @@ fn is_read(method: &Method) -> bool {
 }
 
 impl Rest {
-    /// A request that names a repository; one that writes has its body judged as well.
+    /// Judges a request that names a repository. The body of a write is judged once it has been
+    /// read.
     pub(super) fn judge(
         &self,
         repo: &InRepo<'_>,
@@ -111,7 +113,8 @@ impl Rest {
         })
     }
 
-    /// A file or an archive of a repository: `/OWNER/REPO/…`, for reading alone.
+    /// Judges a request for a file or an archive of a repository, `/OWNER/REPO/…`, which may only
+    /// be read.
     pub(super) fn judge_file(
         &self,
         path: &str,
@@ -144,7 +147,7 @@ impl Rest {
         }
     }
 
-    /// A request that names no repository.
+    /// Judges a request that names no repository.
     pub(super) fn judge_nameless(
         &self,
         segments: &[&str],
@@ -224,7 +227,7 @@ fn api_blocked(sentence: impl Into<std::borrow::Cow<'static, str>>, rule: &str) 
         .rule(rule)
 }
 
-/// The sentences for what people are told to do elsewhere.
+/// The sentences for requests that the container's user should make elsewhere.
 fn special(method: &Method, rest: &[&str]) -> Option<&'static str> {
     match rest {
         ["pulls", _, "merge"] if !is_read(method) => Some(PR_MERGE_BLOCKED),
@@ -233,7 +236,7 @@ fn special(method: &Method, rest: &[&str]) -> Option<&'static str> {
     }
 }
 
-/// Judges what an allowed write says.
+/// Judges the body of an allowed write.
 struct WriteJudge {
     what: String,
     write: &'static Write,

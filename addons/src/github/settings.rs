@@ -1,4 +1,4 @@
-//! The keys of `policy` in `policy.yaml` that are about GitHub's APIs.
+//! The keys of `policy` in `policy.yaml` for GitHub's APIs.
 
 use http::Method;
 
@@ -6,7 +6,7 @@ use super::{Mentions, Mutations, Patterns};
 use crate::contract::settings::{Fields, Files, PathPattern, Setting, parse_method};
 use crate::forges::{ForgeHosts, public_reads};
 
-/// Merges, releases and deletions of repositories are people's decisions.
+/// Merges, releases and deletions of repositories, which are reserved for people.
 const BLOCKED_PATTERNS: [(Method, &str); 3] = [
     (Method::PUT, r"^/repos/[^/]+/[^/]+/pulls/\d+/merge$"),
     (Method::POST, r"^/repos/[^/]+/[^/]+/releases$"),
@@ -16,10 +16,10 @@ const BLOCKED_PATTERNS: [(Method, &str); 3] = [
 /// Assistants that GitHub itself starts when a text mentions them.
 const BLOCKED_MENTIONS: [&str; 1] = ["@copilot"];
 
-/// The longest login that GitHub gives out, with a company's short code, in bytes.
+/// Bytes of the longest login at GitHub, including an enterprise's short code.
 const MAX_LOGIN: usize = 64;
 
-/// What may be done through the APIs.
+/// The settings of the addon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GithubSettings {
     /// The forges that are guarded.
@@ -32,7 +32,7 @@ pub struct GithubSettings {
     pub writes_are_an_allowlist: bool,
     /// `git.public_reads: allow`
     pub public_reads: bool,
-    /// Which mutations may be made.
+    /// The permitted and the blocked mutations.
     pub mutations: Mutations,
     /// `policy.blocked_mentions`
     pub mentions: Mentions,
@@ -74,8 +74,8 @@ impl GithubSettings {
     }
 }
 
-/// What is blocked where the key is absent. A pattern that does not compile refuses the
-/// configuration, as if it stood there.
+/// The patterns that are blocked if the key is absent. One that does not compile refuses the
+/// configuration, as if it were written there.
 fn shipped_patterns(fields: &Fields<'_>) -> Option<Patterns> {
     let mut patterns = Vec::new();
     for (method, text) in BLOCKED_PATTERNS {

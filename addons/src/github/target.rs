@@ -1,6 +1,6 @@
-//! What a path of the API names.
+//! Parses the paths of the REST API.
 
-/// What a request is about, read from its path. Everything in it is in lower case.
+/// The object of a request, read from its path, in lower case.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target<'a> {
     /// `/graphql`
@@ -17,7 +17,8 @@ pub(super) enum Target<'a> {
     Nameless(Vec<&'a str>),
 }
 
-/// Paths that name no repository and may be read all the same: who one is, what one has left.
+/// Paths without a repository that may be read: the user's own profile, the rate limit, public
+/// lists.
 const READABLE: [&str; 11] = [
     "",
     "codes_of_conduct",
@@ -32,7 +33,7 @@ const READABLE: [&str; 11] = [
     "zen",
 ];
 
-/// Reads a path without the prefix of its API, in lower case.
+/// Parses a path in lower case, without the prefix of its API.
 pub(super) fn read(path: &str) -> Target<'_> {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -60,7 +61,7 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_plain)
 }
 
-/// Whether what names no repository may be read.
+/// Whether a path without a repository may be read.
 pub(super) fn is_readable(segments: &[&str]) -> bool {
     READABLE.contains(&segments.join("/").as_str())
 }

@@ -1,25 +1,25 @@
-//! The writes that are allowed without being asked for, below `/repos/OWNER/REPO/`, each with the
-//! keys that its body may have.
+//! The writes below `/repos/OWNER/REPO/` that are allowed by default, each with the permitted keys
+//! of its body.
 //!
-//! The keys are those of GitHub's OpenAPI description of each operation, without those that reach
-//! beyond the repository, start an agent, or say what cannot be judged:
+//! The keys are those of GitHub's OpenAPI description of each operation, except those that reach
+//! beyond the repository, start an agent, or have content that cannot be judged:
 //!
 //! - `agent_assignment` of issues starts an agent, in any repository that its `target_repo` names.
 //! - `head_repo` of a pull request names another repository.
-//! - `issue` of a pull request turns an issue, whose text was not judged, into one for good.
+//! - `issue` of a pull request converts an existing issue, whose text was not judged, for good.
 //! - `maintainer_can_modify` of an existing pull request opens the branch of a fork to pushes. A
 //!   new one may have it, since both its branches are of this repository.
-//! - `duplicate_issue_id` and a label's `id` are numbers across all repositories: neither what
-//!   they name nor whose it is can be read from them.
+//! - `duplicate_issue_id` and a label's `id` are ids across all repositories, which tell neither
+//!   the repository nor the label.
 //! - `issue_field_values` are fields of the organization, by number.
-//! - `suggest`, `confidence` and `rationale` of labels, assignees and types are remarks of an
-//!   agent for GitHub's own triage, and no part of these writes.
+//! - `suggest`, `confidence` and `rationale` of labels, assignees and types are annotations for
+//!   GitHub's own triage, which these writes do not need.
 
 use http::Method;
 
 use super::body::{Keys, Kind};
 
-/// A write: its method, its path, and what its body may be. In a path `#` stands for a number and
+/// A write: its method, its path, and the kind of its body. In a path, `#` stands for a number and
 /// `*` for any segment.
 pub(super) struct Write {
     method: &'static str,
@@ -33,7 +33,7 @@ const fn write(method: &'static str, path: &'static str, body: Kind) -> Write {
 
 const NOTHING: Kind = Kind::Object(&[]);
 
-/// One comment, by itself.
+/// A body with one comment.
 const COMMENT: Kind = Kind::Object(&[("body", Kind::Comment)]);
 
 const REACTION: Kind = Kind::Object(&[("content", Kind::Text)]);
@@ -55,7 +55,7 @@ const LABELS: Kind = Kind::AnyOf(&[
 
 const ASSIGNEE: Kind = Kind::AnyOf(&[Kind::Login, Kind::Object(&[("login", Kind::Login)])]);
 
-/// Who is no longer asked starts nothing.
+/// Any login may be removed: that starts no agent.
 const REMOVED: Kind = Kind::List(&Kind::Text);
 
 const NEW_ISSUE: Keys = &[
@@ -127,13 +127,13 @@ const REVIEW: Keys = &[
     ("comments", Kind::List(&DRAFT_COMMENT)),
 ];
 
-/// Teams are those of the repository's own organization.
+/// Teams belong to the repository's organization.
 const REVIEWERS: Keys = &[
     ("reviewers", Kind::List(&Kind::Login)),
     ("team_reviewers", Kind::List(&Kind::Text)),
 ];
 
-/// What is not here is not allowed.
+/// The allowed writes; any other is denied.
 const ALLOWED: &[Write] = &[
     write("POST", "comments/#/reactions", REACTION),
     write("POST", "issues", Kind::Object(NEW_ISSUE)),
@@ -240,7 +240,7 @@ mod tests {
         Some(objected.objection)
     }
 
-    /// The lists of keys of a write, at every depth.
+    /// The lists of keys of a kind, at every depth.
     fn keys(kind: &'static Kind) -> Vec<Keys> {
         match kind {
             Kind::Object(listed) => {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn no_write_takes_a_body_that_is_no_object_but_those_of_labels() {
+    fn only_writes_of_labels_accept_a_body_that_is_no_object() {
         for write in ALLOWED {
             let is_labels = write.path == "issues/#/labels" && write.method != "DELETE";
             for (body, passes) in [

@@ -1,4 +1,4 @@
-//! One line for every flow that ended.
+//! Writes a line of the audit log for every flow that ended.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -13,18 +13,18 @@ use super::settings::AuditSettings;
 use super::sink::{AuditSink, Destination};
 use crate::contract::{Addon, Flow, Order, Outcome, names};
 
-/// Writes the audit log. Made once: a reload keeps it.
+/// The audit log. Made once and kept over reloads.
 pub struct Audit {
     terms: Arc<Terms>,
     unknown_sources: Budget,
-    /// Of the appliance itself: what it does may follow from what clients do.
+    /// The appliance's own budget. Clients can cause its flows, so it is limited as well.
     own: Budget,
     leases: Mutex<Vec<Weak<Budget>>>,
 }
 
 impl Audit {
-    /// Registers `proxy_audit_lines_folded_total`. `sink` takes the lines, for the log and for
-    /// those who watch.
+    /// Registers `proxy_audit_lines_folded_total`. `sink` takes the lines, for the log and for live
+    /// viewers.
     pub fn new(
         settings: AuditSettings,
         sink: Arc<dyn AuditSink>,
@@ -47,13 +47,13 @@ impl Audit {
         })
     }
 
-    /// Writes folded lines that have waited for a minute, and those of leases that are over. To
-    /// be called every second or so.
+    /// Writes folded lines that have waited for a minute, and those of leases that have ended. To
+    /// be called about every second.
     pub fn tick(&self, now: Instant) {
         self.each_budget(|budget| budget.flush_if_due(now));
     }
 
-    /// Writes all that is held: the last act before the process ends.
+    /// Writes all folded lines. To be called before the process exits.
     pub fn flush(&self) {
         self.each_budget(|budget| budget.flush(Instant::now()));
     }
@@ -89,7 +89,8 @@ impl Audit {
     }
 }
 
-/// What a lease owns: told to the audit once, so that what it holds is written in time.
+/// The budget in the state of a lease. `Audit::leases` refers to it, so that `tick` writes its
+/// folded lines.
 struct LeaseBudget(Arc<Budget>);
 
 impl Addon for Audit {
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_keys_of_the_log_in_their_order() {
+    fn a_line_has_the_documented_keys_in_order() {
         let (audit, log, _) = audit(10);
         let mut flow = flow_of(&container("web"), Kind::Http, "api.example.com");
         flow.record_mut().method = Some("GET".into());
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_its_code_addon_and_rule_and_leaves_out_what_is_not_there() {
+    fn a_denial_has_its_code_addon_and_rule_and_no_absent_keys() {
         let (audit, log, _) = audit(10);
         let mut flow = flow(Kind::Dns, "evil.example.com");
         flow.start_mut().client = crate::contract::Client::default();
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_call_is_recorded_with_what_was_decided_and_without_its_arguments() {
+    fn a_tool_call_is_recorded_with_its_decision_and_without_its_arguments() {
         let (audit, log, _) = audit(10);
         let web = container("web");
         let mut call = mcp_flow(&web, Some("kb"), "tools/call");
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_different_tool_calls_is_counted_and_held_in_bounds() {
+    fn a_flood_of_different_tool_calls_is_counted_within_bounds() {
         let (audit, log, _) = audit(1);
         let web = container("web");
         for n in 0..5000 {
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_differ_in_anything_that_they_say_are_not_folded() {
+    fn lines_with_any_difference_are_not_folded() {
         let changes: [fn(&mut Flow); 8] = [
             |_| {},
             |flow| flow.record_mut().method = Some("PUT".into()),
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_share_one_budget() {
+    fn unknown_sources_share_one_budget() {
         let (audit, log, _) = audit(1);
         for last in 1..=9 {
             let mut flow = flow(Kind::Tunnel, "api.example.com");
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_is_written_when_the_lease_ends() {
+    fn folded_lines_are_written_when_the_lease_ends() {
         let (audit, log, _) = audit(1);
         let web = container("web");
         for _ in 0..3 {
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_different_lines_is_counted_and_held_in_bounds() {
+    fn a_flood_of_different_lines_is_counted_within_bounds() {
         let (audit, log, _) = audit(1);
         let web = container("web");
         for n in 0..5000 {
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_chooses_is_cut() {
+    fn a_long_path_is_cut() {
         let (audit, log, _) = audit(1);
         finish(&audit, &container("web"), &"é".repeat(5000));
         let line = log.take().remove(0);

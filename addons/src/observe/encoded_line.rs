@@ -1,16 +1,16 @@
-//! The text of an audit line, for the log and for all who read flows.
+//! Encodes audit lines as JSON, for the log and for live viewers.
 
 use std::ops::Range;
 
 use super::json::{address, beginning, excerpt, host, number, socket_address, text, word};
 use super::line::{AuditLine, Cost, McpLine};
 
-/// Most lines fit. One has at most 5 KiB but for the operator's own names: a path of 1 KiB and a
-/// policy's reason of 512 bytes, of which each byte may need a backslash, and no other member that
-/// a client or a server chooses is long.
+/// The initial capacity in bytes, which suffices for most lines. A line has at most 5 KiB besides
+/// the operator's own names: a path of 1 KiB and a policy's reason of 512 bytes, in which each byte
+/// may need a backslash; no other member that a client or a server chooses is long.
 const TYPICAL_LENGTH: usize = 512;
 
-/// A line's text.
+/// The JSON of a line.
 pub(super) struct EncodedLine {
     json: Vec<u8>,
     /// Offset of the first byte after `ts` and `flow`; two lines that are equal from here on can be
@@ -20,7 +20,8 @@ pub(super) struct EncodedLine {
     cost_at: Range<usize>,
 }
 
-/// A line taken key, so that lines can be told to say the same.
+/// A line split into the parts that differ between flows and the rest, which is the key for
+/// folding.
 pub(super) struct FoldKey {
     /// `ts` and `flow`.
     pub(super) head: Vec<u8>,
@@ -31,7 +32,7 @@ pub(super) struct FoldKey {
 }
 
 impl EncodedLine {
-    /// One object, without a newline.
+    /// One JSON object without a line feed.
     pub(super) fn json(&self) -> &[u8] {
         &self.json
     }
@@ -50,16 +51,16 @@ impl EncodedLine {
     }
 }
 
-/// A line's cost at its longest, and a count: three numbers and one, with their keys.
+/// Bytes of the longest cost and count: four numbers with their keys.
 const LONGEST_NUMBERS: usize = 129;
 
 impl FoldKey {
-    /// The most bytes that the line can have, whatever it stands for.
+    /// The most bytes of the line with any cost and count.
     pub(super) fn longest(&self) -> usize {
         self.head.len() + self.rest.len() + LONGEST_NUMBERS
     }
 
-    /// Puts the line together so that it stands for `count` flows, which took so much.
+    /// Encodes the line for `count` flows with the given cost in total.
     pub(super) fn encode(&self, cost: Cost, count: u64) -> Vec<u8> {
         let (before, after) = self.rest.split_at(self.cost_at);
         let mut out = [&self.head, before].concat();
@@ -76,7 +77,7 @@ impl FoldKey {
 }
 
 impl AuditLine<'_> {
-    /// The line as a JSON object with the keys of the log in their order. What is not there has
+    /// Encodes the line as a JSON object with the keys in the order of the log. Absent values have
     /// no key.
     pub(super) fn encode(&self) -> EncodedLine {
         let mut json = Vec::with_capacity(TYPICAL_LENGTH);
@@ -97,7 +98,7 @@ impl AuditLine<'_> {
         }
     }
 
-    /// Who asked for what.
+    /// Appends the client and the request.
     fn write_question(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\"kind\":");
         word(out, self.kind.as_str());
@@ -124,7 +125,7 @@ impl AuditLine<'_> {
         }
     }
 
-    /// How it ended, and who decided.
+    /// Appends the outcome and the rule that decided.
     fn write_answer(&self, out: &mut Vec<u8>) {
         if let Some(status) = self.status {
             out.extend_from_slice(b",\"status\":");
@@ -146,7 +147,7 @@ impl AuditLine<'_> {
         }
     }
 
-    /// Where it went.
+    /// Appends the upstream, the credential, and the facts of an MCP message.
     fn write_end(&self, out: &mut Vec<u8>) {
         if let Some(upstream) = self.upstream_addr {
             out.extend_from_slice(b",\"upstream_addr\":\"");

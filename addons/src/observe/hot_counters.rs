@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use super::sharded::{Durations, ShardedCounter};
 
-/// The series of one entry of the allowlist. They are handles: another entry of the same label,
-/// as a reload makes one, counts in the same series.
+/// The series of one entry of the allowlist. They are handles: after a reload, the new entry with
+/// the same label counts in the same series.
 #[derive(Default)]
 pub(super) struct EntryCounters {
     /// By status, outcome and method.
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_who_count_at_once_miss_nothing_and_the_usual_is_looked_up_once() {
+    fn concurrent_increments_are_all_counted_and_hot_series_looked_up_once() {
         const THREADS: u64 = 4;
         const TIMES: u64 = 100;
         let counters = ShardedCounterVec::new(Opts::new("n", "n"), &["n"]).unwrap();

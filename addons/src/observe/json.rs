@@ -1,7 +1,7 @@
 //! Values as JSON, appended to a line.
 //!
-//! Every flow has its line, so this is written by hand: what needs no escaping is copied, and
-//! serde_json has the rest.
+//! Written by hand, since every flow has a line: text without escapes is copied, the rest goes
+//! through serde_json.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -17,11 +17,11 @@ pub(super) fn number(out: &mut Vec<u8>, number: u64) {
     if let Ok(small) = u8::try_from(number) {
         return octet(out, small);
     }
-    // None is refused, and memory takes what it is given.
+    // Neither a number nor a `Vec` makes serde_json fail.
     let _ = serde_json::to_writer(out, &number);
 }
 
-/// A text that may need escaping: that is serde_json's work, and seldom to do.
+/// Appends a string that may need escapes, which serde_json writes.
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     if needs_escaping(text) {
         let _ = serde_json::to_writer(out, text);
@@ -32,7 +32,8 @@ pub(super) fn text(out: &mut Vec<u8>, text: &str) {
 
 fn needs_escaping(text: &str) -> bool {
     let special = |found, byte: &u8| found | (*byte < b' ') | (*byte == b'"') | (*byte == b'\\');
-    // The bytes of a block are all looked at, so that it is done at once.
+    // Every byte of a block is examined without an early exit, so that the compiler can vectorise
+    // it.
     let (blocks, rest) = text.as_bytes().as_chunks::<8>();
     blocks.iter().any(|block| block.iter().fold(false, special)) || rest.iter().fold(false, special)
 }
@@ -45,7 +46,7 @@ pub(super) fn excerpt(out: &mut Vec<u8>, excerpt: Excerpt<'_>) {
     }
 }
 
-/// A text that needs no escaping: the program's own words, and what a grammar let in.
+/// Appends a string that needs no escapes: a constant, or text of a restricted grammar.
 pub(super) fn word(out: &mut Vec<u8>, word: &str) {
     out.push(b'"');
     out.extend_from_slice(word.as_bytes());
@@ -104,13 +105,13 @@ pub(super) fn socket_address(out: &mut Vec<u8>, address: SocketAddr) {
     }
 }
 
-/// What is seldom there, and needs no escaping.
+/// Appends a rare value that needs no escapes.
 fn display(out: &mut Vec<u8>, value: impl Display) {
-    // Memory takes what it is given.
+    // Writing to a `Vec` does not fail.
     let _ = write!(out, "{value}");
 }
 
-/// How every line begins: `{"ts":"…","flow":"…",`, and always with as many bytes.
+/// The beginning of every line, `{"ts":"…","flow":"…",`, which has a fixed length.
 pub(super) fn beginning(at: SystemTime, flow: u64) -> [u8; 59] {
     let mut text = *b"{\"ts\":\"2000-01-01T00:00:00.000Z\",\"flow\":\"0123456789abcdef\",";
     text[7..31].copy_from_slice(&rfc_3339(at));
@@ -118,7 +119,7 @@ pub(super) fn beginning(at: SystemTime, flow: u64) -> [u8; 59] {
     text
 }
 
-/// Bytes in lower-case hexadecimal digits, two for each: as many as there is room for.
+/// Encodes bytes as lower-case hexadecimal digits, up to `DIGITS` of them.
 #[must_use]
 pub fn hex<const DIGITS: usize>(bytes: &[u8]) -> [u8; DIGITS] {
     let mut digits = [b'0'; DIGITS];
@@ -134,8 +135,8 @@ fn hex_digit(nibble: u8) -> u8 {
     first + nibble
 }
 
-/// A time as RFC 3339 writes it, to the millisecond and in UTC. A clock that is out of all range
-/// shows where it began.
+/// Formats a time by RFC 3339, in UTC with milliseconds. A time before 1970 or out of range becomes
+/// 1970-01-01.
 #[must_use]
 pub fn rfc_3339(at: SystemTime) -> [u8; 24] {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the audit log says of one flow.
+//! The facts of one flow in the audit log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -6,60 +6,61 @@ use std::time::SystemTime;
 
 use crate::contract::{Flow, FlowId, Host, Kind, McpSubject, Outcome};
 
-/// A client chooses these, and must not fill the log with one line.
+/// Bytes of a path and of a method in a line. A client chooses them, and must not fill the log with
+/// one line.
 const MAX_PATH: usize = 1024;
 const MAX_METHOD: usize = 32;
 
-/// The longest method of MCP has 41 bytes.
+/// Bytes of an MCP method in a line. The longest known one has 41.
 const MAX_MCP_METHOD: usize = 64;
 
-/// A server chooses the names of its tools.
+/// Bytes of a tool's name in a line. A server chooses it.
 const MAX_TOOL: usize = 128;
 
-/// What one line of the audit log says, borrowed from the flow that ended;
-/// [`AuditLine::written`] is its text. It never holds a secret: no query, no header and no
-/// sentence gets in.
+/// The facts of one line of the audit log, borrowed from the flow that ended; [`AuditLine::encode`]
+/// makes its text. It never holds a secret: queries, headers and the sentences of denials are left
+/// out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AuditLine<'a> {
-    /// When the flow began.
+    /// When the flow started.
     pub(super) ts: SystemTime,
-    /// Which flow.
+    /// The flow's id.
     pub(super) flow: FlowId,
-    /// What it was.
+    /// The flow's kind.
     pub(super) kind: Kind,
-    /// Whose it was.
+    /// The container's id.
     pub(super) container_id: Option<&'a str>,
-    /// From which address.
+    /// The client's address.
     pub(super) client: Option<IpAddr>,
     /// The method, or the DNS record type.
     pub(super) method: Option<Excerpt<'a>>,
-    /// Where to; `None` where the line stands for many.
+    /// The host of the request; `None` in a coarse line.
     pub(super) host: Option<&'a Host>,
-    /// At which port.
+    /// The port of the request.
     pub(super) port: u16,
     /// The path without its query.
     pub(super) path: Option<Excerpt<'a>>,
-    /// What the client got.
+    /// The HTTP status that the client got.
     pub(super) status: Option<u16>,
-    /// How it ended.
+    /// The outcome: `ok`, `denied`, `failed` or `aborted`.
     pub(super) outcome: &'static str,
-    /// Why it was denied or failed.
+    /// The code of the denial.
     pub(super) code: Option<&'static str>,
-    /// Who denied it.
+    /// The addon that denied it.
     pub(super) addon: Option<&'static str>,
     /// The rule or entry that decided.
     pub(super) rule: Option<&'a str>,
-    /// What it took.
+    /// The bytes and the duration.
     pub(super) cost: Cost,
     /// The address that was connected to.
     pub(super) upstream_addr: Option<SocketAddr>,
     /// The names of the credentials that were added.
     pub(super) credential: Option<&'a str>,
-    /// What an MCP message was about.
+    /// The facts of an MCP message.
     pub(super) mcp: Option<McpLine<'a>>,
 }
 
-/// What one line says of an MCP message.
+/// The facts of one MCP message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct McpLine<'a> {
     /// The server that it went to or came from.
@@ -68,30 +69,30 @@ pub(super) struct McpLine<'a> {
     pub(super) tool: Option<Excerpt<'a>>,
     /// The SHA-256 of the caller's arguments.
     pub(super) args_sha256: Option<&'a str>,
-    /// What was decided about it.
+    /// The policy's decision.
     pub(super) decision: Option<&'static str>,
-    /// Why. At most 512 bytes.
+    /// The reason of the decision, at most 512 bytes.
     pub(super) reason: Option<&'a str>,
-    /// What the server sent looks like an instruction to a model.
+    /// Whether the server's text looks like an instruction to a model.
     pub(super) suspicious: bool,
 }
 
-/// What a flow took: of lines that say the same otherwise, each has its own.
+/// The cost of a flow. It does not count for folding: the folded line has the sums.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    /// From the client.
+    /// Bytes from the client.
     pub(super) bytes_in: u64,
-    /// To the client.
+    /// Bytes to the client.
     pub(super) bytes_out: u64,
-    /// How long it took.
+    /// The duration in milliseconds.
     pub(super) duration_ms: u64,
 }
 
-/// What a client chose, or the beginning of it where that is very long.
+/// Text of a client or a server, cut if it is too long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Excerpt<'a> {
     pub(super) text: &'a str,
-    /// Whether there was more.
+    /// Whether the text was cut.
     pub(super) is_cut: bool,
 }
 
@@ -145,9 +146,9 @@ impl<'a> AuditLine<'a> {
         }
     }
 
-    /// The line for all flows of a kind that ended alike, where their differences are a flood.
-    /// What a client or an upstream chooses is left out, the status included, so that there are
-    /// few such lines, and they are short.
+    /// The line that all flows of one kind, outcome and code are folded into when different lines
+    /// are a flood. It omits everything that a client or an upstream chooses, the status included,
+    /// so that coarse lines are few and short.
     pub(super) fn coarse(self) -> Self {
         Self {
             client: None,

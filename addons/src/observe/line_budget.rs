@@ -1,9 +1,9 @@
-//! How much one lease may write to the audit log, and folding what is over it.
+//! The budget of one lease in the audit log, and the folding of lines beyond it.
 //!
-//! A lease writes at most its budget of bytes in any minute, and on top of it, each time that
-//! folded lines are written, the coarse ones: those that say only how flows ended, of which there
-//! are few. Three quarters of the budget are for lines that are written as their flows end, the
-//! last one is for folded lines.
+//! A lease writes at most its budget of bytes in any minute. Coarse lines, which hold only the
+//! kind, the outcome and the code, come on top each time that folded lines are written; there are
+//! few of them. Three quarters of the budget are for lines that are written as their flows end, one
+//! quarter is for folded lines.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,16 +20,16 @@ use super::line::{AuditLine, Cost};
 use super::sink::{AuditSink, CHAIN_BYTES, Destination};
 use super::window::{Amount, Window};
 
-/// The longest that a folded line waits to be written.
+/// The longest wait of a folded line until it is written.
 const HELD_FOR: Duration = Duration::from_secs(60);
 
-/// Different lines that are held in full at most: a bound on the work of writing them at once.
+/// The most folded lines that are held in full, which bounds the work of writing them at once.
 const MAX_HELD: u32 = 512;
 
-/// The share of the bytes that is kept for folded lines: one part in so many.
+/// The share of the bytes that is reserved for folded lines, as a divisor: a quarter.
 const FOLDED_SHARE: u32 = 4;
 
-/// What holds for all budgets.
+/// The limits and the sink of all budgets.
 pub(super) struct Terms {
     pub(super) lines_per_minute: NonZeroU32,
     pub(super) bytes_per_minute: NonZeroU32,
@@ -38,14 +38,14 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// Bytes of folded lines that are held at most.
+    /// The most bytes of folded lines that are held in full.
     fn folded_bytes(&self) -> u32 {
         self.bytes_per_minute.get() / FOLDED_SHARE
     }
 }
 
-/// The budget of one lease, or of all unknown sources together. What it still holds is written when
-/// it is dropped: a lease owns its budget.
+/// The budget of one lease, or of all unknown sources together. The lease owns it; dropping it
+/// writes the folded lines.
 pub(super) struct Budget {
     state: Mutex<State>,
     terms: Arc<Terms>,
@@ -53,25 +53,25 @@ pub(super) struct Budget {
 }
 
 struct State {
-    /// What was written, but for coarse lines. Its bytes and those of `held` together never
-    /// exceed the budget.
+    /// The lines written, except coarse ones. Its bytes and those of `held` together never exceed
+    /// the budget.
     written: Window,
     held: Held,
-    /// The lease's end was seen, and what was held then is written.
+    /// Whether the lease has ended and its folded lines have been written.
     flushed_at_end: bool,
 }
 
 #[derive(Default)]
 struct Held {
-    /// By what the lines say, whichever flow they say it of. All of it is hashed, so that a
-    /// client cannot make many that share a hash.
+    /// By `FoldKey::rest`. The whole key is hashed with a random seed, so that a client cannot
+    /// choose keys that collide.
     lines: HashMap<Vec<u8>, Fold, foldhash::fast::RandomState>,
-    /// The lines among them that are held in full, at their longest.
+    /// The sum of the lines that are held in full, each at its longest.
     full: Amount,
     since: Option<Instant>,
 }
 
-/// What the first line said of its own flow, and the sums of all.
+/// The time and flow of the first line, and the cost of all.
 struct Fold {
     head: Vec<u8>,
     cost_at: usize,
@@ -112,7 +112,7 @@ impl Budget {
         }
     }
 
-    /// Counts one more line, unless the budget is spent: then the line is to be folded.
+    /// Counts a line. Returns `false` if the budget is spent, so that the line must be folded.
     pub(super) fn admits(&self, line: &[u8], now: Instant) -> bool {
         let bytes = in_the_log(line.len());
         let mut state = self.state.lock();
@@ -126,10 +126,10 @@ impl Budget {
         fits
     }
 
-    /// Folds the line into those that say the same. Where the budget has no room for another
-    /// line in full, it is folded into a coarse one.
+    /// Folds the line into an equal one. If the budget has no space for another line in full, it is
+    /// folded into a coarse one.
     pub(super) fn fold(&self, line: &AuditLine<'_>, written: EncodedLine, now: Instant) {
-        // Before the lock, so that a text that is not kept is freed outside of it.
+        // Made before the lock is taken, so that the text is freed outside of it.
         let mut key = written.fold_key();
         let mut state = self.state.lock();
         if let Some(fold) = state.held.lines.get_mut(&key.rest) {
@@ -153,7 +153,7 @@ impl Budget {
         }
     }
 
-    /// Reserves room for a line that is held in full, if there is some.
+    /// Reserves bytes for a line that is held in full. Returns whether there were enough.
     fn holds_in_full(&self, state: &mut State, line: &FoldKey, now: Instant) -> bool {
         let bytes = in_the_log(line.longest());
         let held = state.held.full.bytes.saturating_add(bytes);
@@ -168,8 +168,8 @@ impl Budget {
         fits
     }
 
-    /// Writes what has been held long enough, and once what is held when the lease ends. What
-    /// ends after it waits for its time, or for the budget to be dropped.
+    /// Writes the folded lines after `HELD_FOR`, and once when the lease ends. Lines folded after
+    /// that wait for `HELD_FOR` again, or for the drop of the budget.
     pub(super) fn flush_if_due(&self, now: Instant) {
         let is_due = {
             let mut state = self.state.lock();
@@ -183,7 +183,7 @@ impl Budget {
         }
     }
 
-    /// Writes what is held.
+    /// Writes the folded lines.
     pub(super) fn flush(&self, now: Instant) {
         let held = {
             let mut state = self.state.lock();
@@ -210,7 +210,7 @@ impl Drop for Budget {
     }
 }
 
-/// The bytes that a line of so many takes in the log.
+/// The bytes in the log of a line with this length.
 fn in_the_log(length: usize) -> u32 {
     u32::try_from(length + CHAIN_BYTES).unwrap_or(u32::MAX)
 }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     impl Log {
-        /// The most bytes in any 60 seconds, of lines that are coarse or are not.
+        /// The most bytes in any 60 seconds, either of the coarse lines or of the others.
         fn most_in_a_minute(&self, coarse: bool) -> usize {
             let lines = self.0.lock();
             let lines = lines
@@ -277,7 +277,7 @@ mod tests {
         Audit::new(settings, Arc::clone(log) as _, &Registry::new()).unwrap()
     }
 
-    /// Ends a flow to a path that needs escaping, so that its line is as long as it can be.
+    /// Ends a flow whose path needs escapes, so that its line has the maximal length.
     fn end(audit: &Audit, container: &Arc<Container>, number: usize, at: Instant) {
         let mut flow = flow_of(container, Kind::Http, "api.example.com");
         flow.start_mut().started = at;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn however_a_container_floods_its_bytes_in_any_minute_are_within_the_budget() {
+    fn no_pattern_of_flows_exceeds_the_bytes_of_a_minute() {
         type Flows = fn(u64) -> usize;
         const END: u64 = 104;
         let patterns: [(&str, Flows); 6] = [
@@ -306,7 +306,7 @@ mod tests {
             ("when its lines are written", |second| {
                 300 * usize::from(second % 61 < 2)
             }),
-            // The folded lines are written after a minute, and others when the lease ends.
+            // Folded lines are written after a minute, and again when the lease ends.
             ("when its lease ends", |second| match second {
                 ..100 => 2,
                 100..=END => 40,
@@ -332,7 +332,7 @@ mod tests {
             audit.flush();
             let [full, coarse] = [false, true].map(|coarse| log.most_in_a_minute(coarse));
             let within = full <= BUDGET as usize && coarse <= COARSE;
-            // Half of it is used at least, and every flow is in some line.
+            // At least half of the budget is used, and every flow is counted in some line.
             if !within || full < BUDGET as usize / 2 || log.flows() != flows as u64 {
                 wrong.push((how, full, coarse, log.flows(), flows));
             }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn all_coarse_lines_of_a_minute_together_have_at_most_128_kib() {
+    fn the_coarse_lines_of_a_minute_have_at_most_128_kib() {
         let id = "x".repeat(128);
         let host = crate::contract::Host::parse("api.example.com").unwrap();
         let text = "y".repeat(4000);
@@ -365,13 +365,13 @@ mod tests {
             };
             in_the_log(line.coarse().encode().fold_key().longest())
         });
-        // Tunnels, requests, WebSockets and questions.
+        // Tunnels, requests, WebSockets and DNS questions.
         let bytes = 4 * bytes.sum::<u32>() as usize;
         assert!(bytes <= COARSE, "{bytes}");
     }
 
     #[test]
-    fn a_line_of_another_container_is_written_whatever_one_floods() {
+    fn a_flood_of_one_container_does_not_fold_the_lines_of_another() {
         let log = Arc::new(Log::default());
         let (audit, start) = (audit(&log), Instant::now());
         let (web, db) = (container("web"), container("db"));

@@ -1,4 +1,4 @@
-//! Counting flows as they end.
+//! Counts flows as they end.
 
 use http::StatusCode;
 use prometheus::core::{Atomic, Collector, GenericCounterVec};
@@ -45,7 +45,7 @@ const RECORD_TYPES: [&str; 13] = [
     "A", "AAAA", "CNAME", "HTTPS", "SVCB", "MX", "TXT", "NS", "SOA", "PTR", "SRV", "CAA", "ANY",
 ];
 
-/// Counts flows. Made once: a reload keeps it.
+/// The metrics of flows. Made once and kept over reloads.
 pub struct Metrics {
     requests: ShardedCounterVec,
     durations: DurationsVec,
@@ -56,8 +56,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics. Series whose labels do not depend on the configuration exist from
-    /// here on, with 0.
+    /// Registers the metrics. Series whose labels do not depend on the configuration are created
+    /// with 0.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self::register(registry)?;
         let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
@@ -67,8 +67,8 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Creates the series of a configuration, with 0 where they are new: those of the entries of
-    /// the allowlist, by their labels, and of the credentials, by their names.
+    /// Creates the new series of a configuration with 0: those of the allowlist's entries, by
+    /// label, and of the credentials, by name.
     pub fn create_configured<'c>(
         &self,
         upstreams: impl Iterator<Item = &'c str>,
@@ -136,7 +136,7 @@ impl Metrics {
             let labels = [method, upstream, status_label(status.as_ref()), label];
             self.requests.with_label_values(&labels)
         });
-        // How long a tunnel or a WebSocket stood says nothing about an upstream.
+        // The duration of a tunnel or a WebSocket says nothing about an upstream.
         if flow.kind == Kind::Http {
             let durations = || self.durations.with_label_values(&[upstream]);
             let durations = usual.durations.get_or_init(durations);
@@ -214,13 +214,13 @@ fn registered<C: Collector + Clone + 'static>(
     Ok(collector)
 }
 
-/// A label that no client can make up.
+/// The text if it is a known label, otherwise `other`, so that clients cannot create series.
 fn known<'a>(labels: &[&'a str], text: Option<&str>) -> &'a str {
     let found = labels.iter().find(|label| Some(**label) == text);
     found.copied().unwrap_or("other")
 }
 
-/// An upstream chooses the status, so only those that mean something get a series.
+/// An upstream chooses the status, so only registered ones get a series.
 fn status_label(status: Option<&StatusCode>) -> &str {
     match status {
         Some(status) if status.canonical_reason().is_some() => status.as_str(),
@@ -229,7 +229,7 @@ fn status_label(status: Option<&StatusCode>) -> &str {
     }
 }
 
-/// Finds the counter without an allocation once it exists.
+/// Increments the counter, without an allocation once it exists.
 fn increment(counters: &IntCounterVec, labels: &[&str]) {
     if let Ok(counter) = counters.get_metric_with_label_values(labels) {
         counter.inc();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_counted_by_what_the_configuration_names() {
+    fn flows_are_counted_by_configured_labels() {
         let (metrics, registry) = metrics();
         finish(&metrics, Kind::Http, "GET", &outcome(200, None));
         finish(
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_for_an_entry_is_counted_as_well() {
+    fn label_sets_beyond_the_hot_ones_are_counted_as_well() {
         let (metrics, registry) = metrics();
         let entry = entry("api.example.com");
         let has_name = |n: &u16| {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_clients_nor_upstreams_make_up_labels() {
+    fn neither_clients_nor_upstreams_create_labels() {
         let (metrics, registry) = metrics();
         for n in 0..50 {
             finish(

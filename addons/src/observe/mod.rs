@@ -1,5 +1,5 @@
-//! Watching, and nothing else: observers write no verdict, and of a flow's bytes none but the
-//! trace context that its client sent.
+//! Observers of flows: audit log, metrics, traces. They deny nothing, and change nothing but the
+//! trace context of a client.
 
 mod audit;
 mod encoded_line;

@@ -1,4 +1,4 @@
-//! The keys of `audit` in `proxy.yaml` that bound what one container may write to the log.
+//! The keys of `audit` in `proxy.yaml` that limit the log lines of one container.
 
 use std::num::NonZeroU32;
 
@@ -7,19 +7,19 @@ use crate::contract::settings::{Files, at_least_one};
 const KB: u64 = 1 << 10;
 const GB: u64 = 1 << 30;
 
-/// A hundred flows a second, each with its own line.
+/// Enough for 100 flows per second with a line each.
 const LINES_PER_MINUTE: NonZeroU32 = at_least_one(6000);
-/// As many lines of 350 bytes, a common length.
+/// Enough for that many lines of 350 bytes, a common length.
 const BYTES_PER_MINUTE: NonZeroU32 = at_least_one(2 << 20);
 
-/// What one container may write to the log. The appliance's own flows share as much, and so do
-/// those of unknown sources.
+/// The limits of one container in the log. The appliance's own flows have the same limits, and so
+/// have those of all unknown sources together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// Lines in any minute. Folded lines may come on top: 512, and the coarse ones.
+    /// Lines in any minute. Up to 512 folded lines and the coarse ones come on top.
     pub lines_per_minute_per_container: NonZeroU32,
-    /// The same in bytes. Folded lines count, but for the coarse ones, which have at most 128 KiB
-    /// a minute.
+    /// Bytes in any minute, folded lines included. Coarse lines come on top, with at most 128 KiB
+    /// per minute.
     pub bytes_per_minute_per_container: NonZeroU32,
 }
 

@@ -1,5 +1,5 @@
-//! Metrics that every flow adds to, with a shard for each thread. Whoever collects them adds up
-//! what the shards hold at that moment, so that nothing has to be brought from one to another.
+//! Metrics with a shard for each thread, since every flow increments them. A scrape sums the
+//! shards, so that threads share no cache line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use prometheus::{Opts, Result};
 
 use crate::shards::Shards;
 
-/// A counter that threads add to without meeting.
+/// A counter with a shard for each thread.
 pub(super) type ShardedCounter = GenericCounter<Count>;
 
-/// Those of one metric.
+/// The counters of one metric.
 pub(super) type ShardedCounterVec = GenericCounterVec<Count>;
 
-/// How often, by thread.
+/// The value of a counter, by thread.
 pub(super) struct Count(Shards<AtomicU64>);
 
 impl Atomic for Count {
@@ -40,7 +40,7 @@ impl Atomic for Count {
 
     fn get(&self) -> u64 {
         let shards = self.0.all().map(|shard| shard.load(Ordering::Relaxed));
-        // What one thread took away another may have added.
+        // Wrapping, since one thread may subtract what another added.
         shards.fold(0, u64::wrapping_add)
     }
 
@@ -53,7 +53,7 @@ impl Atomic for Count {
     }
 }
 
-/// From a cached answer to a long completion, in seconds.
+/// Upper bounds of the buckets in seconds: from a cached answer to a long completion.
 const BOUNDS: [f64; 12] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0,
 ];
@@ -61,7 +61,7 @@ const BOUNDS: [f64; 12] = [
 /// The histograms of one metric.
 pub(super) type DurationsVec = MetricVec<DurationsBuilder>;
 
-/// A histogram that threads add to without meeting.
+/// A histogram with a shard for each thread.
 #[derive(Clone)]
 pub(super) struct Durations(Arc<Series>);
 
@@ -71,7 +71,8 @@ struct Series {
 }
 
 struct Observed {
-    /// Up to each bound and over the one before; the last is over them all.
+    /// Durations up to each bound and above the previous one; the last counts those above all
+    /// bounds.
     counts: [AtomicU64; BOUNDS.len() + 1],
     seconds: AtomicF64,
 }
@@ -114,7 +115,7 @@ impl Metric for Durations {
         });
         let mut histogram = proto::Histogram::default();
         histogram.set_bucket(below.collect());
-        // From the same look at the buckets: one that counts meanwhile makes no difference.
+        // From the same reads as the buckets, so that a concurrent increment causes no difference.
         histogram.set_sample_count(counted + count_at(BOUNDS.len()));
         histogram.set_sample_sum(shards().map(|shard| shard.seconds.get()).sum());
         let mut metric = proto::Metric::from_label(self.0.labels.clone());
@@ -123,7 +124,7 @@ impl Metric for Durations {
     }
 }
 
-/// Makes the histogram of each label.
+/// Builds the histogram of each label set.
 #[derive(Clone)]
 pub(super) struct DurationsBuilder;
 
@@ -161,7 +162,8 @@ mod tests {
     use super::*;
     use crate::shards::{claim, threads};
 
-    /// As many threads as there are shards, and some that share one.
+    /// Runs `act` on a thread for each shard, and on two more that share one. Returns the number of
+    /// threads.
     fn from_all_threads(act: impl Fn() + Sync) -> usize {
         let act = &act;
         let numbers = (0..threads()).map(Some).chain([None, None]);
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_while_threads_count_sees_it_only_grow_and_nothing_twice() {
+    fn a_concurrent_reader_sees_the_count_only_grow() {
         const TIMES: u64 = 10_000;
         let counters = ShardedCounterVec::new(Opts::new("n", "n"), &["n"]).unwrap();
         let counter = counters.with_label_values(&["a"]);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_as_the_librarys_own_histogram_does() {
+    fn durations_are_rendered_like_the_librarys_histogram() {
         let text = |collector: Box<dyn prometheus::core::Collector>| {
             let registry = Registry::new();
             registry.register(collector).unwrap();

@@ -1,25 +1,25 @@
-//! Where audit lines go.
+//! The sink of audit lines.
 
 use std::time::Instant;
 
-/// Bytes that the log adds to each line: `"prev"`, the hash of the line before, and a newline.
+/// Bytes that the log adds to each line: `"prev"`, the hash of the previous line, and a line feed.
 pub const CHAIN_BYTES: usize = 75;
 
-/// Takes audit lines. It must not block: it is called where flows end.
+/// Takes audit lines. It must not block, since it is called as flows end.
 pub trait AuditSink: Send + Sync {
-    /// Takes a line: one JSON object with no newline in it or behind it. `ended` is when the
-    /// flow did, or when what was folded into the line was written.
+    /// Takes a line: one JSON object without a line feed. `ended` is when the flow ended, or when a
+    /// folded line was written.
     fn write(&self, line: &[u8], ended: Instant, to: Destination);
 }
 
-/// Where a line goes.
+/// The readers of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To those who watch flows as they end, and see every line by itself: what it says is over
-    /// the budget, and gets to the log in a folded line.
+    /// Live viewers, who see every line. This one is over the budget, and reaches the log in a
+    /// folded line.
     Live,
-    /// To the log: it was folded.
+    /// The log: it is a folded line.
     Log,
-    /// To both.
+    /// Both.
     Both,
 }

@@ -1,19 +1,19 @@
-//! Sums over the last minute.
+//! A sliding window over the last minute.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// How far back a sum reaches, in whole seconds before the present one: 60 seconds in a row touch
-/// at most 61 of them.
+/// Whole seconds before the present one that a sum includes: 60 consecutive seconds touch at most
+/// 61 of them.
 const REACH: u64 = 60;
 
-/// Lines and bytes that were written, by the second in which they were.
+/// Lines and bytes written, by second.
 ///
-/// A token bucket allows a full burst on top of a minute's refill; this bounds what is written in
-/// any 60 seconds.
+/// A token bucket would allow a full burst on top of a minute's refill; this bounds the sum of any
+/// 60 seconds.
 pub(super) struct Window {
     began: Instant,
-    /// The seconds in which something was written, counted from `began`, the oldest first.
+    /// The seconds with lines, counted from `began`, the oldest first.
     seconds: VecDeque<(u64, Amount)>,
     sum: Amount,
 }
@@ -58,13 +58,13 @@ impl Window {
         self.sum
     }
 
-    /// Counts what is written at `now`.
+    /// Counts lines written at `now`.
     pub(super) fn add(&mut self, amount: Amount, now: Instant) {
         self.sum(now);
         self.sum.add(amount);
         let now = self.second(now);
         match self.seconds.back_mut() {
-            // Flows end in other threads: an earlier time than that of the last call is possible.
+            // Flows end on several threads, so `now` may be earlier than in the last call.
             Some((second, newest)) if *second >= now => newest.add(amount),
             _ => self.seconds.push_back((now, amount)),
         }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_counts_for_a_minute_and_not_much_longer() {
+    fn lines_count_for_60_to_61_seconds() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let mut window = Window::new(start);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_before_the_last_counts_as_the_last_and_memory_is_bounded() {
+    fn an_earlier_time_counts_as_the_last_and_memory_is_bounded() {
         let start = Instant::now();
         let mut window = Window::new(start);
         for second in 0..1000 {

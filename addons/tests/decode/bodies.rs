@@ -1,6 +1,6 @@
 //! Encoded bodies made by hand: padding that decodes to nothing, and bombs.
 
-/// Writes the fields of a bit stream, lowest bit first, as deflate and brotli do.
+/// Writes fields of bits, lowest bit first, as deflate and brotli do.
 #[derive(Default)]
 pub struct Bits {
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ impl Bits {
     }
 }
 
-/// A deflate block without a byte of content.
+/// The types of an empty deflate block.
 #[derive(Clone, Copy, Debug)]
 pub enum Block {
     Stored,
@@ -36,7 +36,7 @@ pub enum Block {
     Dynamic,
 }
 
-/// Puts an empty block that is not the last (RFC 1951, section 3.2).
+/// Writes an empty block that is not the last (RFC 1951, section 3.2).
 fn put_empty_block(bits: &mut Bits, block: Block) {
     match block {
         Block::Stored => {
@@ -62,20 +62,21 @@ fn put_empty_block(bits: &mut Bits, block: Block) {
     }
 }
 
-/// Empty deflate blocks of so many bytes, and then a stream that is their continuation.
+/// At least `padding` bytes of empty deflate blocks, continued by the stream `rest`.
 pub fn padded_deflate(padding: usize, block: Block, rest: &[u8]) -> Vec<u8> {
     let mut bits = Bits::default();
     while bits.bytes.len() < padding {
         put_empty_block(&mut bits, block);
     }
-    // A stored block ends at the border of a byte.
+    // A stored block ends on a byte boundary.
     put_empty_block(&mut bits, Block::Stored);
     let mut body = bits.bytes();
     body.extend_from_slice(rest);
     body
 }
 
-/// A brotli stream (RFC 7932): a window, empty metadata blocks, and so many blocks of 16 MiB zeros.
+/// A brotli stream (RFC 7932): `padding` empty metadata blocks, and `blocks` blocks of 16 MiB of
+/// zeros.
 pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8> {
     let mut bits = Bits::default();
     match window_bits {
@@ -99,7 +100,8 @@ pub fn padded_brotli(window_bits: u64, padding: usize, blocks: usize) -> Vec<u8>
     bits.bytes()
 }
 
-/// RFC 7932, section 9.2: one literal, and one copy of all the rest from one byte before.
+/// Writes 16 MiB of zeros (RFC 7932, section 9.2): one literal, and one copy of the rest from one
+/// byte before.
 fn put_zeros(bits: &mut Bits, window_bits: u64) {
     let length = 1 << 24;
     bits.put(1, 0); // ISLAST
@@ -124,14 +126,14 @@ fn put_zeros(bits: &mut Bits, window_bits: u64) {
 
 pub const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// A zstd frame header (RFC 8878) for a window of that many bits.
+/// A zstd frame header (RFC 8878) with a window of `1 << window_bits` bytes.
 pub fn zstd_header(window_bits: u8) -> Vec<u8> {
     let mut header = ZSTD_MAGIC.to_vec();
     header.extend([0, (window_bits - 10) << 3]);
     header
 }
 
-/// A zstd frame of so many blocks that repeat one byte 128 KiB times.
+/// A zstd frame of blocks that each repeat one byte 128 KiB times.
 pub fn zstd_bomb(window_bits: u8, blocks: usize) -> Vec<u8> {
     let mut frame = zstd_header(window_bits);
     for _ in 0..blocks {
@@ -141,8 +143,8 @@ pub fn zstd_bomb(window_bits: u8, blocks: usize) -> Vec<u8> {
     frame
 }
 
-/// A zstd frame that fills its window of 8 MiB, and then a block that decodes to 256 KiB and a byte
-/// although no block may decode to more than 128 KiB.
+/// A zstd frame that fills its window of 8 MiB, followed by a block that decodes to 256 KiB and one
+/// byte, although the limit for a block is 128 KiB.
 pub fn zstd_overlong_block() -> Vec<u8> {
     let mut frame = zstd_bomb(23, 64);
     frame.truncate(frame.len() - 3);
@@ -151,7 +153,7 @@ pub fn zstd_overlong_block() -> Vec<u8> {
     let mut block = literals.to_le_bytes()[..3].to_vec();
     block.push(0);
     block.extend([1, 0b0101_0100, 35, 0, 52]);
-    // The extra bits of the match and of the literals' length, all set, below a final one.
+    // The extra bits of the match length and the literals length, all set, below a final one bit.
     block.extend([0xff, 0xff, 0xff, 0xff, 1]);
     let header = (block.len() as u32) << 3 | 2 << 1;
     frame.extend(&header.to_le_bytes()[..3]);
@@ -159,7 +161,7 @@ pub fn zstd_overlong_block() -> Vec<u8> {
     frame
 }
 
-/// A zstd frame with a block whose literals alone, all zero, are one byte less than 1 MiB.
+/// A zstd frame with a block whose literals, all zero, are one byte less than 1 MiB.
 pub fn zstd_overlong_literals() -> Vec<u8> {
     let literals: u32 = 0xf_ffff << 4 | 0b11 << 2 | 1;
     let mut frame = zstd_header(22);

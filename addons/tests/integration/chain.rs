@@ -1,4 +1,4 @@
-//! The promises of the chain, whatever addons stand in it.
+//! The guarantees of the chain, independent of its addons.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use testkit::each_row;
 
 use crate::fixtures::{container, flow, flow_of, query, request, start};
 
-/// What a hook of a test's addon does.
+/// The behaviour of a hook in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Pass,
@@ -47,10 +47,10 @@ impl Act {
     }
 }
 
-/// An addon that does as it is told, and remembers that it was called.
+/// An addon that acts as given, and records its calls.
 struct Actor {
     name: &'static str,
-    /// In `tunnel`, `request`, `dial`, `response` and `finished`.
+    /// The acts in `tunnel`, `request`, `dial`, `response` and `finished`.
     acts: [Act; 5],
     calls: Arc<Mutex<Vec<String>>>,
 }
@@ -92,7 +92,7 @@ impl Addon for Actor {
     }
 }
 
-/// Finds the container `web`, and does as it is told at once.
+/// Identifies the container `web`, and acts as given without waiting.
 struct Finder(Actor);
 
 impl Identify for Finder {
@@ -102,7 +102,7 @@ impl Identify for Finder {
 
     fn identify(&self, _flow: &Flow, request: Option<&mut Request>) -> Identified {
         let phase = usize::from(request.is_some());
-        // Identity has no time to wait.
+        // Identity cannot wait.
         let act = match self.0.acts[phase] {
             Act::PassLater => Act::Pass,
             Act::PanicLater => Act::Panic,
@@ -121,7 +121,7 @@ const DEADLINE: Duration = Duration::from_millis(100);
 
 const NAMES: [&str; 4] = ["first", "identity", "policy", "last"];
 
-/// A chain of actors, and the calls that they get.
+/// A chain of actors, and the record of their calls.
 fn chain_of(acts: [[Act; 5]; 4]) -> (Chain, Arc<Mutex<Vec<String>>>) {
     let calls = Arc::new(Mutex::new(Vec::new()));
     let link = |(name, acts)| -> Link {
@@ -136,7 +136,7 @@ fn chain_of(acts: [[Act; 5]; 4]) -> (Chain, Arc<Mutex<Vec<String>>>) {
     (Chain::new(links, DEADLINE).unwrap(), calls)
 }
 
-/// Finds the container `web` behind every flow.
+/// Identifies the container `web` for every flow.
 struct Web;
 
 impl Identify for Web {
@@ -152,14 +152,14 @@ impl Identify for Web {
     }
 }
 
-/// All pass, but for one act of one addon.
+/// All acts pass, except one act of one addon.
 fn all_pass_but(addon: usize, phase: usize, act: Act) -> [[Act; 5]; 4] {
     let mut acts = [[Act::Pass; 5]; 4];
     acts[addon][phase] = act;
     acts
 }
 
-/// Connects to what it is permitted to: there is nothing else it could be called with.
+/// Connects with a permit, the only argument it takes.
 #[derive(Default)]
 struct Dialer(AtomicUsize);
 
@@ -174,7 +174,7 @@ fn addresses() -> Vec<SocketAddr> {
     vec!["93.184.216.34:443".parse().unwrap()]
 }
 
-/// A flow's way to its upstream, as the engine goes it.
+/// Takes a flow through the phases up to its upstream, as the engine does.
 async fn go(chain: &Chain, dialer: &Dialer) -> Result<(), Denial> {
     let mut flow = flow(Kind::Http, "api.example.com");
     chain.tunnel(&mut flow).await?;
@@ -184,7 +184,7 @@ async fn go(chain: &Chain, dialer: &Dialer) -> Result<(), Denial> {
     Ok(())
 }
 
-/// Runs on a clock that jumps to the next deadline.
+/// Runs a future on a paused clock, which advances to the next deadline.
 fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -216,7 +216,7 @@ fn a_panic_and_a_missed_deadline_are_denied_as_our_fault_and_name_the_addon() {
 }
 
 #[test]
-fn the_deadline_is_one_for_a_phase_and_begins_when_something_waits() {
+fn a_phase_has_one_deadline_which_starts_at_the_first_wait() {
     struct Sleeper(&'static str, Option<Duration>);
     impl Addon for Sleeper {
         fn name(&self) -> &'static str {
@@ -252,7 +252,7 @@ fn the_deadline_is_one_for_a_phase_and_begins_when_something_waits() {
             ];
             let chain = Chain::new(links, DEADLINE).unwrap();
             let mut flow = flow(Kind::Tunnel, "api.example.com");
-            // `long` first spends more than the deadline before anything else waits under it.
+            // If `long` comes first, it takes longer than the deadline before the other one waits.
             let cleared = run(chain.tunnel(&mut flow));
             assert_eq!(cleared.is_ok(), passes, "{limits:?}");
         },
@@ -273,14 +273,14 @@ fn requests_run_forward_and_responses_backward() {
 }
 
 #[test]
-fn nobody_behind_a_denial_is_asked() {
+fn no_addon_after_a_denial_is_called() {
     let (chain, calls) = chain_of(all_pass_but(1, 0, Act::Deny));
     run(go(&chain, &Dialer::default())).unwrap_err();
     assert_eq!(*calls.lock(), ["first 0", "identity 0"]);
 }
 
 #[test]
-fn every_addon_is_told_once_that_a_flow_ended_even_if_one_panics() {
+fn every_addon_sees_the_end_of_a_flow_once_even_if_one_panics() {
     for panics in [0, 2, 3] {
         let (chain, calls) = chain_of(all_pass_but(panics, 4, Act::Panic));
         let live = LiveFlow::begin(&Arc::new(chain), start(Kind::Http, "api.example.com"));
@@ -292,7 +292,7 @@ fn every_addon_is_told_once_that_a_flow_ended_even_if_one_panics() {
 }
 
 #[test]
-fn no_addon_is_told_of_the_end_of_a_dry_run() {
+fn no_addon_sees_the_end_of_a_dry_run() {
     let (chain, calls) = chain_of([[Act::Pass; 5]; 4]);
     let mut dry = start(Kind::Http, "api.example.com").begin_dry();
     run(chain.request(&mut dry, &mut request("/", &[]))).unwrap();
@@ -301,7 +301,7 @@ fn no_addon_is_told_of_the_end_of_a_dry_run() {
 }
 
 #[test]
-fn a_permit_names_what_the_flow_began_with() {
+fn a_permit_has_the_host_and_port_of_its_flow() {
     let (chain, _) = chain_of([[Act::Pass; 5]; 4]);
     let mut flow = flow(Kind::Tunnel, "api.example.com");
     let permit = run(chain.tunnel(&mut flow)).unwrap();
@@ -312,7 +312,7 @@ fn a_permit_names_what_the_flow_began_with() {
     assert_eq!((permit.host(), permit.port()), (flow.host(), 53));
 }
 
-/// Judges for ever.
+/// Never finishes judging.
 struct Hanging;
 
 impl BodyJudge<Request> for Hanging {
@@ -331,7 +331,7 @@ impl BodyJudge<Request> for Hanging {
 }
 
 #[test]
-fn a_container_has_a_bound_on_flows_that_wait_and_others_do_not_notice() {
+fn the_waiting_flows_of_a_container_are_limited_without_effect_on_others() {
     const MOST: usize = 256;
     struct Waits;
     impl Addon for Waits {
@@ -401,7 +401,7 @@ fn without_a_principal_or_an_address_there_is_no_permit() {
 }
 
 #[test]
-fn a_slot_that_is_missing_is_named_at_start() {
+fn a_missing_slot_is_named_at_start() {
     struct Needs;
     impl Addon for Needs {
         fn name(&self) -> &'static str {
@@ -433,8 +433,8 @@ fn a_slot_that_is_missing_is_named_at_start() {
 
 const WISHES: [&str; 5] = ["identity", "policy", "a", "b", "c"];
 
-/// An addon that wants to stand somewhere. Names in orders are static, so wishes are chosen from
-/// slices of one list.
+/// An addon with constraints on its position. Names in orders are static, so constraints are chosen
+/// from slices of one list.
 #[derive(Clone, Debug)]
 struct Wishful {
     name: &'static str,
@@ -499,7 +499,7 @@ fn wishful_chain() -> impl Strategy<Value = Vec<Wishful>> {
     })
 }
 
-/// What the order promises, told pair by pair.
+/// Checks the constraints pair by pair.
 fn holds(addons: &[Wishful]) -> bool {
     let has = |name| addons.iter().any(|addon| addon.name == name);
     let pairs = addons.iter().enumerate().all(|(at, addon)| {
@@ -526,7 +526,7 @@ fn any_act() -> impl Strategy<Value = Act> {
 
 proptest! {
     #[test]
-    fn an_order_is_accepted_if_and_only_if_every_wish_holds(addons in wishful_chain()) {
+    fn an_order_is_accepted_if_and_only_if_every_constraint_holds(addons in wishful_chain()) {
         let link = |addon: &Wishful| match addon.name {
             "identity" => Link::Identity(Arc::new(addon.clone())),
             _ => Arc::new(addon.clone()).into(),
@@ -536,13 +536,13 @@ proptest! {
     }
 
     #[test]
-    fn any_denial_in_any_phase_means_that_nothing_is_dialled(
+    fn after_a_denial_in_any_phase_nothing_is_dialled(
         acts in proptest::array::uniform4(proptest::array::uniform5(any_act())),
     ) {
         let (chain, _) = chain_of(acts);
         let dialer = Dialer::default();
         let result = run(go(&chain, &dialer));
-        // Identity is not asked about addresses.
+        // Identity has no hook for addresses.
         let asked = |(at, acts): (usize, &[Act; 5])| acts[..if at == 1 { 2 } else { 3 }].to_vec();
         let all_pass = acts.iter().enumerate().flat_map(asked).all(Act::passes);
         prop_assert_eq!(result.is_ok(), all_pass);

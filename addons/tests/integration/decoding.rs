@@ -1,4 +1,4 @@
-//! What decoding a body costs in memory and time, whatever the body is made of.
+//! Bounds on the memory and time of decoding, for any body.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::bodies::{
 };
 use crate::fixtures::cpu_time;
 
-/// What the caller of these tests has room for.
+/// The most decoded bytes that these tests accept.
 const LIMIT: usize = 1 << 20;
 
 struct Body {
@@ -42,7 +42,7 @@ impl Body {
         Decoder::of(self.side, &headers).unwrap().unwrap()
     }
 
-    /// Decodes the body as one that is judged whole: the length that was held at the end.
+    /// Decodes the body as for a judge. Returns the length of the decoded bytes.
     fn hold(&self) -> Result<usize, Denial> {
         let mut decoder = self.decoder();
         let mut held = Vec::new();
@@ -67,8 +67,8 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Every way to write `padding` bytes that decode to nothing, or next to nothing, and then a bomb
-/// of 64 MiB.
+/// Bodies with `padding` bytes that decode to nothing or next to nothing, followed by a bomb of 64
+/// MiB, for every kind of padding.
 fn padded_bombs(padding: usize) -> Vec<Body> {
     let zeros = vec![0; 64 << 20];
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
@@ -109,7 +109,7 @@ fn a_padded_bomb_costs_less_than_16_mib() {
         for body in padded_bombs(padding) {
             let mut held = Ok(0);
             let memory = allocation_counter::measure(|| held = body.hold());
-            // Much padding may be refused; little of it must not hide the bomb from this test.
+            // More padding than `LIMIT` may be refused; less of it must decode up to the bomb.
             let is_seen = match held {
                 Ok(held) => held == LIMIT + 1,
                 Err(denial) => padding > LIMIT && denial.code() == Code::UnsupportedEncoding,
@@ -129,7 +129,7 @@ fn padding_costs_little_time() {
         let start = cpu_time();
         let held = body.hold();
         let time = cpu_time() - start;
-        // Without a bound on padding, 4 MiB of empty blocks take more than six seconds.
+        // Without a limit on padding, 4 MiB of empty blocks take more than 6 s.
         if time > Duration::from_secs(1) {
             failures.push((body.what, time, held.ok()));
         }
@@ -138,7 +138,7 @@ fn padding_costs_little_time() {
 }
 
 #[test]
-fn a_decoder_holds_no_more_than_it_says() {
+fn a_decoder_uses_no_more_memory_than_it_reports() {
     let zeros = vec![0; 32 << 20];
     let gzip = gzip(&zeros);
     let deflate = padded_deflate(0, Block::Stored, &gzip[10..gzip.len() - 8]);
@@ -178,7 +178,7 @@ fn a_decoder_holds_no_more_than_it_says() {
                 }
             };
         });
-        // One piece is the caller's. And no more is said than the largest window makes likely.
+        // One piece belongs to the caller. The report must not exceed four times the actual memory.
         let held = memory.bytes_max.saturating_sub(16 << 10);
         let is_overlong = body.what.contains("overlong");
         if held > said as u64 || said as u64 > held * 4 || ended.is_err() != is_overlong {
@@ -189,7 +189,7 @@ fn a_decoder_holds_no_more_than_it_says() {
 }
 
 #[test]
-fn what_asks_for_too_much_memory_is_refused_before_it_is_allocated() {
+fn a_body_that_needs_too_much_memory_is_refused_before_allocation() {
     let skippable = |content: &[u8]| [&[0x50, 0x2a, 0x4d, 0x18], content].concat();
     let single_segment = |size: u32| {
         let header = [&ZSTD_MAGIC[..], &[0xa0], &size.to_le_bytes()];

@@ -1,4 +1,4 @@
-//! The addon of docs/writing-an-addon.md: the text that the document shows is compiled and run.
+//! The addon of docs/writing-an-addon.md: the code in the document is compiled and tested.
 
 #[path = "example/freeze.rs"]
 mod example;
@@ -22,7 +22,7 @@ impl Freezes for Frozen {
     }
 }
 
-/// Stands for an addon without which there is no chain.
+/// Stands in for an addon that every chain must have.
 struct Named(&'static str);
 
 impl Addon for Named {
@@ -74,7 +74,7 @@ fn a_write_to_a_frozen_upstream_is_denied_and_counted() {
 }
 
 #[test]
-fn the_settings_say_which_methods_are_denied() {
+fn the_settings_choose_the_denied_methods() {
     let policy = "version: 1\nfreeze: { methods: [DELETE] }\n";
     let chain = chain(policy, Freeze::counter(&Registry::new()).unwrap());
     let frozen = || flow("api.example.com");

@@ -1,4 +1,4 @@
-//! Addons in a chain, as the engine puts them together, and what the crate promises as a whole.
+//! Addons in a chain, as the engine builds it, and guarantees of the whole crate.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

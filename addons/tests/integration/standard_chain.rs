@@ -1,4 +1,4 @@
-//! The standard chain as a whole: a request goes through it, and quickly.
+//! The standard chain: its order, one exchange through it, and its cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn the_standard_chain_is_in_order() {
 }
 
 #[test]
-fn a_request_leaves_with_the_secret_and_its_response_comes_back_without() {
+fn a_secret_is_added_to_a_request_and_scrubbed_from_its_response() {
     let lines = Arc::new(Lines::default());
     let (sent, body) = exchange(&chain(&lines));
     let field = |name| sent.headers.get(name).map(|value| value.to_str().unwrap());
@@ -50,7 +50,7 @@ fn a_request_leaves_with_the_secret_and_its_response_comes_back_without() {
 }
 
 #[test]
-fn a_public_read_gets_no_credential_and_one_of_the_containers_own_repositories_does() {
+fn reads_of_own_repositories_get_a_credential_and_public_reads_do_not() {
     let chain = chain(&Arc::default());
     each_row(
         [("/acme/web", true), ("/acme/other", false)],
@@ -66,7 +66,7 @@ fn a_public_read_gets_no_credential_and_one_of_the_containers_own_repositories_d
 }
 
 #[test]
-fn a_dns_question_is_judged_and_its_answer_loses_guarded_addresses() {
+fn a_dns_question_is_judged_and_guarded_addresses_are_removed_from_its_answer() {
     let chain = chain(&Arc::default());
     let mut asked = flow(Kind::Dns, "api.example.com");
     now(chain.dns_query(&mut asked, &mut query("api.example.com"))).unwrap();
@@ -86,7 +86,7 @@ fn a_dns_question_is_judged_and_its_answer_loses_guarded_addresses() {
     assert_eq!(denial.addon(), "policy");
 }
 
-/// A bound that only a mistake of another order passes: a lock held, an automaton built for
+/// A generous limit, which only a serious mistake exceeds: a contended lock, an automaton built for
 /// every request.
 #[test]
 fn a_request_costs_microseconds() {

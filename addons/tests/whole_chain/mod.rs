@@ -1,4 +1,4 @@
-//! The standard chain as a whole, and one request through all its phases.
+//! The standard chain, and one request through all of its phases.
 #![allow(
     dead_code,
     missing_docs,
@@ -75,7 +75,7 @@ impl AuditSink for Lines {
     }
 }
 
-/// The chain over a registry, with a secret for `api.example.com` and `github.com`.
+/// The standard chain with a credential for `api.example.com` and `github.com`.
 pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<Chain> {
     let registry = Registry::new();
     let settings = read_files(
@@ -115,7 +115,7 @@ pub fn chain(sink: Arc<dyn AuditSink>, containers: Arc<dyn Containers>) -> Arc<C
     Arc::new(standard_chain(&settings, ports).unwrap())
 }
 
-/// None of the standard addons waits.
+/// Runs a future that does not wait, as none of the standard addons does.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().unwrap()
 }
@@ -138,7 +138,7 @@ pub fn fields() -> http::HeaderMap {
     ])
 }
 
-/// What is asked, and what the upstream answers.
+/// A request, and the upstream's response.
 pub fn messages() -> (Request, Response) {
     let mut asked = request("/v1/messages", &[]);
     asked.headers = fields();
@@ -146,12 +146,13 @@ pub fn messages() -> (Request, Response) {
     (asked, answer)
 }
 
-/// One request through all phases; answers what went up and what came down.
+/// Runs one request through all phases. Returns the request for the upstream, and the body for the
+/// client.
 pub fn exchange(chain: &Arc<Chain>) -> (Request, Vec<u8>) {
     exchange_of(chain, start(Kind::Http, "api.example.com"), messages())
 }
 
-/// The same for a flow that begins so.
+/// Runs the given messages through all phases, in a flow with the given start.
 pub fn exchange_of(
     chain: &Arc<Chain>,
     start: FlowStart,

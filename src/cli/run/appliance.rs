@@ -21,23 +21,23 @@ use crate::cli::exit::{Failure, code};
 use crate::config;
 use crate::sandbox::Channel;
 
-/// The hidden command that is the appliance.
+/// The hidden subcommand of the appliance.
 pub const APPLIANCE: &str = "run-appliance";
 
-/// How long it may take to end: its own drain, and a little.
+/// Limit for the appliance to end: its own drain, and a margin.
 const LAST: Duration = Duration::from_secs(12);
-/// After this time without a lock, the state of a run has been left behind.
+/// The age from which on a state directory without a lock belongs to a run that has ended.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Audit logs of runs that are kept.
+/// The most audit logs of runs that are kept.
 const KEPT_RUNS: usize = 500;
 
-/// The shipped configuration, in force where there is no other.
+/// The configuration that is used if the person has none.
 const SHIPPED: [(&str, &str); 1] = [(
     "allowlist.yaml",
     include_str!("../../../config/allowlist.yaml"),
 )];
 
-/// A running appliance. Dropping it ends it.
+/// A running appliance. Dropping this kills it.
 pub struct Appliance {
     child: Child,
     channel: Channel,
@@ -49,7 +49,7 @@ pub struct Appliance {
 }
 
 impl Appliance {
-    /// Starts it; it is ready later. Needs a runtime.
+    /// Starts an appliance, without waiting for it. Must be called within a runtime.
     pub fn start(
         config: Option<PathBuf>,
         allow: Vec<String>,
@@ -90,7 +90,7 @@ impl Appliance {
             .stdin(theirs.into_inner())
             .stdout(Stdio::null())
             .stderr(File::create(&log).map_err(failed)?)
-            // A key that interrupts the command does not interrupt its way out.
+            // An interrupt key must not end the appliance before the command.
             .process_group(0);
         if let Some(logins) = logins {
             command.envs(logins.environment());
@@ -109,7 +109,7 @@ impl Appliance {
         })
     }
 
-    /// Waits until its admin socket answers.
+    /// Waits until the appliance reports that it is ready.
     pub async fn ready(&mut self) -> Result<(), Failure> {
         let receive = || self.channel.try_receive::<PrivateStart>();
         match self.readiness.async_io(Interest::READABLE, receive).await {
@@ -124,7 +124,7 @@ impl Appliance {
         self.options.socket()
     }
 
-    /// Waits until it ends, which it should not.
+    /// Waits until the appliance ends unexpectedly.
     pub async fn ended(&mut self) -> Failure {
         let _ = self.child.wait().await;
         self.lost()
@@ -137,14 +137,14 @@ impl Appliance {
         ))
     }
 
-    /// Ends it once its flows have ended, and answers where its audit log is.
+    /// Stops the appliance once its flows have ended; returns the path of its audit log.
     pub async fn stop(mut self) -> PathBuf {
         let pid = self
             .child
             .id()
             .and_then(|id| Pid::from_raw(id.cast_signed()));
         if let Some(pid) = pid {
-            // One that cannot be delivered is for a process that has ended.
+            // Fails if the process has ended.
             let _ = kill_process(pid, Signal::TERM);
         }
         let _ = tokio::time::timeout(LAST, self.child.wait()).await;
@@ -155,11 +155,11 @@ impl Appliance {
     }
 }
 
-/// Runs as the appliance, with the launcher's channel as standard input.
+/// Runs as the appliance. Its standard input is the launcher's channel.
 pub fn run() -> std::process::ExitCode {
-    // What `ps` shows; a name that is not shown stops nothing.
+    // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-appliance");
-    // Checked below: a launcher that is gone has closed its end.
+    // If the launcher has already ended, `receive` returns `None`.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let channel = Channel::from_stdin();
     let options = match channel.receive::<PrivateOptions>() {
@@ -176,14 +176,15 @@ pub fn run() -> std::process::ExitCode {
     }
 }
 
-/// The directory of the state of this user's runs. No sandbox sees it. The paths of sockets in it
-/// must be short, so TMPDIR and XDG_RUNTIME_DIR are not used.
+/// The state directory of this user's runs, which no sandbox sees. It is not in TMPDIR or
+/// XDG_RUNTIME_DIR, since the paths of its sockets must be short.
 pub fn state_directory() -> PathBuf {
     let user = rustix::process::getuid().as_raw();
     PathBuf::from(format!("/tmp/unified-proxy-{user}"))
 }
 
-/// A directory for the state of one run, which ends with it. It is locked while the run lasts.
+/// Creates the state directory of one run, deleted with it. The directory is locked while the run
+/// lasts.
 fn private_directory() -> io::Result<(TempDir, File)> {
     let all = state_directory();
     match fs::DirBuilder::new().mode(0o700).create(&all) {
@@ -210,7 +211,8 @@ fn private_directory() -> io::Result<(TempDir, File)> {
     Ok((directory, lock))
 }
 
-/// Removes what runs left that were killed. A directory is locked right after it was made.
+/// Removes the directories of runs that were killed. A run locks its directory right after creating
+/// it.
 fn remove_ended(all: &Path) {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -223,7 +225,7 @@ fn remove_ended(all: &Path) {
     }
 }
 
-/// The person's own configuration, or the machine's.
+/// The configuration directory of the person, or else of the machine.
 fn own_config() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
@@ -233,14 +235,14 @@ fn own_config() -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_dir())
 }
 
-/// A configuration that the command could change is none.
+/// Resolves the configuration directory. Refuses one that the command could change.
 fn usable(config: &Path, places: &Places) -> Result<PathBuf, Failure> {
     let refused = |what: std::fmt::Arguments<'_>| Err(Failure::new(code::CONFIG, what));
     let config = match fs::canonicalize(config) {
         Ok(config) => config,
         Err(error) => return refused(format_args!("{}: {error}", config.display())),
     };
-    // A file may lie elsewhere than its directory.
+    // A file may be a link out of its directory.
     let files = config::FILES.map(|name| config.join(name));
     let files = files.iter().filter_map(|file| fs::canonicalize(file).ok());
     let mut all = files.chain([config.clone()]);
@@ -268,7 +270,7 @@ fn write_shipped(state: &Path) -> io::Result<PathBuf> {
     Ok(config)
 }
 
-/// Time and process: runs sort by it, and no two have the same.
+/// A name from time and process id: names sort by time, and are unique.
 fn run_name() -> String {
     let now = time::OffsetDateTime::now_utc();
     let (date, time) = (now.date(), now.time());
@@ -289,7 +291,7 @@ fn forget_old(runs: &Path) {
     let entries = fs::read_dir(runs).into_iter().flatten().flatten();
     let mut logs: Vec<_> = entries.map(|entry| entry.path()).collect();
     logs.sort();
-    // A run has an audit log, with what was rotated, and perhaps a log.
+    // A run has an audit log and perhaps an error log, so two files for each.
     for old in logs.iter().rev().skip(2 * KEPT_RUNS) {
         let _ = fs::remove_file(old);
     }

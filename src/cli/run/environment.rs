@@ -1,5 +1,5 @@
-//! The environment of the command: the caller's, without what is secret and what leads to the
-//! host's sockets, with what points clients at the proxy.
+//! The environment of the command: the caller's, without secrets and without the addresses of the
+//! host's sockets, and with the variables of the proxy.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use addons::credentials::{is_placeholder, placeholder};
 
-/// Parts of names that stand for secrets, between `_` or at an end.
+/// Words that mark a variable's name as secret, delimited by `_`, `-`, `.` or an end.
 const SECRET_WORDS: [&str; 24] = [
     "ACCESSKEY",
     "APIKEY",
@@ -35,7 +35,8 @@ const SECRET_WORDS: [&str; 24] = [
     "PWD",
     "SECRET",
 ];
-/// Ends of words that stand for secrets: `GITHUB_TOKEN`, `dbpassword`, `CLIENTSECRETS`.
+/// Ends of words that mark a variable's name as secret: `GITHUB_TOKEN`, `dbpassword`,
+/// `CLIENTSECRETS`.
 const SECRET_ENDS: [&str; 14] = [
     "accesskey",
     "aikey",
@@ -52,9 +53,9 @@ const SECRET_ENDS: [&str; 14] = [
     "secretaccesskey",
     "webhook",
 ];
-/// Names that look like secrets and are none.
+/// Names that would match and are not secret.
 const PLAIN: [&str; 3] = ["PWD", "OLDPWD", "XAUTHLOCALHOSTNAME"];
-/// Beginnings of values that are secrets whatever their name.
+/// Prefixes of values that are secret under any name.
 const SECRET_VALUES: [&str; 24] = [
     "-----BEGIN",
     "AIza",
@@ -81,7 +82,7 @@ const SECRET_VALUES: [&str; 24] = [
     "sk_",
     "xox",
 ];
-/// Parts of values that name a secret within them.
+/// Parts of values that precede a secret.
 const SECRET_PARTS: [&str; 5] = [
     "AccountKey=",
     "Password=",
@@ -89,7 +90,8 @@ const SECRET_PARTS: [&str; 5] = [
     "password=",
     "sig=",
 ];
-/// Variables that lead to sockets and sessions of the host, or to files that are not there.
+/// Variables that are dropped: they name sockets and sessions of the host, or files that do not
+/// exist inside.
 const DROPPED: [&str; 22] = [
     "BASH_ENV",
     "CONTAINER_HOST",
@@ -114,10 +116,11 @@ const DROPPED: [&str; 22] = [
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
 ];
-/// The same by their beginnings. Git's own could name programs; the proxy's are set again.
+/// Prefixes of variables that are dropped. Those of git could name programs; those of the proxy are
+/// set again.
 const DROPPED_BEGINNINGS: [&str; 2] = ["GIT_", "UNIFIED_PROXY_"];
 
-/// Those of them that are a person's name.
+/// Exceptions: the person's name for commits.
 const KEPT: [&str; 4] = [
     "GIT_AUTHOR_EMAIL",
     "GIT_AUTHOR_NAME",
@@ -125,8 +128,8 @@ const KEPT: [&str; 4] = [
     "GIT_COMMITTER_NAME",
 ];
 
-/// The environment, by name: the caller's made harmless, then `proxy`, then `keys`, which stand
-/// for credentials that the proxy injects.
+/// Builds the environment, sorted by name: the caller's with placeholders for secrets, then
+/// `proxy`, then `keys`, which are placeholders for credentials that the proxy injects.
 pub fn environment(
     home: &Path,
     proxy: impl IntoIterator<Item = (String, String)>,
@@ -157,7 +160,7 @@ fn is_dropped(name: &str) -> bool {
     DROPPED.contains(&name) || (begins && !KEPT.contains(&name))
 }
 
-/// A word without the digits at its end: `SECRET1`.
+/// A word without trailing digits, so that `SECRET1` matches.
 fn without_number(word: &str) -> &str {
     word.trim_end_matches(|c: char| c.is_ascii_digit())
 }
@@ -185,7 +188,7 @@ fn has_secret_value(value: &str) -> bool {
         || has_password(value)
 }
 
-/// Whether a value is an address with a user's password in it.
+/// Whether a value is a URL with a password, or with a user name only, which may be a token.
 fn has_password(value: &str) -> bool {
     let authority = value.split_once("://").map(|(_, rest)| rest);
     let authority = authority.and_then(|rest| rest.split(['/', '?', '#']).next());
@@ -203,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_secret_is_one() {
+    fn names_and_values_of_secrets_are_recognised() {
         each_row(
             [
                 ("GITHUB_TOKEN", "x"),
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_stays() {
+    fn other_names_and_values_are_kept() {
         each_row(
             [
                 ("PWD", "/work"),

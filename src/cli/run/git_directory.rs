@@ -1,4 +1,4 @@
-//! Directories of git repositories, and what in them git executes or obeys.
+//! Git directories, and the files in them that git executes or obeys.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -9,25 +9,25 @@ use rustix::fs::OFlags;
 
 use crate::sandbox::machine::without_parents;
 
-/// Hooks, and settings that name programs; each with the text that stands for it where it is
-/// missing, or none for a directory. `commondir` leads to another directory for hooks and settings:
-/// its placeholder leads to its own.
+/// Hooks, and settings that name programs. Each has the text of its placeholder if it is missing;
+/// `None` makes a directory. `commondir` names another directory for hooks and settings; its
+/// placeholder names the git directory itself.
 pub const OBEYED_BY_GIT: [(&str, Option<&str>); 4] = [
     ("hooks", None),
     ("config", Some("")),
     ("config.worktree", Some("")),
     ("commondir", Some(".\n")),
 ];
-/// The longest configuration that is read, in bytes.
+/// The most bytes read of a configuration.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// Whether git would take a directory for a repository's.
+/// Whether git would use the directory as a git directory.
 pub fn is_one(path: &Path) -> bool {
     let has = |name: &str| path.join(name).symlink_metadata().is_ok();
     has("HEAD") && (has("objects") || has("commondir"))
 }
 
-/// The same where parts may have been taken away to hide it.
+/// Whether the directory may be a git directory of which parts were removed to hide it.
 pub fn looks_like_one(path: &Path) -> bool {
     let has = |name: &str| path.join(name).symlink_metadata().is_ok();
     ["HEAD", "config", "hooks", "objects", "commondir"]
@@ -35,8 +35,8 @@ pub fn looks_like_one(path: &Path) -> bool {
         .any(has)
 }
 
-/// Files and directories of the work tree that a repository's configuration names as its own
-/// continuation or as hooks.
+/// Files and directories in the work tree that a repository's configuration names as included files
+/// or as hooks.
 pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
     let (Ok(text), Some(tree)) = (read(&git.join("config")), git.parent()) else {
         return Vec::new();
@@ -44,7 +44,7 @@ pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
     let values = text.lines().filter_map(|line| {
         let (key, value) = line.split_once('=')?;
         let value = value.trim().trim_matches('"');
-        // A key may stand behind its section's head.
+        // A key may follow its section header on the same line.
         let key = key.rsplit(']').next().unwrap_or(key).trim();
         match key.to_ascii_lowercase().as_str() {
             "hookspath" => Some((without_parents(&tree.join(value)), None)),
@@ -59,7 +59,7 @@ pub fn named_by_config(git: &Path) -> Vec<(PathBuf, Option<&'static str>)> {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    // A pipe in its place has no writer, and would never be opened.
+    // Non-blocking, since opening a FIFO without a writer would block.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_configuration_names_in_the_work_tree_is_found() {
+    fn paths_in_the_work_tree_that_a_configuration_names_are_found() {
         let work = tempfile::tempdir().unwrap();
         let git = work.path().join(".git");
         fs::create_dir(&git).unwrap();

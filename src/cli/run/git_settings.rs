@@ -1,12 +1,12 @@
-//! The person's settings of git that name no program and hold no secret.
+//! The person's git settings that name no program and hold no secret.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Keys that are taken over: who commits, and how history is shaped.
+/// Pattern of the keys that are copied: the committer, and the shape of history.
 const KEYS: &str = "^(user\\.(name|email)|init\\.defaultbranch|pull\\.(rebase|ff)|push\\.(default|autosetupremote)|rebase\\.autostash|merge\\.conflictstyle|core\\.autocrlf|color\\.ui)$";
 
-/// A `.gitconfig` for the home directory inside; `None` where there is nothing to say.
+/// Makes a `.gitconfig` for the home directory inside; `None` without settings.
 pub fn git_settings(git: &Path) -> Option<String> {
     let output = Command::new(git)
         .args([
@@ -27,7 +27,7 @@ pub fn git_settings(git: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// One setting as the file has it, from `key\nvalue`.
+/// Formats a setting for the file, from `key\nvalue`.
 fn setting(listed: &str) -> Option<String> {
     let (key, value) = listed.split_once('\n')?;
     let (section, name) = key.split_once('.')?;

@@ -1,5 +1,5 @@
-//! Watches what is protected from outside. A file that the host replaces or removes while the
-//! command runs loses its mount inside: then the command must end.
+//! Watches protected files from outside. A file that the host replaces or removes while the command
+//! runs loses its mount inside, so that the command must be ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,22 +13,22 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::net::unix::pipe;
 
-/// Room for many events, in bytes.
+/// Buffer for many inotify events, in bytes.
 const BUFFER: usize = 16 << 10;
 
 /// The files and directories that are watched.
 pub struct Guard {
     events: OwnedFd,
     readiness: pipe::Receiver,
-    /// What each was at the start.
+    /// The identity of each file at the start.
     files: BTreeMap<PathBuf, Identity>,
 }
 
-/// Device and inode.
+/// Device and inode numbers.
 type Identity = (u64, u64);
 
 impl Guard {
-    /// Begins to watch. Needs a runtime.
+    /// Starts to watch the files. Must be called within a runtime.
     pub fn watch(files: &BTreeSet<PathBuf>) -> io::Result<Self> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let changes = WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
@@ -46,13 +46,13 @@ impl Guard {
         })
     }
 
-    /// Ends when one of them is no longer what it was. Cancellation-safe.
+    /// Waits until a file is replaced or removed, and returns it. Cancel safe.
     pub async fn lost(&self) -> PathBuf {
         loop {
-            // An error comes again as one of the events.
+            // An error is also returned by the read below.
             let _ = self.readiness.readable().await;
             let told = self.readiness.try_io(|| self.read());
-            // Without events nothing more is known: look.
+            // If the events cannot be read, check all files.
             if told.is_ok_and(|concerns_us| !concerns_us) {
                 continue;
             }
@@ -62,7 +62,7 @@ impl Guard {
         }
     }
 
-    /// Takes the events there are. Whether one of them may concern a file that is watched.
+    /// Reads all pending events; returns whether one may concern a watched file.
     fn read(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.events, &mut buffer);
@@ -76,7 +76,7 @@ impl Guard {
             };
             first = false;
             let name = event.file_name().map(|name| name.to_bytes());
-            // Without a name it is the queue that ran over.
+            // An event without a name means that the queue overflowed.
             concerns_us |= name.is_none_or(|name| {
                 let mut names = self.files.keys().filter_map(|path| path.file_name());
                 names.any(|watched| watched.as_encoded_bytes() == name)

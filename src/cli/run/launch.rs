@@ -1,4 +1,4 @@
-//! The life of one run: appliance, sandbox, and what passes between the command and the person.
+//! The life of one run: starts appliance and sandbox, and forwards terminal and signals.
 
 use std::fs::{self, File};
 use std::future::pending;
@@ -29,7 +29,7 @@ use super::watched::WatchedFlows;
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::{self, Event, Refused, Sandbox};
 
-/// How long the server may take to renew a lease.
+/// Limit for the server to renew a lease.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl From<Refused> for Failure {
@@ -38,7 +38,7 @@ impl From<Refused> for Failure {
     }
 }
 
-/// Runs the command; answers with its exit code.
+/// Runs the command and returns its exit code.
 pub fn launch(run: Run) -> Result<u8, Failure> {
     close_inherited();
     let places = Places::find(&run.write, &run.read)?;
@@ -72,7 +72,7 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
         }
         let ended = ended?;
         if !run.quiet {
-            // Nobody to tell, if this fails.
+            // There is no other way to report it.
             let _ = io::stderr().write_all(report.text().as_bytes());
         }
         if let Some(file) = learn {
@@ -82,7 +82,8 @@ pub fn launch(run: Run) -> Result<u8, Failure> {
     })
 }
 
-/// Closes what a careless parent left open: nothing of ours is open yet but the three streams.
+/// Closes descriptors inherited from the parent. Must run before this process opens any, apart from
+/// the three standard streams.
 fn close_inherited() {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -91,20 +92,20 @@ fn close_inherited() {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        // The one that listed them is closed already.
+        // Fails for the descriptor that listed them, which is closed.
         let _ = nix::unistd::close(descriptor);
     }
 }
 
-/// Everything that belongs to one run while it lasts.
+/// The resources of one run.
 struct Parts {
     sandbox: Sandbox,
-    /// None where a server of others is used.
+    /// `None` with `--server`.
     appliance: Option<Appliance>,
     registration: Registration,
-    /// The flows of the container, at a server of others.
+    /// The flows of the container, with `--server`.
     watched: Option<WatchedFlows>,
-    /// What is protected in the directories of the run.
+    /// The protected files in the directories of the run.
     protected: Protected,
     guard: Guard,
     prepared: Prepared,
@@ -118,7 +119,7 @@ impl Parts {
         kept: &Path,
         placeholders: &mut Placeholders,
     ) -> Result<Self, Failure> {
-        // It makes the namespaces while the appliance starts.
+        // The forwarder creates the namespaces while the appliance starts.
         let sandbox = sandbox::start(Path::new(sandbox::OURSELVES))?;
         let mut appliance = match run.server {
             Some(_) => None,
@@ -163,7 +164,7 @@ impl Parts {
         })
     }
 
-    /// Starts the command and stays until it has ended; answers with its exit code.
+    /// Starts the command, waits for its end and returns its exit code.
     async fn run_command(
         &mut self,
         run: &Run,
@@ -183,11 +184,11 @@ impl Parts {
         let fds = streams.streams.each_ref().map(AsFd::as_fd);
         self.sandbox
             .begin(Some(&self.registration.listener), &spec, fds)?;
-        // Only the command holds them now, so that their readers see its end.
+        // Closed here, so that their readers see the end when the command closes them.
         drop(streams.streams);
         let mut terminal = streams.terminal;
         let ended = self.attend(terminal.as_mut(), signals).await;
-        // What has not ended still holds their other ends.
+        // A command that has not ended still holds the other ends.
         if ended.is_ok() {
             streams.relays.finish().await;
         }
@@ -197,7 +198,7 @@ impl Parts {
         ended
     }
 
-    /// Passes on what happens until the command has ended.
+    /// Forwards events and signals until the command has ended.
     async fn attend(
         &mut self,
         mut terminal: Option<&mut HostTerminal>,
@@ -232,8 +233,8 @@ impl Parts {
                 failure = lost(self.appliance.as_mut()) => return Err(failure),
                 path = self.guard.lost() => return Err(replaced(&path)),
                 _ = self.renewal.tick(), if self.appliance.is_none() => {
-                    // A server that is away may be back before the lease has run out.
-                    // One that hangs holds up nothing for long.
+                    // A server that is unreachable may be back before the lease expires. The
+                    // timeout keeps a hanging server from delaying events for long.
                     let renewed = timeout(PATIENCE, self.registration.renew()).await;
                     if let Ok(Ok(true)) = renewed {
                         self.sandbox.lead_to(&self.registration.listener);
@@ -243,9 +244,9 @@ impl Parts {
         }
     }
 
-    /// Ends what is left; answers with what was asked for.
+    /// Ends the sandbox, the appliance and the lease, and returns the report of the flows.
     async fn end(self, ended: bool) -> Report {
-        // Where the command goes on, what it runs in is killed.
+        // If the command has not ended, the sandbox is killed.
         if ended {
             self.sandbox.end().await;
         } else {
@@ -297,13 +298,13 @@ fn announce(logins: &Logins) {
             names.join(", ")
         ),
     };
-    // Nobody to tell, if this fails.
+    // There is no other way to report it.
     for text in logins.left_out().into_iter().chain([text]) {
         let _ = writeln!(io::stderr(), "unified-proxy: {text}");
     }
 }
 
-/// Counts what an appliance of our own wrote of this run.
+/// Makes the report from the audit log of this run's appliance.
 fn read_audit(path: &Path) -> Report {
     let mut report = Report::default();
     let Ok(file) = File::open(path) else {

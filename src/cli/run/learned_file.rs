@@ -10,8 +10,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::cli::exit::{Failure, code};
 
-/// A place for a file, found before the command runs: what the command puts in its place, or in
-/// that of a directory above it, leads nowhere.
+/// The destination of a file, whose directory is opened before the command runs, so that the
+/// command cannot redirect it by a link.
 pub struct LearnedFile {
     shown: PathBuf,
     directory: File,
@@ -19,7 +19,7 @@ pub struct LearnedFile {
 }
 
 impl LearnedFile {
-    /// Opens the directory that the file is to be in.
+    /// Opens the directory of the file.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let message = format_args!("--learn {}: {error}", path.display());
@@ -40,7 +40,7 @@ impl LearnedFile {
         })
     }
 
-    /// Writes the file as a new one, which takes the name.
+    /// Writes a new file and renames it over an existing one.
     pub fn write(self, text: &str) -> Result<(), Failure> {
         let directory = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         let write = || {

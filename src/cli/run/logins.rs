@@ -1,4 +1,4 @@
-//! `--with-logins`: the host's own logins become credentials that the proxy injects.
+//! `--with-logins`: turns the host's logins into credentials that the proxy injects.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, json};
 
-/// The entries of the shipped `credentials.yaml`, which take keys from the environment.
+/// The shipped `credentials.yaml`, whose entries take keys from the environment.
 const SHIPPED: &str = include_str!("../../../config/credentials.yaml");
 
-/// A login of a command-line tool, kept in a file.
+/// A login that a command-line tool keeps in a file.
 struct Login {
     name: &'static str,
     provider: &'static str,
-    /// Below the home directory.
+    /// The path below the home directory.
     file: &'static str,
     host: &'static str,
-    /// Headers in which a client could bring a key of its own.
+    /// Headers to remove, in which a client could send its own key.
     remove: &'static [&'static str],
-    /// What its provider needs besides.
+    /// Further fields of its `oauth` entry.
     more: &'static [(&'static str, &'static str)],
 }
 
@@ -57,7 +57,7 @@ const LOGINS: [Login; 4] = [
     },
 ];
 
-/// Keys that the shipped entries take from the environment.
+/// Variables whose keys the shipped entries use.
 const KEYS: [&str; 7] = [
     "ANTHROPIC_API_KEY",
     "GEMINI_API_KEY",
@@ -72,17 +72,17 @@ const KEYS: [&str; 7] = [
 pub struct Logins {
     files: Vec<(&'static Login, PathBuf)>,
     keys: Vec<&'static str>,
-    /// From gh, where the environment has none.
+    /// The token of gh, if `GITHUB_TOKEN` is not set.
     github_token: Option<String>,
-    /// Whether there is a login of Gemini that cannot be used.
+    /// Whether a login of Gemini was left out for lack of its client secret.
     gemini_lacks_secret: bool,
 }
 
-/// The secret of Gemini's client, which is not in its login.
+/// The variable with Gemini's client secret, which is not part of its login.
 const GEMINI_SECRET: &str = "GEMINI_CLIENT_SECRET";
 
 impl Logins {
-    /// Looks for the logins of this user.
+    /// Finds the logins of this user.
     pub fn find(home: Option<&Path>, gh: Option<&Path>) -> Self {
         let mut hosts: Vec<&str> = Vec::new();
         let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -97,7 +97,7 @@ impl Logins {
                 gemini_lacks_secret = true;
                 continue;
             }
-            // Codex and OpenCode may both be logged in there; one login is enough.
+            // Codex and OpenCode use the same host, for which there can be one credential.
             if !hosts.contains(&login.host) {
                 hosts.push(login.host);
                 files.push((login, path));
@@ -119,7 +119,7 @@ impl Logins {
         }
     }
 
-    /// What is used, for the person to read.
+    /// Describes the logins that are used.
     pub fn names(&self) -> Vec<String> {
         let files = self.files.iter();
         let files = files.map(|(login, path)| format!("{} ({})", login.provider, path.display()));
@@ -128,13 +128,13 @@ impl Logins {
         files.chain(keys).chain(gh).collect()
     }
 
-    /// Why a login that is there is not used, for the person to read.
+    /// Says why an existing login is not used.
     pub fn left_out(&self) -> Option<String> {
         let why = format!("gemini's login is left out: it needs ${GEMINI_SECRET}");
         self.gemini_lacks_secret.then_some(why)
     }
 
-    /// A `credentials.yaml`: the logins, and the shipped entries for what has none. It holds no
+    /// The text of a `credentials.yaml` with the shipped entries and the logins. It holds no
     /// secret.
     pub fn credentials(&self) -> String {
         let mut text = SHIPPED.to_owned();
@@ -156,11 +156,11 @@ impl Logins {
         text
     }
 
-    /// Variables for the appliance.
+    /// The environment variables for the appliance.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let token = self.github_token.iter();
         let mut variables: Vec<_> = token.map(|token| ("GITHUB_TOKEN", token.clone())).collect();
-        // A subscription goes before a key: two entries for one host are one too many.
+        // A subscription is preferred to a key: two entries for one host would conflict.
         if self
             .files
             .iter()
@@ -172,7 +172,7 @@ impl Logins {
     }
 }
 
-/// The token of gh, which may keep it in a keyring.
+/// Gets the token from gh, which may keep it in a keyring.
 fn gh_token(gh: &Path) -> Option<String> {
     let output = Command::new(gh)
         .args(["auth", "token"])

@@ -1,4 +1,4 @@
-//! `run`: one command in a sandbox of its own.
+//! `run`: runs one command in a new sandbox.
 
 mod appliance;
 mod environment;
@@ -77,7 +77,7 @@ fn parse_host(text: &str) -> Result<String, String> {
 }
 
 impl Run {
-    /// Runs the command; answers with its exit code. The process must have one thread.
+    /// Runs the command and returns its exit code. The process must have one thread.
     pub fn run(self) -> ExitCode {
         match launch::launch(self) {
             Ok(code) => ExitCode::from(code),

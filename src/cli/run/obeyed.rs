@@ -1,4 +1,4 @@
-//! Names of files and directories that the host obeys without being asked.
+//! Names of files and directories that tools on the host execute or obey without asking.
 
 use std::fs;
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::sandbox::Entry;
 
-/// Names that shells, editors and agents of the host look for in a directory, and execute or
-/// obey once they are there. Each with the text that stands for it where it is missing, or none
-/// for a directory: git adds no empty directory. Agents do not start beside a directory that has
-/// the name of their settings.
+/// Names that shells, editors and agents look for in a directory, and execute or obey. Each has the
+/// text of its placeholder if it is missing; `None` makes a directory, which git does not add while
+/// it is empty. Agents do not start if a directory has the name of their settings file, so that
+/// those need a text.
 pub const OBEYED: [(&str, Option<&str>); 15] = [
     (".aider.conf.yml", None),
     (".claude", None),
@@ -27,10 +27,10 @@ pub const OBEYED: [(&str, Option<&str>); 15] = [
     ("opencode.json", Some(NO_SETTINGS)),
     ("opencode.jsonc", Some(NO_SETTINGS)),
 ];
-/// A file of settings without any.
+/// The text of a settings file without settings.
 pub const NO_SETTINGS: &str = "{}\n";
-/// Names that are executed or obeyed where the person has set that up: they matter where they are
-/// there already.
+/// Names that are executed or obeyed only if the person has set that up, so that they are protected
+/// only if they exist.
 const OBEYED_IF_THERE: [&str; 12] = [
     ".exrc",
     ".gdbinit",
@@ -45,19 +45,19 @@ const OBEYED_IF_THERE: [&str; 12] = [
     ".zed",
     "mise.toml",
 ];
-/// The directory of OpenCode.
+/// The directory of OpenCode, which writes to it.
 const WRITTEN: &str = ".opencode";
-/// The longest list of what git ignores that is taken over, in bytes.
+/// The most bytes taken over of `.git/info/exclude`.
 const MAX_EXCLUDES: u64 = 1 << 20;
 
-/// Whether a name is one of them.
+/// Whether a name is in one of the lists.
 pub fn is_obeyed(name: &str) -> bool {
     OBEYED.iter().any(|(obeyed, _)| *obeyed == name) || OBEYED_IF_THERE.contains(&name)
 }
 
-/// What stands over placeholders inside: they must have been made. Git ignores those that are
-/// files, so that the command does not commit them. OpenCode writes to its directory and ends
-/// where it cannot; an empty one is replaced by one that ends with the sandbox.
+/// Entries that cover placeholders, which must exist by now. Placeholder files are added to git's
+/// excludes, so that the command does not commit them. OpenCode fails if it cannot write to its
+/// directory; an empty one is covered by a scratch directory.
 pub fn stand_ins(roots: &[PathBuf]) -> Vec<Entry> {
     let excluded = roots.iter().filter_map(|root| excluded_in(root));
     let written = roots.iter().map(|root| root.join(WRITTEN));
@@ -66,7 +66,7 @@ pub fn stand_ins(roots: &[PathBuf]) -> Vec<Entry> {
     excluded.chain(scratch).collect()
 }
 
-/// Whether a directory holds nothing, as one that a run made to be mounted over.
+/// Whether a directory is empty, as a placeholder is.
 pub fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
@@ -94,7 +94,7 @@ fn excluded_in(root: &Path) -> Option<Entry> {
 }
 
 fn start(path: &Path, most: u64) -> Option<String> {
-    // Opening a pipe would wait for its writer.
+    // Opening a FIFO would wait for its writer.
     fs::symlink_metadata(path)
         .ok()
         .filter(|found| found.is_file())?;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_that_are_files_are_ignored_beside_what_was() {
+    fn placeholder_files_are_added_to_the_excludes() {
         let work = tempfile::tempdir().unwrap();
         let info = work.path().join(".git/info");
         fs::create_dir_all(&info).unwrap();

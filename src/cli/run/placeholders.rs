@@ -1,9 +1,9 @@
-//! Placeholders: empty directories and files in the working directories, there for as long as a
-//! command runs, so that what is missing can be mounted over and so not be made by the command.
+//! Placeholders: directories and files in the working directories that exist while a command runs.
+//! A missing path gets one, so that it can be mounted over and the command cannot create it.
 //!
-//! Each run has a record, locked while it lasts: the directories that it shows, and what it made
-//! there. A placeholder goes when no run that shows it is left; after a run that was killed, the
-//! next one to end removes it.
+//! Each run has a record, locked while the run lasts, of the directories that it shows and the
+//! placeholders that it made. A placeholder is removed when no run that shows it is left. Those of
+//! a killed run are removed by the next run that ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,21 +21,21 @@ use super::obeyed::NO_SETTINGS;
 const MAX_RECORD: u64 = 16 << 20;
 /// The longest placeholder, in bytes.
 const MAX_TEXT: u64 = 16;
-/// What a placeholder that is a file may hold.
+/// The possible texts of a placeholder file.
 const TEXTS: [&str; 3] = ["", ".\n", NO_SETTINGS];
 
-/// What must be there, and is not.
+/// A missing path that needs a placeholder.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Missing {
     pub path: PathBuf,
-    /// The text of a file; none for a directory.
+    /// The text of a file; `None` for a directory.
     pub text: Option<String>,
 }
 
-/// What a record holds.
+/// The contents of a record.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Contents {
-    /// What the run shows to its command.
+    /// The directories that the run shows to its command.
     shown: Vec<PathBuf>,
     made: Vec<Missing>,
 }
@@ -44,13 +44,14 @@ struct Contents {
 #[derive(Debug)]
 pub struct Placeholders {
     folder: PathBuf,
-    /// Locked.
+    /// The record's file, locked.
     file: File,
     contents: Contents,
 }
 
 impl Placeholders {
-    /// Records what a run shows. What is there from now on stays until this is dropped.
+    /// Records the directories that a run shows. From now on no other run removes placeholders in
+    /// them.
     pub fn record(shown: &[PathBuf], state: &Path) -> io::Result<Self> {
         let folder = state.join("placeholders");
         fs::DirBuilder::new()
@@ -76,11 +77,11 @@ impl Placeholders {
         Ok(record)
     }
 
-    /// Makes what is missing. Answers with what cannot be made since this user may not: the
-    /// command may not either.
+    /// Makes the placeholders. Returns the paths for which this user lacks the permission: the
+    /// command lacks it too.
     pub fn make(&mut self, missing: Vec<Missing>) -> io::Result<Vec<PathBuf>> {
         let _order = order(&self.folder)?;
-        // Before it is made, so that one that is made is always known.
+        // Recorded before it is made, so that no placeholder is left unrecorded.
         self.contents.made = missing;
         self.write()?;
         let mut closed = Vec::new();
@@ -106,7 +107,7 @@ impl Placeholders {
         self.file.write_all(&text)
     }
 
-    /// Removes what this run and runs that were killed have made, but for what others show.
+    /// Removes the placeholders of this run and of killed runs, except those that other runs show.
     fn clean(&self) -> io::Result<()> {
         let _order = order(&self.folder)?;
         self.file.unlock()?;
@@ -146,12 +147,12 @@ impl Placeholders {
 
 impl Drop for Placeholders {
     fn drop(&mut self) {
-        // What stays is removed by the next run that ends.
+        // The next run that ends removes the rest.
         let _ = self.clean();
     }
 }
 
-/// One run at a time looks at the records or changes them; the lock goes with the file.
+/// Locks the records against other runs until the file is dropped.
 fn order(folder: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .write(true)
@@ -169,7 +170,7 @@ fn read(file: &File) -> io::Result<Contents> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Opens the directory of a placeholder through no link: another sandbox may have put one there.
+/// Opens the directory of a placeholder; fails at a link, which another sandbox may have put there.
 fn parent(path: &Path) -> Result<impl AsFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -188,7 +189,8 @@ fn make(missing: &Missing) -> Result<(), Errno> {
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
-/// Removes a placeholder that is still one: an empty directory, or a file with its text.
+/// Removes a placeholder unless it was changed: an empty directory, or a file with one of the
+/// texts.
 fn remove(missing: &Missing) {
     let (Some(name), Ok(parent)) = (missing.path.file_name(), parent(&missing.path)) else {
         return;
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_placeholder_any_more_stays() {
+    fn a_changed_placeholder_is_kept() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (directory, file) = (work.path().join(".vscode"), work.path().join("commondir"));
         let missing = [(&*directory, None), (&*file, Some(""))];
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_newline_removes_nothing_else() {
+    fn a_name_with_a_newline_does_not_remove_another_directory() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let other = work.path().join("other");
         fs::create_dir(&other).unwrap();
@@ -291,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_removed_by_the_next() {
+    fn placeholders_of_a_killed_run_are_removed_by_the_next() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let idea = work.path().join(".idea");
         let killed = run(work.path(), state.path(), &[(&idea, None)]);
-        // The kernel lets go of the lock, and nothing else happens.
+        // A kill only releases the lock.
         killed.file.unlock().unwrap();
         std::mem::forget(killed);
         assert_eq!(names(work.path()), [".idea"]);
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_on_the_way_is_not_followed() {
+    fn a_link_in_the_path_is_not_followed() {
         let (work, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), work.path().join("sub")).unwrap();

@@ -1,4 +1,4 @@
-//! Where a run takes place: the directories of the person who started it.
+//! The directories of a run: home, working directory, and those given as arguments.
 
 use std::env;
 use std::fs;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::cli::exit::{Failure, code};
 use crate::sandbox::machine::without_parents;
 
-/// The home directory inside, where the real one is no place for it.
+/// The home directory inside, if the real one is missing or unsuitable.
 const PLAIN_HOME: &str = "/home/sandbox";
 
-/// Links that are followed one after the other.
+/// The most links followed one after the other.
 const MAX_LINKS: usize = 8;
 
-/// The directories of a run, without links on the way.
+/// The directories of a run, as canonical paths.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The home directory outside, if there is one.
@@ -23,14 +23,15 @@ pub struct Places {
     pub home: PathBuf,
     /// The working directory.
     pub directory: PathBuf,
-    /// What may be written to, the working directory included.
+    /// Writable paths, the working directory included.
     pub writable: Vec<PathBuf>,
-    /// What may be read besides.
+    /// Further readable paths.
     pub readable: Vec<PathBuf>,
 }
 
 impl Places {
-    /// Finds the directories, and refuses those that would open the home directory.
+    /// Finds the directories; refuses those that would expose the home directory, the system or its
+    /// kernel interfaces.
     pub fn find(write: &[PathBuf], read: &[PathBuf]) -> Result<Self, Failure> {
         let real_home = env::var_os("HOME").map(PathBuf::from);
         let real_home = real_home.filter(|home| home.is_absolute());
@@ -61,8 +62,8 @@ impl Places {
         Ok(places)
     }
 
-    /// Where a path leads to, if no sandbox with these directories could have a say in it, and if
-    /// it is not visible in them anyway.
+    /// Resolves a path; `None` if it passes through the directories of the run, where the command
+    /// could change it or sees it anyway.
     pub fn resolve_outside(&self, path: &Path) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -73,7 +74,7 @@ impl Places {
             if fs::canonicalize(&path).ok()? == path {
                 return Some(path);
             }
-            // The last part is a link; one further up is not followed.
+            // Only the last part may be a link; links before it are not followed.
             let parent = path.parent()?;
             if fs::canonicalize(parent).ok()? != parent {
                 return None;
@@ -124,7 +125,7 @@ impl Places {
     }
 }
 
-/// Programs and settings of the machine.
+/// Whether a path holds programs or settings of the machine.
 fn is_of_system(path: &Path) -> bool {
     let below = [
         "/boot",
@@ -157,7 +158,7 @@ fn canonical_or_same(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The directory that stays between runs: audit logs, and what remembers placeholders.
+/// The directory that is kept between runs, with audit logs and records of placeholders.
 pub fn kept_state(places: &Places) -> Result<PathBuf, Failure> {
     let base = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let base = base.filter(|base| base.is_absolute());

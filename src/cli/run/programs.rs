@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where the command's program is, as a shell would find it, without links.
+/// Finds the command's program as a shell would, and resolves links.
 pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     let name = Path::new(name);
     if name.components().count() > 1 {
@@ -16,8 +16,8 @@ pub fn find_program(name: &OsStr, directory: &Path) -> Option<PathBuf> {
     env::split_paths(&path).find_map(|folder| executable(&directory.join(folder).join(name)))
 }
 
-/// A program that the launcher may start itself: one that no sandbox with these writable
-/// directories could have put there.
+/// Finds a program that the launcher may execute: one that is outside of these writable
+/// directories.
 pub fn trusted_program(name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut folders = env::split_paths(&path).filter(|folder| folder.is_absolute());

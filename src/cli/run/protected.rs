@@ -1,5 +1,5 @@
-//! What a command may not change in the directories that it works in: files that the host would
-//! execute or obey later without being asked. And what it may not reach there: sockets.
+//! Protects files that a command must not change in the directories that it works in, since the
+//! host would later execute or obey them; and hides sockets there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, FileType};
@@ -12,31 +12,32 @@ use super::obeyed::{OBEYED, is_empty, is_obeyed};
 use super::placeholders::Missing;
 use crate::sandbox::{Access, Entry};
 
-/// State of the appliance that `dev` keeps in a directory, its admin socket among it.
+/// The state directory of `dev`, with its admin socket.
 const OWN_STATE: &str = ".unified-proxy";
 
-/// How many files are looked at in the directories of one run.
+/// The most files searched in the directories of one run.
 const MAX_FILES: usize = 2_000_000;
-/// How many places may be protected in one run; each is a mount.
+/// The most protected paths of one run; each is a mount.
 const MAX_PROTECTED: usize = 20_000;
-/// How deep directories may lie in each other.
+/// The deepest nesting of directories.
 const MAX_DEPTH: usize = 400;
 
-/// What is to be protected in the directories of a run.
+/// The protected paths in the directories of a run.
 #[derive(Debug, Default)]
 pub struct Protected {
     pub missing: Vec<Missing>,
-    /// Directories that hold others; renamed, they would leave their names free.
+    /// Parent directories of protected paths. They are pinned, since renaming one would free the
+    /// path below it.
     pinned: BTreeSet<PathBuf>,
     read_only: BTreeSet<PathBuf>,
     hidden: BTreeSet<PathBuf>,
-    /// Directories that cannot be written to at all.
+    /// Directories that are read-only as a whole.
     readable: Vec<PathBuf>,
     files: usize,
 }
 
 impl Protected {
-    /// Looks through the directories that a command will see.
+    /// Searches the directories that a command will see.
     pub fn find(writable: &[PathBuf], readable: &[PathBuf]) -> Result<Self, String> {
         let mut found = Self {
             readable: readable.to_vec(),
@@ -58,23 +59,24 @@ impl Protected {
         Ok(found)
     }
 
-    /// Never shows a file or directory.
+    /// Hides files or directories.
     pub fn hide(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         self.hidden.extend(paths);
     }
 
-    /// What cannot be made need not be protected.
+    /// Removes paths that cannot be created, and so need no protection.
     pub fn forget(&mut self, paths: &[PathBuf]) {
         self.read_only.retain(|path| !paths.contains(path));
     }
 
-    /// What the host would execute or obey: each with its directory.
+    /// The files and directories that the host would execute or obey.
     pub fn obeyed(&self) -> &BTreeSet<PathBuf> {
         &self.read_only
     }
 
-    /// Files and directories that the host would execute or obey and that the command made.
-    /// An error says why they are not known: the command may have closed a directory to hide them.
+    /// Files and directories that the host would execute or obey and that the command made. The
+    /// error says why they are unknown: the command may have made a directory unreadable to hide
+    /// them.
     pub fn made_since(&self, writable: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
         let now = Self::find(writable, &[])?;
         let is_known = |path: &&PathBuf| {
@@ -90,12 +92,12 @@ impl Protected {
         Ok(made.into_iter().collect())
     }
 
-    /// The mounts that protect it all.
+    /// The entries that protect all paths.
     pub fn entries(&self) -> Vec<Entry> {
         let pinned = self.pinned.difference(&self.read_only);
         let pinned = pinned.map(|path| (path, Access::Writable));
         let read_only = self.read_only.iter().map(|path| (path, Access::ReadOnly));
-        // A map of paths is in the order of the tree: what holds others comes first.
+        // A map of paths is sorted, so that parents come before their children.
         let pins: BTreeMap<_, _> = pinned.chain(read_only).collect();
         let pins = pins.into_iter().map(|(at, access)| Entry::Pin {
             at: at.clone(),
@@ -105,14 +107,14 @@ impl Protected {
         pins.chain(hidden).collect()
     }
 
-    /// Protects a directory that the command can write to, whether or not the names are there.
+    /// Protects the known names in a writable directory, whether or not they exist.
     fn add_root(&mut self, root: &Path) -> Result<(), String> {
         let git = root.join(".git");
         if git_directory::is_one(root) {
             self.add_git(root)?;
         } else if !exists(&git) || is_empty(&git) {
             self.add(git, None)?;
-            // With it the directory itself would be a repository, settings and all.
+            // A `HEAD` could make the directory itself a git directory, whose settings are obeyed.
             self.add(root.join("HEAD"), None)?;
         }
         for (name, text) in OBEYED {
@@ -121,7 +123,8 @@ impl Protected {
         self.walk(root, root, 0)
     }
 
-    /// Protects a file or directory; what is missing is made, with a text or as a directory.
+    /// Protects a file or directory; a missing one gets a placeholder, a file with `text` or a
+    /// directory.
     fn add(&mut self, path: PathBuf, text: Option<&str>) -> Result<(), String> {
         match path.symlink_metadata() {
             Ok(found) if found.is_symlink() => Err(is_a_link(&path)),
@@ -143,7 +146,7 @@ impl Protected {
         self.missing.push(Missing { path, text });
     }
 
-    /// Protects a repository's own directory, and those of its submodules and work trees.
+    /// Protects a git directory, and those of its submodules and work trees.
     fn add_git(&mut self, git: &Path) -> Result<(), String> {
         self.pinned.insert(git.to_owned());
         for (name, text) in OBEYED_BY_GIT {
@@ -165,7 +168,7 @@ impl Protected {
         self.hide_sockets_of_git(git)
     }
 
-    /// Submodules' names have slashes: their directories lie at any depth.
+    /// Protects git directories at any depth, since the names of submodules may contain slashes.
     fn add_git_below(&mut self, directory: &Path, depth: usize) -> Result<(), String> {
         for (entry, kind) in self.list(directory, depth)? {
             let path = entry.path();
@@ -183,13 +186,13 @@ impl Protected {
         Ok(())
     }
 
-    /// Looks through a directory for what is obeyed below it, and for sockets.
+    /// Searches a directory for names that are obeyed, and for sockets.
     fn walk(&mut self, root: &Path, directory: &Path, depth: usize) -> Result<(), String> {
         for (entry, kind) in self.list(directory, depth)? {
             let path = entry.path();
             let name = entry.file_name();
             let name = name.to_str().unwrap_or_default();
-            // It is read-only whole, and its sockets are hidden with it.
+            // It is read-only as a whole, and its sockets are hidden separately.
             if self.readable.contains(&path) {
                 continue;
             }
@@ -199,7 +202,7 @@ impl Protected {
                 self.pin_way(root, directory);
                 match kind.is_dir() && !is_empty(&path) {
                     true => self.add_git(&path)?,
-                    // A file that leads to the repository's directory, or nothing yet.
+                    // A file with the path of the git directory, or an empty directory.
                     false => self.add(path, None)?,
                 }
             } else if is_obeyed(name) && !kind.is_symlink() {
@@ -219,7 +222,7 @@ impl Protected {
         Ok(())
     }
 
-    /// Pins the directories from below `root` to `directory`.
+    /// Pins the directories between `root` and `directory`, including the latter.
     fn pin_way(&mut self, root: &Path, directory: &Path) {
         let way = directory.ancestors().take_while(|path| *path != root);
         self.pinned.extend(way.map(Path::to_owned));
@@ -239,7 +242,7 @@ impl Protected {
         Ok(())
     }
 
-    /// Objects are files whatever happens.
+    /// Hides the sockets of a git directory. `objects` is skipped, for its number of files.
     fn hide_sockets_of_git(&mut self, git: &Path) -> Result<(), String> {
         for (entry, kind) in self.list(git, 0)? {
             if kind.is_socket() {
@@ -251,7 +254,7 @@ impl Protected {
         Ok(())
     }
 
-    /// The entries of a directory. One that cannot be read cannot be protected.
+    /// Lists a directory. The error says that it cannot be read, and so not protected.
     fn list(
         &mut self,
         directory: &Path,
@@ -268,7 +271,7 @@ impl Protected {
             return Err(unreadable(io::Error::other(why)));
         }
         let entries = match fs::read_dir(directory) {
-            // Closed by somebody else, it is closed to the command as well.
+            // A directory that another user has closed is closed to the command as well.
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied && !is_ours(directory) =>
             {
@@ -293,7 +296,7 @@ impl Protected {
     }
 }
 
-/// Whether a directory is this user's, who can open what is closed.
+/// Whether a directory belongs to this user, who could make it readable again.
 fn is_ours(directory: &Path) -> bool {
     let user = rustix::process::getuid().as_raw();
     fs::symlink_metadata(directory).is_ok_and(|found| found.uid() == user)
@@ -324,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_looked_through_at_the_end_is_said_and_not_taken_for_nothing() {
+    fn a_directory_that_cannot_be_searched_at_the_end_is_an_error() {
         let work = tempfile::tempdir().unwrap();
         let writable = [work.path().to_owned()];
         let before = Protected::find(&writable, &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The container of a run, registered over an admin socket.
+//! The container of a run, registered over the admin socket of its server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::admin::SandboxSettings;
 use crate::cli::client::Client;
 use crate::cli::exit::{Failure, code};
 
-/// A lease at a server of others is short, and renewed.
+/// Lifetime of a lease with `--server`, where it is renewed.
 const LEASE: Duration = Duration::from_secs(60);
-/// How often it is renewed: twice may fail.
+/// Interval of renewals; two in a row may fail.
 pub const RENEWAL: Duration = Duration::from_secs(20);
-/// At an appliance of its own the lease ends with the appliance.
+/// Lifetime of a lease at the run's own appliance, with which it ends.
 const FOR_GOOD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// A registered container.
@@ -27,12 +27,12 @@ pub struct Registration {
     repos: Vec<String>,
     mode: String,
     lifetime: Duration,
-    /// The Unix socket that leads out.
+    /// The Unix listener of the container.
     pub listener: PathBuf,
 }
 
 impl Registration {
-    /// Registers a container with a listener of its own.
+    /// Registers a container with its own listener.
     pub async fn begin(socket: PathBuf, run: &Run) -> Result<Self, Failure> {
         let begun = OffsetDateTime::now_utc().unix_timestamp_nanos();
         let id = format!("run-{}-{begun:x}", std::process::id());
@@ -51,8 +51,8 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Registers again, so that the lease lasts longer. Whether its listener is another one now:
-    /// the lease had ended meanwhile.
+    /// Registers again to extend the lease. Returns whether the listener has changed, since the
+    /// lease had ended in the meantime.
     pub async fn renew(&mut self) -> Result<bool, Failure> {
         let end = OffsetDateTime::now_utc() + self.lifetime;
         let end = end.format(&Rfc3339).map_err(Failure::internal)?;
@@ -82,7 +82,7 @@ impl Registration {
         &self.id
     }
 
-    /// Where the server has its certificates, and which credentials it injects.
+    /// The server's settings: its certificates and the credentials that it injects.
     pub async fn settings(&self) -> Result<SandboxSettings, Failure> {
         let answer = self
             .client
@@ -94,7 +94,7 @@ impl Registration {
     /// Ends the lease.
     pub async fn end(self) {
         let path = format!("/internal/containers/{}", self.id);
-        // A lease that cannot be ended runs out.
+        // If this fails, the lease expires.
         let _ = self.client.call(Method::DELETE, &path, None).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a run asked for: said at its end, and written as an allowlist.
+//! The hosts that a run requested: the report at its end, and the allowlist of `--learn`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,33 +9,33 @@ use serde_json::Value;
 
 use crate::cli::exit::printable;
 
-/// Hosts and reasons that are counted apart; more are counted together.
+/// The most denials that are counted separately; further ones are counted together.
 const MAX_LINES: usize = 200;
-/// Ports that an entry of the allowlist has by itself.
+/// The ports that an entry of the allowlist permits by default.
 const USUAL_PORTS: [u64; 2] = [80, 443];
 
-/// What was denied, and every host that was asked for.
+/// The denials, and every host that was requested.
 #[derive(Debug, Default)]
 pub struct Report {
     denied: BTreeMap<Denied, u64>,
     others: u64,
-    /// Host and port, with whether it was allowed at least once.
+    /// Host and port, and whether a flow to it was allowed at least once.
     asked: BTreeMap<(String, u64), bool>,
-    /// What the command made that the host would execute or obey.
+    /// Files that the command made and the host would execute or obey.
     pub made: Vec<PathBuf>,
-    /// Why that is not known.
+    /// Why `made` is not known.
     pub unknown: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Denied {
     what: String,
-    /// The flag that would have allowed it, or the reason.
+    /// The flag that would have allowed it, or the code of the denial.
     remedy: String,
 }
 
 impl Report {
-    /// Counts a flow, as the audit log has it.
+    /// Counts a flow from its line of the audit log.
     pub fn add(&mut self, flow: &Value) {
         let text = |name: &str| flow.get(name).and_then(Value::as_str).unwrap_or_default();
         let host = text("host");
@@ -77,7 +77,7 @@ impl Report {
         }
     }
 
-    /// What there is to say at the end of a run; empty where there is nothing.
+    /// The text at the end of a run; empty if there is nothing to report.
     pub fn text(&self) -> String {
         let mut text = self.denials();
         if !self.made.is_empty() {
@@ -98,7 +98,7 @@ impl Report {
         text
     }
 
-    /// What was denied, each once with its count; empty where nothing was.
+    /// The list of denials with their counts; empty without any.
     fn denials(&self) -> String {
         let mut text = String::new();
         if self.denied.is_empty() {
@@ -119,7 +119,7 @@ impl Report {
         text
     }
 
-    /// An allowlist of every host that was asked for.
+    /// An allowlist of every host that was requested.
     pub fn allowlist(&self) -> String {
         let mut text = "# What one run asked for. Read it before you use it: whatever ran could \
                         ask for any name.\nversion: 1\ndomains:"
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowlist_of_what_was_asked_for_can_be_read_again() {
+    fn the_allowlist_has_the_ports_and_marks_denied_hosts() {
         let mut report = Report::default();
         for (host, port, outcome) in [
             ("a.example.com", 443, "allowed"),

@@ -1,4 +1,4 @@
-//! Signals that are passed on to the command.
+//! Signals that are forwarded to the command.
 
 use std::fs;
 use std::future::poll_fn;
@@ -10,25 +10,26 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::sandbox::Signalled;
 
-/// What a key sends to everything in the foreground.
+/// Signals that a key, or a shell, sends to the whole foreground process group.
 const OF_KEYS: [Number; 4] = [Number::INT, Number::QUIT, Number::TSTP, Number::CONT];
-/// What is sent to one process.
+/// Signals that are sent to one process.
 const OF_PROCESSES: [Number; 4] = [Number::HUP, Number::TERM, Number::USR1, Number::USR2];
 
-/// What arrived.
+/// A signal that arrived.
 pub enum Passed {
-    /// The terminal has another size.
+    /// The size of the terminal has changed.
     Size,
-    /// To be sent to the command.
+    /// A signal to forward to the command.
     Signal { number: i32, to: Signalled },
 }
 
-/// The signals that this process waits for.
+/// The signals that this process handles.
 pub struct Signals(Vec<(Number, Signal)>);
 
 impl Signals {
-    /// Begins to listen; until then they end this process. What the caller ignores, as `nohup`
-    /// does, stays ignored, by the command as well. Needs a runtime.
+    /// Installs the handlers; until then the signals end this process. A signal that the caller
+    /// ignores, as `nohup` does, stays ignored, by the command as well. Must be called within a
+    /// runtime.
     pub fn listen() -> io::Result<Self> {
         let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
         let all = OF_KEYS.into_iter().chain(OF_PROCESSES);
@@ -41,8 +42,8 @@ impl Signals {
         listening.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for one that ends a process before its command has started; answers with its exit
-    /// code.
+    /// Waits for a signal that would end the process, for use before the command is started.
+    /// Returns the exit code for it.
     pub async fn interrupted(&mut self) -> u8 {
         let ends = [Number::HUP, Number::INT, Number::QUIT, Number::TERM];
         loop {
@@ -54,7 +55,7 @@ impl Signals {
         }
     }
 
-    /// The next one. Cancellation-safe.
+    /// Waits for the next signal. Cancel safe.
     pub async fn next(&mut self) -> Passed {
         let number = poll_fn(|context| {
             for (number, signal) in &mut self.0 {
@@ -79,7 +80,7 @@ impl Signals {
     }
 }
 
-/// The ignored signals of a `status` of proc(5), a bit for each.
+/// The mask of ignored signals in the text of a `status` file (proc(5)).
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

@@ -1,4 +1,4 @@
-//! From directories, credentials and the command to the sandbox that is to be made.
+//! Makes the specification of the sandbox from the directories, the credentials and the command.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,17 +21,17 @@ use crate::tls::variables;
 const HOST_NAME: &str = "sandbox";
 const IF_MISSING: &str = "not found inside the sandbox: a program outside the system's directories \
                           and PATH becomes visible with --read DIRECTORY";
-/// Where tools keep the logins that `sandbox-files` names by the tool.
+/// Paths of `sandbox-files` for logins, and the paths below home where the tools keep them.
 const LOGIN_FILES: [(&str, &str); 4] = [
     ("claude/.credentials.json", ".claude/.credentials.json"),
     ("codex/auth.json", ".codex/auth.json"),
     ("gemini/oauth_creds.json", ".gemini/oauth_creds.json"),
     ("opencode/auth.json", ".local/share/opencode/auth.json"),
 ];
-/// Claude Code asks who is logged in when it runs for the first time; the placeholder is.
+/// Settings of Claude Code that skip its first-run dialogue, which would ask for a login.
 const CLAUDE_SETTINGS: (&str, &str) = (".claude.json", "{\"hasCompletedOnboarding\":true}\n");
 
-/// What is found out while the appliance starts.
+/// Parts of the specification that are found while the appliance starts.
 #[derive(Default)]
 pub struct Prepared {
     system: Vec<Entry>,
@@ -48,7 +48,7 @@ impl Prepared {
     }
 }
 
-/// What the sandbox is to be; its terminal is added by who knows the streams.
+/// Makes the specification. The caller, which knows the streams, adds the terminal.
 pub fn specification(
     command: &[OsString],
     prepared: Prepared,
@@ -99,7 +99,8 @@ pub fn specification(
     })
 }
 
-/// Files of the home directory and variables that stand for what the proxy injects.
+/// Placeholders for the credentials that the proxy injects: files of the home directory, and
+/// variables.
 fn placeholder_logins(
     settings: &SandboxSettings,
 ) -> (BTreeMap<PathBuf, String>, Vec<(String, String)>) {

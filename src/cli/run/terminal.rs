@@ -1,5 +1,5 @@
-//! The terminal of the person, and the sandbox's own between it and the command: what the
-//! command does to its terminal, and puts into its input, stays inside.
+//! The person's terminal, connected to a pseudo-terminal in the sandbox, so that changes of modes
+//! and injected input by the command stay inside.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -17,22 +17,22 @@ use tokio::task::JoinHandle;
 
 use crate::sandbox;
 
-/// What ends the input of a terminal that edits lines.
+/// The character that ends the input of a terminal in canonical mode (Ctrl-D).
 const END_OF_INPUT: u8 = 4;
-/// What is read from a keyboard at once, in bytes.
+/// The most bytes read from the keyboard at once.
 const INPUT: usize = 1024;
 
-/// The streams that the command gets, and the terminal behind those of them that are one.
+/// The command's standard streams, and the terminal behind those that are one.
 pub struct Streams {
     pub streams: [OwnedFd; 3],
-    /// What the sandbox's own terminal is to be, if it needs one.
+    /// The pseudo-terminal that the sandbox needs, if any.
     pub wanted: Option<sandbox::Terminal>,
     pub terminal: Option<HostTerminal>,
     pub relays: Relays,
 }
 
 impl Streams {
-    /// Looks at the streams of this process.
+    /// Prepares the streams of this process for the command.
     pub fn look() -> io::Result<Self> {
         let ours = [
             rustix::stdio::stdin(),
@@ -49,7 +49,7 @@ impl Streams {
             Some((_, stream)) => Some(HostTerminal::open(stream.as_fd(), reads && writes)?),
             None => None,
         };
-        // In a pipeline the keyboard belongs to whoever shows the output.
+        // In a pipeline, the program that shows the output (`less`) reads the keyboard.
         if reads && kind(&stdout)?.is_fifo() {
             stdin = File::open("/dev/null")?.into();
             reads = false;
@@ -79,40 +79,42 @@ fn kind(stream: &OwnedFd) -> io::Result<FileType> {
     Ok(File::from(stream.try_clone()?).metadata()?.file_type())
 }
 
-/// Threads that carry bytes between files and pipes: a process that has a file open can open it
-/// again, for more than it was given to it for.
+/// Threads that copy between files and pipes. A process that has a file open could open it again
+/// through /proc with other access; a pipe does not allow that.
 #[derive(Default)]
 pub struct Relays {
     outputs: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Relays {
-    /// A pipe that gives what is in a file; anything else but a directory as it is.
+    /// Replaces a file by a pipe with its contents. Other streams are returned as they are; a
+    /// directory is an error.
     fn input(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
         if !is_file(&stream)? {
             return Ok(stream);
         }
         let (from, mut to) = io::pipe()?;
-        // Ends with the command, which closes its end.
+        // The thread ends when the command closes its end.
         std::thread::spawn(move || io::copy(&mut File::from(stream), &mut to));
         Ok(from.into())
     }
 
-    /// A pipe whose bytes go into a file; anything else but a directory as it is.
+    /// Replaces a file by a pipe that is written to it. Other streams are returned as they are; a
+    /// directory is an error.
     fn output(&mut self, stream: OwnedFd) -> io::Result<OwnedFd> {
         if !is_file(&stream)? {
             return Ok(stream);
         }
         let (mut from, to) = io::pipe()?;
         let relay = std::thread::spawn(move || {
-            // A full disk is what the command would not have been told either.
+            // The command cannot be told of a write error.
             let _ = io::copy(&mut from, &mut File::from(stream));
         });
         self.outputs.push(relay);
         Ok(to.into())
     }
 
-    /// Waits until everything that the command wrote is written.
+    /// Waits until all output of the command has been written.
     pub async fn finish(self) {
         for output in self.outputs {
             let _ = tokio::task::spawn_blocking(|| output.join()).await;
@@ -128,9 +130,10 @@ fn is_file(stream: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// The terminal of the person. Its modes are restored when this is dropped.
+/// The person's terminal. Its modes are restored when this is dropped.
 pub struct HostTerminal {
-    /// Opened anew, so that no mode of ours is seen by others who have it open.
+    /// A separate open file description, so that our flags do not affect other processes that have
+    /// the terminal open.
     file: OwnedFd,
     modes: Termios,
     interactive: bool,
@@ -138,7 +141,7 @@ pub struct HostTerminal {
     relay: Option<Relay>,
 }
 
-/// The two directions, and the controlling end of the terminal inside.
+/// The tasks that copy both directions, and the controlling end of the terminal inside.
 struct Relay {
     controlling: OwnedFd,
     input: Option<JoinHandle<()>>,
@@ -155,7 +158,7 @@ impl HostTerminal {
                 .custom_flags(flags)
                 .open(path)
         };
-        // A session without a controlling terminal may have one open all the same.
+        // A session without a controlling terminal may still have one open.
         let same = format!("/proc/self/fd/{}", stream.as_raw_fd());
         let file = open("/dev/tty").or_else(|_| open(&same))?;
         let file = OwnedFd::from(file);
@@ -178,7 +181,7 @@ impl HostTerminal {
         size.map_or((24, 80), |size| (size.ws_row, size.ws_col))
     }
 
-    /// Connects the terminal with the one inside.
+    /// Connects the terminal to the one inside.
     pub fn connect(&mut self, controlling: OwnedFd) -> io::Result<()> {
         rustix::fs::fcntl_setfl(&controlling, OFlags::RDWR | OFlags::NONBLOCK)?;
         let output_from = pipe::Receiver::from_owned_fd_unchecked(controlling.try_clone()?)?;
@@ -200,23 +203,24 @@ impl HostTerminal {
         Ok(())
     }
 
-    /// Leaves keys and echo to the terminal inside, if this process is in the foreground.
+    /// Sets raw mode if this process is in the foreground, so that the terminal inside handles keys
+    /// and echo.
     pub fn take(&self) {
         let is_foreground = tcgetpgrp(&self.file).is_ok_and(|group| group == getpgrp());
         if self.interactive && is_foreground {
             let mut raw = self.modes.clone();
             raw.make_raw();
-            // A terminal that went away has no keys.
+            // Fails if the terminal has been closed.
             let _ = tcsetattr(&self.file, OptionalActions::Now, &raw);
         }
     }
 
-    /// Gives the terminal its modes again.
+    /// Restores the modes of the terminal.
     pub fn give_back(&self) {
         let _ = tcsetattr(&self.file, OptionalActions::Flush, &self.modes);
     }
 
-    /// Tells the terminal inside of the size.
+    /// Copies the size to the terminal inside.
     pub fn resize(&self) {
         if let Some(relay) = &self.relay
             && let Ok(size) = tcgetwinsize(&self.file)
@@ -225,7 +229,7 @@ impl HostTerminal {
         }
     }
 
-    /// Shows what is left of the output once the sandbox has ended.
+    /// Copies the remaining output after the sandbox has ended, for at most 1 s.
     pub async fn finish(mut self) {
         if let Some(relay) = self.relay.take() {
             if let Some(input) = &relay.input {
@@ -243,16 +247,17 @@ impl Drop for HostTerminal {
     }
 }
 
-/// Stops this process as its command was stopped; returns when it is continued.
+/// Stops this process because its command was stopped; returns when it is continued.
 pub fn stop_ourselves(terminal: Option<&HostTerminal>) {
     if let Some(terminal) = terminal {
         terminal.give_back();
     }
-    // Cannot fail: it is our own.
+    // Cannot fail for our own process.
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Carries what is typed. An end of the input is passed on as the key that means it.
+/// Copies the input. At its end, sends the end-of-input character unless the terminal is
+/// interactive.
 async fn type_in(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bool) {
     let mut keys = [0; INPUT];
     loop {
@@ -260,7 +265,7 @@ async fn type_in(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bo
             Ok(0) if interactive => return,
             Ok(0) => &[END_OF_INPUT][..],
             Ok(length) => keys.get(..length).unwrap_or_default(),
-            // In the background there is no input; it comes with SIGCONT.
+            // Reading in the background fails with EIO if SIGTTIN is ignored.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
                 return;
             }
@@ -272,8 +277,8 @@ async fn type_in(mut from: pipe::Receiver, mut to: pipe::Sender, interactive: bo
     }
 }
 
-/// Carries the output until the last process inside has closed its end.
+/// Copies the output until the last process inside has closed the terminal.
 async fn show(mut from: pipe::Receiver, mut to: pipe::Sender) {
-    // The end is an error of the terminal, EIO.
+    // The end is reported as an error, EIO.
     let _ = copy(&mut from, &mut to).await;
 }

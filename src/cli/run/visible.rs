@@ -1,4 +1,5 @@
-//! What a command sees: the system read-only, a home of its own, the directories it works in.
+//! The files that a command sees: the read-only system, an own home directory, and the directories
+//! that it works in.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +7,8 @@ use super::places::Places;
 use crate::sandbox::machine;
 use crate::sandbox::{Access, Entry};
 
-/// The tree of a run on top of the system's, before the directories that the command works in are
-/// protected.
+/// The entries of a run: `system`, programs and directories, before files in the working
+/// directories are protected.
 pub fn entries(
     system: Vec<Entry>,
     places: &Places,
@@ -23,7 +24,7 @@ pub fn entries(
     entries
 }
 
-/// The directories that the command works in, those below others after them.
+/// The entries for the directories that the command works in, parents before their subdirectories.
 fn work(places: &Places) -> Vec<Entry> {
     let bind = |path: &PathBuf, access| Entry::Bind {
         from: path.clone(),

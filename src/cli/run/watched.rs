@@ -1,4 +1,4 @@
-//! The flows of a container at a server of others, counted as they end.
+//! Counts the flows of a container at a running server (`--server`) as they end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::cli::client::Client;
 use crate::cli::events::Events;
 use crate::cli::exit::Failure;
 
-/// How long the last flows may take to be told.
+/// How long to wait for the last flows.
 const LAST: Duration = Duration::from_millis(300);
 
-/// A stream of flows that is read in the background.
+/// A stream of flows, read by a task.
 pub struct WatchedFlows {
     report: Arc<Mutex<Report>>,
     reading: JoinHandle<()>,
 }
 
 impl WatchedFlows {
-    /// Begins to read.
+    /// Opens the stream and starts the task.
     pub async fn open(socket: &Path, container: &str) -> Result<Self, Failure> {
         let client = Client::new(socket.to_owned());
         let body = client.events("/internal/flows").await?;
@@ -34,7 +34,7 @@ impl WatchedFlows {
         Ok(Self { report, reading })
     }
 
-    /// What was counted.
+    /// Returns the report.
     pub async fn finish(self) -> Report {
         tokio::time::sleep(LAST).await;
         self.reading.abort();

@@ -12,17 +12,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::frames::MAX_HEAD;
 use super::messages::{Failure, Messages};
 
-/// The most that is read from the upstream at once, in bytes. With a head, that fills the 8 KiB
-/// that the relay copies at once.
+/// The most bytes read from the upstream at once. With a frame head, they fill the 8 KiB buffer of
+/// the relay.
 const READ: usize = 8 * 1024 - MAX_HEAD;
 
-/// What a client may still send after its WebSocket was closed by us, in bytes. Closing at once
-/// would reset its connection, and it might not read why.
+/// The most bytes that a client may still send after the proxy closed its WebSocket. Closing the
+/// socket at once would reset the connection, and the client might not read the close frame.
 const DISCARDED: usize = 64 * 1024;
 
-/// An upstream whose messages come filtered. What is written goes out as it is.
+/// An upstream whose messages are filtered. Writes pass unchanged.
 ///
-/// A failure closes the upstream. The client reads a close frame, then the end.
+/// A failure closes the upstream; the client reads a close frame, then the end of the stream.
 pub struct FilteredUpstream<U> {
     /// `None` after a failure.
     upstream: Option<U>,
@@ -44,7 +44,7 @@ impl<U> FilteredUpstream<U> {
         }
     }
 
-    /// Why it was closed by us, if so.
+    /// Why the proxy closed the WebSocket, if it did.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
@@ -70,7 +70,7 @@ impl<U: AsyncRead + Unpin> AsyncRead for FilteredUpstream<U> {
             let Some(upstream) = &mut this.upstream else {
                 return Poll::Ready(Ok(()));
             };
-            // On the stack: an idle WebSocket has no room to keep for it.
+            // On the stack, so that an idle WebSocket keeps no buffer.
             let mut room = [MaybeUninit::uninit(); READ];
             let mut read = ReadBuf::uninit(&mut room);
             ready!(Pin::new(upstream).poll_read(context, &mut read))?;
@@ -79,7 +79,7 @@ impl<U: AsyncRead + Unpin> AsyncRead for FilteredUpstream<U> {
             }
             this.filter(Bytes::copy_from_slice(read.filled()));
             if this.failure.is_some() {
-                // A write may wait for the upstream that is gone.
+                // A pending write must not wait for the upstream, which is closed.
                 context.waker().wake_by_ref();
             }
         }

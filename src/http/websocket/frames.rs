@@ -1,4 +1,4 @@
-//! Frames of a WebSocket as a server sends them (RFC 6455, section 5.2), parsed without I/O.
+//! Parses the frames that a WebSocket server sends (RFC 6455, section 5.2), without I/O.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
@@ -13,14 +13,14 @@ const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const OPCODE: u8 = 0x0f;
 const MASKED: u8 = 0x80;
-/// Lengths from here on say that 2 or 8 bytes with the length follow.
+/// Values of the length field that announce a length in the next 2 or 8 bytes.
 const LENGTH_IN_2_BYTES: u8 = 126;
 const LENGTH_IN_8_BYTES: u8 = 127;
 
-/// What a frame is, as its opcode says.
+/// The opcode of a frame (RFC 6455, section 11.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// Goes on with the message that is under way.
+    /// Continues the message that is under way.
     Continuation = 0,
     /// Begins a message of text.
     Text = 1,
@@ -34,10 +34,10 @@ pub enum Opcode {
     Pong = 10,
 }
 
-/// How a server broke RFC 6455. The WebSocket cannot be read on.
+/// A violation of RFC 6455 by the server. Nothing after it can be parsed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Violation {
-    /// Only an extension gives them a meaning, and none was agreed.
+    /// Only a negotiated extension gives them a meaning.
     #[error("a frame has reserved bits set, and no extension was agreed")]
     ReservedBits,
     /// One of 3 to 7 and 11 to 15.
@@ -64,12 +64,12 @@ pub enum Violation {
     /// A status code has two bytes.
     #[error("a close frame has a payload of one byte")]
     HalfCloseCode,
-    /// What is left after scrubbing has no status code.
+    /// The filtered payload has another status code than the original one.
     #[error("the status code of a close frame is part of an echo of a credential")]
     EchoInCloseCode,
 }
 
-/// What a server sent, in order.
+/// A part of the server's stream, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Bytes of a message, possibly none.
@@ -98,17 +98,17 @@ pub struct FrameReader {
     message: Option<Opcode>,
 }
 
-/// Where in a frame the next byte is.
+/// The position of the next byte in a frame.
 #[derive(Default)]
 enum State {
-    /// Its first: flags and opcode.
+    /// The first byte: flags and opcode.
     #[default]
     First,
-    /// Its second: mask bit and length.
+    /// The second byte: mask bit and length.
     Second(Head),
-    /// In the extended length of a data frame, of which `missing` bytes are to come.
+    /// In the extended length of a data frame, of which `missing` bytes have not arrived.
     Length { fin: bool, missing: u8, length: u64 },
-    /// In the payload of a data frame, of which `left` bytes are to come.
+    /// In the payload of a data frame, of which `left` bytes have not arrived.
     Data { fin: bool, left: u64 },
     /// In the payload of a control frame of `length` bytes.
     Control {
@@ -116,7 +116,7 @@ enum State {
         length: usize,
         payload: BytesMut,
     },
-    /// Beyond reading.
+    /// After a violation.
     Broken(Violation),
 }
 
@@ -128,8 +128,8 @@ struct Head {
 }
 
 impl FrameReader {
-    /// Takes the next piece from the front of `input`; `None` once it needs more bytes. All of
-    /// `input` is consumed by then. A violation is final: every later call returns it again.
+    /// Takes the next piece from the front of `input`; `None` once all of `input` is consumed and
+    /// more bytes are needed. A violation is final: every later call returns it again.
     pub fn read(&mut self, input: &mut Bytes) -> Result<Option<Piece>, Violation> {
         let read = self.step(input);
         if let Err(violation) = read {
@@ -170,7 +170,7 @@ impl FrameReader {
         }
     }
 
-    /// Takes the next byte of a head.
+    /// Takes the next byte of a frame head.
     fn head(&mut self, byte: u8) -> Result<(), Violation> {
         self.state = match self.state {
             State::Second(head) => second(head, byte)?,
@@ -195,7 +195,7 @@ impl FrameReader {
         Ok(())
     }
 
-    /// Reads flags and opcode, and whether the frame may come now.
+    /// Reads flags and opcode, and checks that the frame is allowed here.
     fn first(&mut self, byte: u8) -> Result<Head, Violation> {
         if byte & RESERVED != 0 {
             return Err(Violation::ReservedBits);
@@ -222,9 +222,9 @@ impl FrameReader {
         Ok(Head { fin, opcode })
     }
 
-    /// Takes what there is of a data frame's payload.
+    /// Takes the available bytes of a data frame's payload.
     fn data(&mut self, fin: bool, left: u64, input: &mut Bytes) -> Option<Piece> {
-        // No message is under way only before a head was read.
+        // In this state a message is always under way.
         let opcode = self.message?;
         if input.is_empty() && left > 0 {
             return None;

@@ -1,4 +1,4 @@
-//! Messages of a WebSocket through the filters of the chain, and back into frames, without I/O.
+//! Filters the messages of a WebSocket and writes them as frames again, without I/O.
 
 use addons::contract::{Denial, Host, MessageFilter};
 use bytes::{Bytes, BytesMut};
@@ -7,15 +7,15 @@ use super::frames::{FrameReader, MAX_CONTROL, MAX_HEAD, Opcode, Piece, Violation
 use crate::http::broke_off::not_answered;
 use crate::http::filtering::Filtering;
 
-/// The status code of a close frame: the peer broke the protocol (RFC 6455, section 7.4.1).
+/// The status code of a close frame for a violation of the protocol (RFC 6455, section 7.4.1).
 const PROTOCOL_ERROR: u16 = 1002;
-/// The status code of a close frame: a message is not to be had.
+/// The status code of a close frame for a denied message (RFC 6455, section 7.4.1).
 const POLICY_VIOLATION: u16 = 1008;
 
-/// Why a WebSocket was closed by us.
+/// Why the proxy closed a WebSocket.
 #[derive(Debug)]
 pub enum Failure {
-    /// The upstream sent what cannot be read.
+    /// The upstream violated the protocol.
     Violation(Violation),
     /// A filter denied a message.
     Denied(Denial),
@@ -41,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// The failure as the audit records it.
+    /// The denial that the audit records.
     pub fn denial(&self, host: &Host) -> Denial {
         match self {
             Self::Violation(violation) => {
@@ -52,11 +52,11 @@ impl Failure {
     }
 }
 
-/// Filters what a server sends: each message is one body for the filters, and so is the payload
-/// of each control frame. Holds what the filters hold, and at most one control frame.
+/// Filters the frames of a server. Each message is one body for the filters, and so is the payload
+/// of each control frame. Holds the bytes that the filters hold, and at most one control frame.
 ///
-/// Since lengths change, a message goes out as fragments of its own, each with what the filters
-/// let through by then. Control frames go out between them.
+/// Since lengths change, fragments do not correspond to those of the server: each carries the bytes
+/// that the filters have passed by then. Control frames are sent between the fragments.
 pub struct Messages {
     reader: FrameReader,
     filters: Vec<MessageFilter>,
@@ -64,15 +64,15 @@ pub struct Messages {
     closed: bool,
 }
 
-/// A message that is under way.
+/// A message that has begun and not ended.
 struct Message {
     filtering: Filtering,
-    /// Of the next fragment that goes out.
+    /// The opcode of the next fragment to be written.
     opcode: Opcode,
 }
 
 impl Messages {
-    /// Filters each message with a filter from each of `filters`, in their order.
+    /// Filters each message with one filter from each of `filters`, in their order.
     pub fn new(filters: Vec<MessageFilter>) -> Self {
         Self {
             reader: FrameReader::default(),
@@ -82,9 +82,9 @@ impl Messages {
         }
     }
 
-    /// Takes bytes from the server, and appends frames for the client to `out`. After a failure,
-    /// which ends `out` with a close frame, nothing more may be taken. What follows the server's
-    /// own close frame is thrown away: the client may read no further.
+    /// Takes bytes from the server, and appends frames for the client to `out`. A failure appends a
+    /// close frame; `read` must not be called again after it. Bytes after the server's own close
+    /// frame are discarded, as the client may ignore them.
     pub fn read(&mut self, input: Bytes, out: &mut BytesMut) -> Result<(), Failure> {
         let read = self.read_frames(input, out);
         if let Err(failure) = &read {
@@ -155,7 +155,7 @@ impl Messages {
         if opcode == Opcode::Close && payload.len() == 1 {
             return Err(Violation::HalfCloseCode.into());
         }
-        // Whole, status code included: an echo may begin in it.
+        // The whole payload is filtered, including the status code: an echo may begin in it.
         let mut filtering = self.filtering();
         filtering.feed(payload.clone())?;
         filtering.end(None)?;
@@ -173,8 +173,8 @@ impl Messages {
     }
 }
 
-/// As much of a payload as fits into a control frame, cut between characters. What takes the
-/// place of an echo may be longer than the echo.
+/// The longest prefix of a payload that fits into a control frame, cut between UTF-8 characters.
+/// The replacement of an echo may be longer than the echo.
 fn shortened(payload: &[u8]) -> &[u8] {
     let Some((fits, [next, ..])) = payload.split_at_checked(MAX_CONTROL) else {
         return payload;

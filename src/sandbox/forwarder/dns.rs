@@ -1,4 +1,4 @@
-//! DNS questions as RFC 8484 puts them: a POST of the message to the Unix listener.
+//! Forwards DNS questions as DNS over HTTPS (RFC 8484): a POST of the message to the Unix listener.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,14 +21,14 @@ use tokio::time::timeout;
 use super::WayOut;
 use crate::runtime::AcceptBackoff;
 
-/// Questions and connections at once; more wait in the kernel's queues.
+/// The most concurrent questions and TCP connections; more wait in the kernel's queues.
 const MAX_QUESTIONS: usize = 256;
 const MAX_CONNECTIONS: usize = 32;
-/// A question may wait for a person, as long as the proxy lets it.
+/// Limit for a response, long enough for a question that waits for a person.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
-/// For a whole question to arrive over TCP.
+/// Limit for a complete question to arrive over TCP, and for its response to be written.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// The longest datagram that is read, and what one of a client without EDNS may hold, in bytes.
+/// The longest datagram that is read, and the largest response to a client without EDNS, in bytes.
 const DATAGRAM: usize = 4096;
 const PLAIN_DATAGRAM: u16 = 512;
 /// The longest DNS message, in bytes.
@@ -36,7 +36,7 @@ const MAX_MESSAGE: usize = 64 << 10;
 
 const MEDIA_TYPE: &str = "application/dns-message";
 
-/// Answers questions by asking the Unix listener.
+/// Answers questions through the Unix listener.
 #[derive(Clone)]
 pub struct Resolver {
     way_out: WayOut,
@@ -51,7 +51,7 @@ impl Resolver {
         }
     }
 
-    /// Answers datagrams.
+    /// Answers questions over UDP.
     pub async fn serve_datagrams(&self, socket: UdpSocket) -> Infallible {
         let socket = Arc::new(socket);
         let mut backoff = AcceptBackoff::new("the forwarded socket of DNS");
@@ -79,12 +79,12 @@ impl Resolver {
         if let Some(answer) = self.answer(question.clone()).await
             && let Some(answer) = fitted(&question, answer)
         {
-            // A client that has gone asks again, or not.
+            // Fails if the client has gone.
             let _ = socket.send_to(&answer, client).await;
         }
     }
 
-    /// Answers connections, one question after the other on each.
+    /// Answers questions over TCP, one after the other on each connection.
     pub async fn serve_connections(&self, listener: TcpListener) -> Infallible {
         let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut backoff = AcceptBackoff::new("the forwarded listener of DNS");
@@ -95,7 +95,7 @@ impl Resolver {
                     backoff.reset();
                     let resolver = self.clone();
                     tokio::spawn(async move {
-                        // A connection that breaks off has nobody to tell.
+                        // There is no peer to report an error to.
                         let _ = resolver.converse(stream).await;
                         drop(permit);
                     });
@@ -118,7 +118,8 @@ impl Resolver {
         }
     }
 
-    /// The answer to a question; `None` where it is none, and nothing can be said to it.
+    /// Returns the response to a question; `None` if the message is malformed, so that there is no
+    /// response.
     async fn answer(&self, question: Bytes) -> Option<Bytes> {
         match timeout(ANSWER_LIMIT, self.ask(question.clone())).await {
             Ok(Ok((StatusCode::OK, answer))) => Some(answer),
@@ -151,7 +152,7 @@ async fn read(stream: &mut TcpStream) -> io::Result<Bytes> {
     Ok(question.into())
 }
 
-/// An answer that says only what went wrong.
+/// A response with only an error code.
 fn failure(question: &[u8], code: ResponseCode) -> Option<Bytes> {
     let mut message = Message::from_vec(question).ok()?;
     message.metadata.message_type = MessageType::Response;
@@ -160,8 +161,8 @@ fn failure(question: &[u8], code: ResponseCode) -> Option<Bytes> {
     message.to_vec().ok().map(Bytes::from)
 }
 
-/// An answer as the client's datagrams can hold it: one that is too long is cut, and says so, and
-/// the client asks again over TCP.
+/// Fits a response into the client's datagram size. A longer one is truncated with TC set, so that
+/// the client retries over TCP.
 fn fitted(question: &[u8], answer: Bytes) -> Option<Bytes> {
     let most = Message::from_vec(question)
         .ok()

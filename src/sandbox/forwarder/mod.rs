@@ -1,5 +1,5 @@
-//! The forwarder: makes the namespaces, listens on loopback inside, and carries what arrives to
-//! the sandbox's Unix listener outside. It decides nothing: the listener's chain does.
+//! The forwarder: creates the namespaces, listens on loopback inside, and carries connections to
+//! the sandbox's Unix listener outside. It makes no decisions: the chain behind the listener does.
 
 mod dns;
 mod tcp;
@@ -25,14 +25,14 @@ use crate::exit_code as code;
 
 const DNS_PORT: u16 = 53;
 
-/// Runs as the forwarder: the launcher's channel is standard input, PID 1's standard output. The
-/// process must have one thread.
+/// Runs as the forwarder. Its standard input is the launcher's channel, its standard output the
+/// channel for PID 1. The process must have one thread.
 pub fn run() -> ExitCode {
     let launcher = Channel::from_stdin();
     match serve(&launcher) {
         Ok(()) => ExitCode::SUCCESS,
         Err(refused) => {
-            // Nobody to tell, if this fails.
+            // Fails if the launcher has ended.
             let _ = launcher.send(&Said::Refused(refused), &[]);
             ExitCode::from(code::SOFTWARE)
         }
@@ -41,7 +41,7 @@ pub fn run() -> ExitCode {
 
 fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
     let failed = |what: &'static str| move |error: io::Error| Refused::internal(what, &error);
-    // What `ps` shows; a name that is not shown stops nothing.
+    // The name in `ps`; an error here is harmless.
     let _ = rustix::thread::set_name(c"up-forwarder");
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Refused::internal("its forwarder", &error.into()))?;
@@ -58,7 +58,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         privileges::pass_on_to_pid1().map_err(failed("starting its PID 1"))?;
         let mut pid1 = start_pid1().map_err(failed("starting its PID 1"))?;
         privileges::raise_open_files().map_err(failed("raising its limit of open files"))?;
-        // Its ports are open and its child is started: nothing more needs a privilege.
+        // The ports are bound and PID 1 is started: no step from here on needs a privilege.
         privileges::drop_capabilities().map_err(failed("giving up privileges"))?;
         let told = launcher.receive().map_err(failed("its first message"))?;
         let Some((ToForwarder::Serve { listener }, _)) = told else {
@@ -68,7 +68,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
         let serving = async {
             match listener {
                 Some(_) => sockets.serve(way_out.clone()).await,
-                // Closed, the ports refuse connections.
+                // Closed ports refuse connections.
                 None => {
                     drop(sockets);
                     std::future::pending().await
@@ -84,7 +84,7 @@ fn serve(launcher: &Channel<BorrowedFd<'static>>) -> Result<(), Refused> {
     })
 }
 
-/// The Unix listener that leads out, which may become another one.
+/// The path of the Unix listener outside, which the launcher may change.
 #[derive(Clone)]
 struct WayOut(Arc<ArcSwap<PathBuf>>);
 
@@ -98,7 +98,7 @@ impl WayOut {
     }
 }
 
-/// Follows the launcher's word about the way out, until the launcher is gone.
+/// Applies the launcher's changes of the listener until the launcher ends.
 async fn follow(
     launcher: &Channel<BorrowedFd<'static>>,
     way_out: &WayOut,
@@ -113,8 +113,8 @@ async fn follow(
     Ok(ExitStatus::default())
 }
 
-/// Starts PID 1, whose standard input is what is our standard output. Ours is closed then, so
-/// that the launcher sees PID 1 end.
+/// Starts PID 1 with our standard output as its standard input. Our copy is then closed, so that
+/// the launcher sees PID 1 end.
 fn start_pid1() -> io::Result<tokio::process::Child> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     let mut command = std::process::Command::new("/proc/self/exe");
@@ -127,7 +127,7 @@ fn start_pid1() -> io::Result<tokio::process::Child> {
     Ok(child)
 }
 
-/// What is open inside, on 127.0.0.1.
+/// The sockets inside, on 127.0.0.1.
 struct Sockets {
     proxy: TcpListener,
     gateway: TcpListener,

@@ -1,4 +1,4 @@
-//! Bytes, both ways.
+//! Forwards TCP connections to the Unix listener.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio::sync::Semaphore;
 use super::WayOut;
 use crate::runtime::AcceptBackoff;
 
-/// Connections of one listener at once: what the proxy grants a container by default. More wait
-/// in the kernel's queue.
+/// The most concurrent connections of one port, the proxy's default for a container. More wait in
+/// the kernel's queue.
 const MAX_CONNECTIONS: usize = 2000;
-/// What is held of each direction of a connection, in bytes.
+/// Buffer of each direction of a connection, in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// Carries every connection to the Unix listener.
+/// Forwards every connection to the Unix listener.
 pub async fn forward(listener: TcpListener, to: WayOut) -> Infallible {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut backoff = AcceptBackoff::new("a forwarded port");
@@ -36,8 +36,8 @@ pub async fn forward(listener: TcpListener, to: WayOut) -> Infallible {
     }
 }
 
-/// A side that breaks off, or an appliance that is gone, closes the connection: the client sees
-/// it, and nobody else asks.
+/// Copies both ways until a side ends. An error is not reported: the client sees its connection
+/// close.
 async fn carry(mut stream: TcpStream, to: &WayOut) {
     let _ = stream.set_nodelay(true);
     if let Ok(mut upstream) = to.connect().await {

@@ -1,4 +1,4 @@
-//! What of this machine every sandbox sees.
+//! The files of this machine that every sandbox sees.
 
 mod programs;
 mod sockets;
@@ -12,7 +12,7 @@ pub use system::{CERTIFICATES, own, system};
 
 use super::{Access, Entry};
 
-/// What is bound read-only.
+/// A read-only bind mount.
 pub fn read_only(from: &Path, at: &Path) -> Entry {
     Entry::Bind {
         from: from.to_owned(),
@@ -21,15 +21,15 @@ pub fn read_only(from: &Path, at: &Path) -> Entry {
     }
 }
 
-/// Hides the sockets of the host that could be reached through what is bound. An error says that
-/// they cannot be found.
+/// Entries that hide the host's Unix sockets below the bind mounts. An error means that they could
+/// not all be found.
 pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
     let mut hidden = sockets::hidden_sockets(entries);
     hidden.extend(unplaced::hidden_sockets(entries)?);
     Ok(hidden)
 }
 
-/// A path without `..`, by its text alone: what it names may be missing.
+/// Removes `..` from a path lexically, since the path need not exist.
 pub fn without_parents(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

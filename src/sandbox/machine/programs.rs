@@ -1,4 +1,4 @@
-//! Programs outside the system's directories.
+//! Finds programs outside the system's directories.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -9,8 +9,8 @@ use super::read_only;
 use super::system::is_system;
 use crate::sandbox::Entry;
 
-/// Parts of a home directory that hold programs, and settings without secrets. Not among them:
-/// shells' start-up files, which people export keys in.
+/// Parts of a home directory that hold programs, and settings without secrets. Shells' start-up
+/// files are not among them, since people export keys in them.
 const FROM_HOME: [&str; 38] = [
     ".asdf",
     ".bun/bin",
@@ -51,15 +51,16 @@ const FROM_HOME: [&str; 38] = [
     ".volta",
     "go/bin",
 ];
-/// Directories of which a sandbox has its own.
+/// Directories that a sandbox has its own instance of.
 const OWN: [&str; 5] = ["/proc", "/dev", "/sys", "/run", "/tmp"];
-/// Directories beside a `bin` that its programs load from.
+/// Directories beside a `bin` whose files its programs load.
 const LIBRARIES: [&str; 7] = [
     "Cellar", "include", "lib", "lib64", "libexec", "opt", "share",
 ];
-/// Programs outside the system's directories: those of the home directory that are known to hold
-/// no secret, every directory of PATH, and the command's own.
-/// `resolve` answers where a path leads to, if nobody inside has a say in it.
+/// Entries for programs outside the system's directories: known parts of the home directory without
+/// secrets, every directory of PATH, and the command's own program.
+///
+/// `resolve` returns the target of a path, or `None` if a process inside a sandbox could change it.
 pub fn programs(
     home: &Path,
     real_home: Option<&Path>,
@@ -85,7 +86,7 @@ pub fn programs(
         if opens_home || is_own {
             continue;
         }
-        // A link on the way to it would not be there inside.
+        // A symbolic link in its path would not exist inside.
         let is_reached = at
             .parent()
             .is_some_and(|parent| canonical(parent) == Some(parent.into()));
@@ -103,8 +104,8 @@ fn canonical(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok()
 }
 
-/// A directory of programs, with the directories beside it that programs load from; not in the
-/// home directory, where a `share` or `lib` holds more than that.
+/// A directory of programs, with the directories beside it that programs load from. Not in the home
+/// directory, where a `share` or `lib` holds other files too.
 fn with_libraries(directory: PathBuf, home: &Path) -> Vec<PathBuf> {
     let is_bin = directory.ends_with("bin") || directory.ends_with("sbin");
     let beside = directory
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_beside_programs_are_shown_but_for_those_of_the_home_directory() {
+    fn libraries_beside_programs_are_shown_except_in_the_home_directory() {
         let root = tempfile::tempdir().unwrap();
         for name in [
             "tool/bin",

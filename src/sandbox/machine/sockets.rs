@@ -1,4 +1,4 @@
-//! Sockets of the host that could be reached through what is bound.
+//! Finds the host's Unix sockets below bind mounts, in the kernel's table.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::sandbox::Entry;
 
-/// Hides the sockets of the host that could be reached through what is bound.
+/// Entries that hide the sockets below bind mounts.
 pub fn hidden_sockets(entries: &[Entry]) -> Vec<Entry> {
     let mut hidden = Vec::new();
     for socket in listed_sockets() {
@@ -29,7 +29,7 @@ pub fn hidden_sockets(entries: &[Entry]) -> Vec<Entry> {
 /// The sockets that the kernel lists with an absolute path.
 fn listed_sockets() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    // The path is the last field, and may have spaces.
+    // The path is the last field, and may contain spaces.
     let paths = table
         .lines()
         .filter_map(|line| line.find(" /").map(|at| line.split_at(at).1));

@@ -1,5 +1,5 @@
-//! Directories of the system, read-only and without what is not for everybody; what every sandbox
-//! has of its own.
+//! Directories of the system, read-only and without files that not every user may read; and the
+//! directories and files that every sandbox has of its own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::{read_only, without_parents};
 use crate::sandbox::Entry;
 
-/// Directories of the system. They hold programs and settings; what else a machine may keep at
-/// its root does not appear.
+/// Directories of the system with programs and settings. Other directories at the machine's root
+/// are not visible.
 const SYSTEM: [&str; 13] = [
     "bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "snap", "usr",
     "var",
 ];
-/// The same below /var.
+/// The visible directories below /var.
 const SYSTEM_VAR: [&str; 6] = [
     "cache/fontconfig",
     "lib/ca-certificates",
@@ -23,22 +23,22 @@ const SYSTEM_VAR: [&str; 6] = [
     "lib/snapd/snap",
     "lib/texmf",
 ];
-/// Where programs find the system's roots in one file; ours is put there for those that read no
-/// variable.
+/// Files in which programs find the system's roots. The proxy's bundle is mounted over them, for
+/// programs that read no variable.
 const ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/ssl/cert.pem",
     "/etc/ssl/ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 ];
-/// Files of /etc that are looked at to hide what is not for everybody.
+/// The most files of /etc whose permissions are checked; further ones are hidden.
 const MAX_SETTINGS: usize = 20_000;
 
-/// Where the certificates are inside.
+/// The path of the certificates inside.
 pub const CERTIFICATES: &str = "/run/unified-proxy/certs";
 
-/// What every sandbox has on top of the system: directories of its own, our CA in the place of the
-/// system's roots, and names that resolve through the proxy alone.
+/// Entries that every sandbox has besides the system: its own directories, the proxy's CA instead
+/// of the system's roots, and name resolution through the proxy only.
 pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (at, mode) in [
@@ -68,7 +68,7 @@ pub fn own(home: &Path, certificates: &Path) -> Vec<Entry> {
     entries
 }
 
-/// The directories of the system.
+/// Entries for the directories of the system.
 pub fn system() -> Vec<Entry> {
     let mut entries = Vec::new();
     let root = Path::new("/");
@@ -92,8 +92,8 @@ pub fn system() -> Vec<Entry> {
     entries
 }
 
-/// What of /etc is not for everybody. A person who is root could read it, and so could the
-/// command; to everybody else it is closed anyway.
+/// Files of /etc that not every user may read. If root starts the sandbox, the command could read
+/// them otherwise.
 fn private_settings() -> Vec<PathBuf> {
     let mut private = Vec::new();
     let mut directories = vec![PathBuf::from("/etc")];
@@ -120,7 +120,7 @@ fn private_settings() -> Vec<PathBuf> {
     private
 }
 
-/// Names resolve through the proxy alone.
+/// Entries that make names resolve through the proxy only.
 fn network_settings() -> Vec<Entry> {
     let resolver = "nameserver 127.0.0.1\noptions timeout:30 attempts:2\n";
     let hosts = "127.0.0.1 localhost unified-proxy sandbox\n::1 localhost\n";
@@ -132,7 +132,7 @@ fn network_settings() -> Vec<Entry> {
                 at: at.into(),
                 text,
             }),
-            // As systemd-resolved has it: a link below /run, which is empty inside.
+            // A link below /run, which is empty inside, as with systemd-resolved.
             Ok(_) => {
                 let to = fs::read_link(at).unwrap_or_default();
                 let to = without_parents(&Path::new("/etc").join(to));
@@ -152,12 +152,12 @@ fn network_settings() -> Vec<Entry> {
     entries
 }
 
-/// Where a path leads to, if that is a file.
+/// The target of a path, if it is a file.
 fn plain_file(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().filter(|path| path.is_file())
 }
 
-/// Whether a path is below one of the system's directories that are visible whole.
+/// Whether a path is below a directory of the system that is entirely visible.
 pub fn is_system(path: &Path) -> bool {
     let first = path.components().nth(1);
     let first = first.and_then(|part| part.as_os_str().to_str());

@@ -1,4 +1,5 @@
-//! Sockets that the kernel's table does not place: their servers bound them by a relative path.
+//! Finds Unix sockets that servers bound by a relative path, which the kernel's table does not
+//! locate.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -6,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use crate::sandbox::{Access, Entry};
 
-/// The field of `/proc/net/unix` that is the address.
+/// The index of the address among the fields of `/proc/net/unix`.
 const ADDRESS: usize = 7;
-/// Directories of packages: servers that people start keep no socket there, and the files are many.
+/// Directories of packages, which have many files, and no sockets of servers that people start.
 const OF_PACKAGES: [&str; 4] = ["/usr", "/nix", "/gnu", "/snap"];
-/// How many files are looked at.
+/// The most files searched.
 const MAX_FILES: usize = 2_000_000;
 
-/// Hides the sockets below what is bound read-only, where some socket of the machine has no place
-/// in the table. Directories that the command works in were looked through anyway.
+/// Entries that hide sockets below read-only bind mounts, if a socket of the machine has a relative
+/// address. The caller has already searched writable directories.
 pub fn hidden_sockets(entries: &[Entry]) -> Result<Vec<Entry>, String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     if !table.lines().skip(1).any(is_unplaced) {
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relative_address_has_no_place() {
+    fn a_relative_address_is_unplaced() {
         let line = |address: &str| {
             format!("0000000000000000: 00000002 00000000 00010000 0001 01 7051491{address}")
         };
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_socket_below_a_directory_is_found_within_the_bound() {
+    fn every_socket_below_a_directory_is_found_up_to_the_limit() {
         let root = tempfile::tempdir().unwrap();
         let below = root.path().join("a/b");
         fs::create_dir_all(&below).unwrap();

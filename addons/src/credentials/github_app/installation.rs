@@ -1,4 +1,4 @@
-//! What an installation of a GitHub App is asked for, and its answers.
+//! Requests to GitHub for an installation of an App, and their answers.
 
 use std::collections::BTreeMap;
 
@@ -14,38 +14,38 @@ use crate::contract::{Container, Host, Repo};
 use crate::credentials::secret::bearer_value;
 use crate::credentials::wiped::wipe;
 
-/// GitHub takes no more repositories for one token.
+/// The most repositories that GitHub accepts for one token.
 const MAX_REPOS: usize = 500;
 
-/// An installation of a GitHub App, and what its tokens may do. No secret is in it.
+/// An installation of a GitHub App, and the permissions of its tokens. It holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
-    /// The App.
+    /// The id of the App, or its client id.
     pub app_id: String,
-    /// Where it is installed.
+    /// The id of the installation.
     pub installation_id: String,
     /// The host of the API.
     pub api: Host,
-    /// What stands before the API's paths: nothing, or `/api/v3`.
+    /// The prefix of the API's paths: empty, or `/api/v3`.
     pub prefix: &'static str,
-    /// Sent with every request for a token: what is not named here is not granted.
+    /// The permissions of every token. A permission that is not named here is not granted.
     pub permissions: BTreeMap<String, String>,
 }
 
-/// A token, and when it runs out.
+/// A token and its expiry.
 pub(super) struct Minted {
     pub secret: Zeroizing<String>,
     pub expires: OffsetDateTime,
 }
 
 impl Installation {
-    /// Asks whose installation it is: needed where a container has repositories of several
-    /// owners, since a request for a token names repositories without theirs.
+    /// Asks for the owner of the installation. Needed for a container with repositories of several
+    /// owners, since a token request names repositories without their owner.
     pub(super) fn owner_request(&self, jwt: &str) -> Result<Request<Bytes>, String> {
         self.request(Method::GET, "", jwt, Bytes::new())
     }
 
-    /// The owner that [`Self::owner_request`] was answered with.
+    /// The owner in the answer to [`Self::owner_request`].
     pub(super) fn owner(&self, status: StatusCode, body: &[u8]) -> Result<String, String> {
         let answer = read(status, body)?;
         let login = answer
@@ -56,7 +56,7 @@ impl Installation {
         login.ok_or_else(|| "GitHub did not say whose installation it is".to_owned())
     }
 
-    /// Asks for a token for these repositories and no others.
+    /// Asks for a token for exactly these repositories.
     pub(super) fn token_request(
         &self,
         jwt: &str,
@@ -65,7 +65,7 @@ impl Installation {
         let mut names: Vec<&str> = repos.iter().map(|repo| parts(repo).1).collect();
         names.sort_unstable();
         names.dedup();
-        // Without names it would be a token for all repositories of the installation.
+        // GitHub would answer a request without names with a token for all repositories.
         if names.is_empty() {
             return Err("no repository of the container belongs to the installation".to_owned());
         }
@@ -77,8 +77,8 @@ impl Installation {
         self.request(Method::POST, "/access_tokens", jwt, body)
     }
 
-    /// The token that GitHub answered with. One that reaches further than the container's own
-    /// repositories is not used.
+    /// The token in GitHub's answer. A token for any repository that is not the container's is
+    /// refused.
     pub(super) fn minted(
         &self,
         container: &Container,
@@ -92,7 +92,7 @@ impl Installation {
             let name = repo.get("full_name").and_then(Value::as_str);
             name.is_some_and(|name| container.repos.iter().any(|own| own.is(name)))
         };
-        // What is not said may be all of them.
+        // An answer without a list may be a token for all of them.
         let within = reached.is_some_and(|repos| !repos.is_empty() && repos.iter().all(is_own));
         if !within || text("repository_selection") != Some("selected") {
             return Err(
@@ -153,7 +153,7 @@ fn parts(repo: &Repo) -> (&str, &str) {
     repo.name.split_once('/').unwrap_or(("", &repo.name))
 }
 
-/// What GitHub answered, a token perhaps. Wiped when it goes; no `Debug`.
+/// GitHub's answer, which may hold a token. Wiped when dropped; no `Debug`.
 struct Answer(Value);
 
 impl Drop for Answer {
@@ -189,7 +189,7 @@ mod tests {
     use crate::fixtures::registration;
 
     #[test]
-    fn owners_are_the_same_in_any_case_and_have_all_their_repositories() {
+    fn owners_are_compared_without_case_and_have_all_their_repositories() {
         let mut registration = registration("web");
         let repo = |name: &str| Repo {
             name: name.into(),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_whose_reach_is_not_told_is_not_used() {
+    fn a_token_without_a_list_of_its_repositories_is_not_used() {
         let installation = Installation {
             app_id: "1".to_owned(),
             installation_id: "2".to_owned(),

@@ -1,4 +1,4 @@
-//! The App's own token, with which it asks for others: a JWT signed with RS256.
+//! The JWT with which an App requests installation tokens, signed with RS256.
 
 use aws_lc_rs::error::KeyRejected;
 use aws_lc_rs::rand::SystemRandom;
@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-/// Seconds before now, for a clock that is ahead of GitHub's.
+/// Seconds that `iat` lies before now, for a clock that is ahead of GitHub's.
 const ISSUED_BEFORE: i64 = 60;
-/// Seconds from now; with the above below the ten minutes that GitHub allows.
+/// Seconds from now to `exp`. Together with `ISSUED_BEFORE` within the ten minutes that GitHub
+/// allows.
 const VALID_FOR: i64 = 540;
 
-/// Signs a token of the App with its private key, PKCS #1 or PKCS #8 in PEM. An error never shows
-/// the key.
+/// Signs a JWT of the App with its private key, PKCS #1 or PKCS #8 in PEM. An error never shows the
+/// key.
 pub(super) fn signed(
     app_id: &str,
     pem: &str,
@@ -36,7 +37,7 @@ pub(super) fn signed(
     Ok(Zeroizing::new(format!("{input}.{}", *signature)))
 }
 
-/// The first private key of the text that may be an RSA key.
+/// The first section of the text that is an RSA private key.
 fn key(text: &str) -> Option<RsaKeyPair> {
     let sections = pem::parse_many(text).ok()?;
     sections.into_iter().find_map(|section| {

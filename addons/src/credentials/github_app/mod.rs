@@ -1,4 +1,4 @@
-//! GitHub App installations: a token for each lease, for its repositories alone.
+//! GitHub App installations: a token for each lease, limited to the lease's repositories.
 
 mod installation;
 mod jwt;

@@ -13,14 +13,14 @@ const ACCESS: [(&str, &str); 3] = [("read", "read"), ("write", "write"), ("admin
 /// A GitHub App installation that mints a token for each lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppSettings {
-    /// What is asked for tokens.
+    /// The installation that issues the tokens.
     pub installation: Installation,
     /// The App's RSA key in PEM.
     pub private_key: SecretSetting,
 }
 
 impl AppSettings {
-    /// Reads the settings for hosts that must all be those of one forge.
+    /// Reads the settings of an entry, whose hosts must all belong to one forge.
     pub(in crate::credentials) fn read<'a>(
         at: &Setting<'a>,
         hosts: &[(Host, u16)],
@@ -32,7 +32,7 @@ impl AppSettings {
             host.is_none_or(|host| host.all_hosts().all(|known| known != named))
         };
         if let Some((elsewhere, _)) = hosts.iter().find(is_elsewhere) {
-            // The token would be sent to it.
+            // The token would be sent to that host.
             at.refuse(match host {
             None => "none of its hosts is a git host, or the API of one, in git.hosts of policy.yaml".to_owned(),
             Some(host) => format!("{elsewhere} does not belong to {} in git.hosts of policy.yaml: an App is of one git host", host.host),
@@ -71,7 +71,7 @@ fn permissions(at: &Setting<'_>) -> Option<BTreeMap<String, String>> {
     Some(granted)
 }
 
-/// A number, or the client id that GitHub gives Apps as well: it becomes part of a path.
+/// A number, or the client id that GitHub gives Apps as well. It becomes a segment of a path.
 fn id(text: &str) -> Result<String, &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.';
     let valid = !text.is_empty() && text.bytes().all(fits);
@@ -80,13 +80,14 @@ fn id(text: &str) -> Result<String, &'static str> {
         .ok_or("must be an id of letters and digits")
 }
 
-/// The forge that some of the hosts belong to.
+/// The first forge that one of the hosts belongs to.
 fn forge_of<'f>(hosts: &[(Host, u16)], forges: &'f [ForgeHosts]) -> Option<&'f ForgeHosts> {
     let is_named = |host: &Host| hosts.iter().any(|(named, _)| named == host);
     forges.iter().find(|forge| forge.all_hosts().any(is_named))
 }
 
-/// An Enterprise server has its API under a path of its own host.
+/// The host and path prefix of a forge's API. An Enterprise server has it under a path of its own
+/// host.
 fn api_of(forge: &ForgeHosts) -> (Host, &'static str) {
     match &forge.api {
         Some(api) if *api != forge.host => (api.clone(), ""),

@@ -1,4 +1,4 @@
-//! Installation tokens of a GitHub App: one for each lease, and gone with it.
+//! Installation tokens of a GitHub App: one for each lease, dropped with it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,16 +19,18 @@ use crate::contract::{BoxFuture, Container, Repo, SecretSource, System, SystemPo
 use crate::credentials::wiped::wipe_bytes;
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// How long before its end a token is replaced: GitHub's last an hour.
+/// Time before its expiry at which a token is replaced. GitHub's tokens last an hour.
 const AHEAD: Duration = Duration::from_secs(300);
-/// How long a lease waits before it tries again what failed, or what GitHub refused.
+/// Time before a lease asks again after a failure, and the age below which a token is kept after a
+/// 401.
 const BACK_OFF: Duration = Duration::from_secs(10);
-/// All that is asked for one token: less than a request may wait, so that the reason is told.
+/// Limit for all requests for one token. Shorter than the wait of a client's request, so that the
+/// denial can name the reason.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// One App installation. Kept over reloads, as the tokens of leases are.
+/// One App installation. Kept over reloads, as the leases' tokens are.
 pub struct AppTokens {
-    /// Told apart from other installations in what a lease owns.
+    /// Key of this installation in the state of a lease.
     number: u64,
     name: Arc<str>,
     settings: AppSettings,
@@ -38,7 +40,7 @@ pub struct AppTokens {
     owner: OnceLock<String>,
 }
 
-/// What a lease owns: its token of each installation.
+/// State of a lease: its token of each installation.
 #[derive(Default)]
 struct OfLease(Mutex<HashMap<u64, Arc<Slot>>>);
 
@@ -75,7 +77,7 @@ impl AppTokens {
         }
     }
 
-    /// Whether these are the tokens of such an entry.
+    /// Whether these tokens belong to an entry with this name and these settings.
     pub fn is(&self, name: &str, settings: &AppSettings) -> bool {
         *self.name == *name && self.settings == *settings
     }
@@ -101,7 +103,7 @@ impl AppTokens {
         minted.unwrap_or_else(|_| Err("minting broke off".to_owned()))
     }
 
-    /// In a task of its own: clients that go away must not make us mint again and again.
+    /// Mints in a separate task, so that clients that disconnect do not cause repeated requests.
     fn start(
         self: &Arc<Self>,
         alone: OwnedMutexGuard<()>,
@@ -152,8 +154,9 @@ impl AppTokens {
         minted
     }
 
-    /// Those of the installation's owner. Whose it is need not be asked where a container has
-    /// repositories of one owner alone: GitHub's answer names what the token reaches.
+    /// The container's repositories of the installation's owner. GitHub is asked for the owner only
+    /// if the container has repositories of several owners: with one, a wrong owner shows in the
+    /// token's list of repositories.
     async fn repos<'c>(
         &self,
         container: &'c Container,
@@ -168,7 +171,7 @@ impl AppTokens {
             let owner = self
                 .installation()
                 .owner(response.status(), response.body())?;
-            // Two that ask at once are told the same.
+            // Concurrent requests get the same owner.
             let _ = self.owner.set(owner);
         }
         let owner = self.owner.get().map_or("", String::as_str);
@@ -180,7 +183,7 @@ impl AppTokens {
         sent.map_err(|error| error.to_string())
     }
 
-    /// The App's own token, with which it asks for others.
+    /// The App's JWT, which authorizes its requests.
     fn jwt(&self) -> Result<Zeroizing<String>, String> {
         let pem = self.key.read()?;
         jwt::signed(&self.installation().app_id, &pem, OffsetDateTime::now_utc())
@@ -199,12 +202,12 @@ impl State {
         lives.then(|| Arc::clone(token))
     }
 
-    /// Whether another one should be minted before this one's end.
+    /// Whether a token should be minted to replace this one before it expires.
     fn is_due(&self) -> bool {
         self.left().is_some_and(|left| left < AHEAD) && self.must_wait().is_none()
     }
 
-    /// What a flow is told that asks for a token, unless minting could give it one.
+    /// The result for a flow that needs a token; `None` if one should be minted first.
     fn answer(&self) -> Option<Fetched> {
         let token = self.to_send().map(Ok);
         token.or_else(|| self.must_wait().map(Err))
@@ -220,7 +223,7 @@ impl State {
 pub struct AppSource(pub Arc<AppTokens>);
 
 impl TokenSource for AppSource {
-    /// A token without repositories would be one for all of them.
+    /// GitHub would take a request without repositories for one for all of them.
     fn is_for(&self, container: &Container) -> bool {
         !container.repos.is_empty()
     }
@@ -231,7 +234,7 @@ impl TokenSource for AppSource {
             let state = slot.state.lock();
             (state.to_send()?, state.is_due())
         };
-        // Asked once more alone: another flow's may have come meanwhile.
+        // Checked again under the lock: another flow may have replaced the token meanwhile.
         if is_due
             && let Ok(alone) = Arc::clone(&slot.minting).try_lock_owned()
             && slot.state.lock().is_due()
@@ -263,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_lives_is_lent_while_the_next_one_is_minted() {
+    fn a_valid_token_is_sent_while_the_next_one_is_minted() {
         each_row(
             [
                 (AHEAD * 2, true, false),

@@ -1,4 +1,4 @@
-//! Token files: what of them is used, and how they are written back.
+//! Token files: the fields that are used, and the update after a refresh.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,31 +10,31 @@ use zeroize::Zeroizing;
 use super::super::wiped::wipe;
 use super::{Login, Provider};
 
-/// The claim in which OpenAI's tokens name the account.
+/// The claim of OpenAI's tokens that holds the account.
 const OPENAI_CLAIM: &str = "https://api.openai.com/auth";
 
-/// A token file, with all that it holds besides tokens. Wiped when it goes; no `Debug`.
+/// A token file with all of its fields. Wiped when dropped; no `Debug`.
 pub struct TokenFile(Value);
 
-/// What is used of a token file. It has no `Debug` on purpose.
+/// The fields of a token file that are used. It has no `Debug` on purpose.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tokens {
     /// Sent to the API.
     pub access: Option<Zeroizing<String>>,
     /// Sent to the token endpoint.
     pub refresh: Option<Zeroizing<String>>,
-    /// When the access token runs out, if that can be told.
+    /// When the access token expires, if the file or the token's claims say so.
     pub expires: Option<OffsetDateTime>,
-    /// The account it belongs to.
+    /// The account of the login, for providers whose requests name it.
     pub account: Option<String>,
 }
 
-/// Where a format keeps its fields.
+/// The keys of a format's fields.
 struct Keys {
     access: &'static str,
     refresh: &'static str,
     expires: Option<&'static str>,
-    /// How many units of the expiry make a second.
+    /// Units of the expiry per second: 1, or 1000 for milliseconds.
     per_second: i64,
 }
 
@@ -60,7 +60,7 @@ impl Login {
         }
     }
 
-    /// The tokens of a file. An error says what is missing.
+    /// Reads the tokens of a file. An error says what is missing.
     pub fn tokens(&self, file: &TokenFile) -> Result<Tokens, String> {
         let keys = self.keys();
         let fields = self.fields(file)?;
@@ -91,7 +91,8 @@ impl Login {
         })
     }
 
-    /// The file as it is after a refresh: all else in it stays as it was.
+    /// The file after a refresh: the answer's tokens replace the old ones, other fields are kept.
+    /// `None` if the answer has no access token.
     pub(super) fn updated(
         &self,
         file: &TokenFile,
@@ -126,7 +127,7 @@ impl Login {
                     let units = until.saturating_mul(keys.per_second);
                     put(fields, key, units.into());
                 }
-                // What it said of the old token is not true of the new one.
+                // The old token's expiry is not that of the new one.
                 None => drop(fields.shift_remove(key)),
             }
         }
@@ -180,12 +181,12 @@ impl TokenFile {
         Self(Value::Object(fields))
     }
 
-    /// All of it in one line.
+    /// The fields as JSON in one line.
     pub(super) fn line(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.to_string())
     }
 
-    /// The text to write.
+    /// The text to write to the file.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         Zeroizing::new(format!("{:#}\n", self.0))
@@ -202,14 +203,15 @@ impl Drop for TokenFile {
     }
 }
 
-/// Puts a field, and wipes what it held.
+/// Sets a field, and wipes its old value.
 fn put(fields: &mut Map<String, Value>, key: &str, value: Value) {
     if let Some(mut before) = fields.insert(key.to_owned(), value) {
         wipe(&mut before);
     }
 }
 
-/// What a JWT says, unverified: it is our own token, and this only tells when to refresh it.
+/// The claims of a JWT, unverified: the token is our own, and the claims only schedule its refresh
+/// and name its account.
 fn claims(token: &str) -> Option<Value> {
     let payload = token.split('.').nth(1)?;
     let payload = URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;

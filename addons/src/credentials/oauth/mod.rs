@@ -1,5 +1,5 @@
-//! OAuth logins of command-line tools: their token files, how they are refreshed, and what a
-//! sandbox gets to see in their place.
+//! OAuth logins of command-line tools: their token files, their refresh, and the placeholders that
+//! containers see.
 
 mod file;
 mod placeholders;
@@ -21,21 +21,21 @@ pub(super) use placeholders::PlaceholderAnswer;
 use refresh::Refusal;
 pub(super) use tokens::{OauthSource, OauthTokens};
 
-/// The account that a token of these tools belongs to.
+/// The request field that names the account of a token.
 static ACCOUNT_FIELD: HeaderName = HeaderName::from_static("chatgpt-account-id");
 
-/// The application that Codex and OpenCode log in as. An id, and no secret.
+/// The OAuth client id of Codex and OpenCode, which is public.
 const CODEX_CLIENT: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
-/// The application that the Gemini command-line tool logs in as.
+/// The OAuth client id of the Gemini command-line tool.
 const GEMINI_CLIENT: &str =
     "681255809395-oo8ft2oprdrnp9e3aqf6av3hmdib135j.apps.googleusercontent.com";
-/// The application that Claude Code logs in as.
+/// The OAuth client id of Claude Code.
 const CLAUDE_CLIENT: &str = "9d1c250a-e61b-44d9-88ed-5944d1962f5e";
 const OPENAI_TOKEN_URL: &str = "https://auth.openai.com/oauth/token";
 const GOOGLE_TOKEN_URL: &str = "https://oauth2.googleapis.com/token";
 const CLAUDE_TOKEN_URL: &str = "https://platform.claude.com/v1/oauth/token";
 
-/// Whose token file it is.
+/// The tool that a token file belongs to, which determines its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
     /// `auth.json` of the Codex tool.
@@ -60,13 +60,13 @@ impl Provider {
         Self::Generic,
     ];
 
-    /// The provider that the configuration calls by this name.
+    /// The provider with this name in the configuration.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 
-    /// As the configuration and metrics write it.
+    /// The name in the configuration and in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Codex => "codex",
@@ -77,7 +77,7 @@ impl Provider {
         }
     }
 
-    /// Where its tokens are refreshed, where that is always the same.
+    /// Its token endpoint, if all of its logins share one.
     pub const fn token_url(self) -> Option<&'static str> {
         match self {
             Self::Codex | Self::OpenCode => Some(OPENAI_TOKEN_URL),
@@ -87,7 +87,7 @@ impl Provider {
         }
     }
 
-    /// The application that logs in, where that is always the same.
+    /// Its OAuth client id, if all of its logins share one.
     pub const fn client_id(self) -> Option<&'static str> {
         match self {
             Self::Codex | Self::OpenCode => Some(CODEX_CLIENT),
@@ -98,7 +98,7 @@ impl Provider {
     }
 }
 
-/// Where tokens are refreshed: `https://`, a host, and exactly this path.
+/// A token endpoint: `https://`, a host name, and exactly this path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUrl {
     text: String,
@@ -138,23 +138,23 @@ impl fmt::Display for TokenUrl {
     }
 }
 
-/// A login: in which format its tokens are kept, and where they are refreshed. No secret is in it.
+/// A login: the format of its token file, and its token endpoint. It holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
-    /// The format.
+    /// The tool, which determines the file's format.
     pub provider: Provider,
-    /// Where they are refreshed.
+    /// The token endpoint.
     pub token_url: TokenUrl,
-    /// The application that logs in.
+    /// The OAuth client id.
     pub client_id: String,
-    /// Asked for on a refresh; empty for what was granted.
+    /// The scopes that a refresh requests; empty for those that were granted.
     pub scopes: Vec<String>,
-    /// Which entry of the file, for formats with several.
+    /// The key of the login in formats with several.
     pub entry: String,
 }
 
 impl Login {
-    /// The field that names the account to the host, if there is one.
+    /// The request field that names the account to the host, if the provider has one.
     pub fn account_field(&self) -> Option<&'static HeaderName> {
         match self.provider {
             Provider::Codex | Provider::OpenCode => Some(&ACCOUNT_FIELD),

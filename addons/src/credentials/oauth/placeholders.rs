@@ -1,4 +1,5 @@
-//! What a sandbox sees in the place of a login: the same shapes, with placeholders for tokens.
+//! Placeholder files and answers that containers see instead of a login's tokens, in the same
+//! format.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,12 +11,14 @@ use super::{Login, Provider};
 use crate::contract::Host;
 use crate::credentials::placeholder;
 
-/// The year 2100: tools look at the expiry before they send a token.
+/// Unix time of the year 2100, in seconds: tools check the expiry before they send a token.
 const NEVER: i64 = 4_102_444_800;
-/// What answers to a refresh promise; tools come back for another one, and get the same.
+/// `expires_in` of an answer to a refresh, in seconds. Tools then ask again and get the same
+/// answer.
 const AN_HOUR: i64 = 3600;
 const GOOGLE_SCOPES: &str = "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/userinfo.email https://www.googleapis.com/auth/userinfo.profile openid";
-/// The scopes of a subscription: without `user:inference` Claude Code takes the file for no login.
+/// The scopes of a subscription. Without `user:inference` Claude Code does not accept the file as a
+/// login.
 const CLAUDE_SCOPES: [&str; 5] = [
     "user:profile",
     "user:inference",
@@ -24,7 +27,7 @@ const CLAUDE_SCOPES: [&str; 5] = [
     "user:file_upload",
 ];
 
-/// A question of a tool about its login that is answered in the upstream's place.
+/// A request of a tool about its login that is answered instead of forwarded.
 pub struct PlaceholderAnswer {
     pub host: (Host, u16),
     pub path: String,
@@ -32,19 +35,19 @@ pub struct PlaceholderAnswer {
     pub question: Question,
 }
 
-/// What the tool asks for.
+/// The data that the tool requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Question {
-    /// Other tokens.
+    /// New tokens.
     Tokens,
-    /// Whose token it has: Google's `tokeninfo`.
+    /// The claims of its token: Google's `tokeninfo`.
     TokenInfo,
-    /// Who the user is: Google's `userinfo`.
+    /// The user's profile: Google's `userinfo`.
     UserInfo,
 }
 
 impl Login {
-    /// The questions that are answered with placeholders, exact paths all of them.
+    /// The requests that are answered with placeholders, each for one exact path.
     pub(in crate::credentials) fn placeholder_answers(&self) -> Vec<PlaceholderAnswer> {
         let answer = |host, path: &str, methods, question| PlaceholderAnswer {
             host,
@@ -74,7 +77,7 @@ impl Login {
         answers
     }
 
-    /// The JSON that answers a question. The account is the real one where the login names it.
+    /// The JSON body of an answer. The account is the real one if the login names it.
     pub(in crate::credentials) fn answer(
         &self,
         question: Question,
@@ -91,9 +94,9 @@ impl Login {
 }
 
 impl Provider {
-    /// The file that a sandbox mounts where the tool keeps its tokens. `entry` is the key of
-    /// formats with several logins. The account opens nothing and is the real one, where it is
-    /// known: Codex compares it with the accounts that the host lists.
+    /// The file that a container mounts in place of the tool's token file. `entry` is the key of
+    /// formats with several logins. The account grants no access and is the real one if known:
+    /// Codex compares it with the accounts that the host lists.
     #[must_use]
     pub fn placeholder_file(self, name: &str, entry: &str, account: Option<&str>) -> Value {
         let mark = placeholder(name);
@@ -141,7 +144,7 @@ impl Provider {
                 "access_token": access, "refresh_token": mark, "id_token": jwt(&mark, account),
                 "token_type": "Bearer", "expires_in": AN_HOUR,
             }),
-            // Google gives a refresh token at the login alone.
+            // Google issues a refresh token at the login only.
             Self::Gemini => json!({
                 "access_token": access, "id_token": jwt(&mark, account), "scope": GOOGLE_SCOPES,
                 "token_type": "Bearer", "expires_in": AN_HOUR,
@@ -167,8 +170,8 @@ impl Provider {
     }
 }
 
-/// A JWT that no key ever signed: the placeholder stands where the signature would. Tools read
-/// the account from its claims as well.
+/// An unsigned JWT with the placeholder in place of the signature. Tools read the account from its
+/// claims as well.
 fn jwt(mark: &str, account: &str) -> String {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let header = part(json!({ "alg": "none", "typ": "JWT" }));

@@ -1,4 +1,4 @@
-//! Asking for new tokens, and reading what the token endpoint answers.
+//! Builds refresh requests, and parses the token endpoint's answers.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -11,17 +11,17 @@ use zeroize::Zeroizing;
 use super::super::wiped::Wiped;
 use super::{Login, Provider, TokenFile};
 
-/// Why there are no new tokens.
+/// Why a refresh yielded no tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Whether every further refresh would be refused until a new login.
     pub permanent: bool,
-    /// What to tell the operator; no token is in it.
+    /// The reason for the operator; it holds no token.
     pub why: String,
 }
 
-/// What is said of the refresh token itself, by RFC 6749 and by providers. All else passes, or
-/// whoever mends the configuration or the way there ends it.
+/// Error codes about the refresh token itself, from RFC 6749 and from providers. Any other error is
+/// transient, or ends with a change of the configuration or of the network.
 const LOST: [&str; 4] = [
     "invalid_grant",
     "refresh_token_expired",
@@ -30,7 +30,7 @@ const LOST: [&str; 4] = [
 ];
 
 impl Login {
-    /// What is sent to the token endpoint. An error says what is missing.
+    /// Builds the request to the token endpoint. An error says what is missing.
     pub fn refresh_request(
         &self,
         refresh: &str,
@@ -56,7 +56,7 @@ impl Login {
             .map_err(|_| "the token URL cannot be asked".to_owned())
     }
 
-    /// The file with the new tokens that the endpoint answered, or why there are none.
+    /// The file updated with the tokens of the endpoint's answer, or why there are none.
     pub fn refreshed(
         &self,
         file: &TokenFile,
@@ -94,7 +94,8 @@ impl Login {
     }
 }
 
-/// `error`, or `error.code`: a word, so that nothing else gets into a log.
+/// The code in `error`, or in `error.code`. Anything but a short word is ignored, since the code is
+/// logged.
 fn error_code(answer: &TokenFile) -> Option<&str> {
     let error = answer.get("error")?;
     let code = error.as_str().or_else(|| error.get("code")?.as_str())?;
@@ -107,7 +108,7 @@ fn as_json(fields: &[(&str, &str)]) -> Zeroizing<String> {
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).into()))
         .collect();
-    // Wiped as a file's fields are: one of them is the refresh token.
+    // Wiped like a token file, since one of the fields is the refresh token.
     TokenFile::of(object).line()
 }
 

@@ -6,17 +6,17 @@ use super::{Login, Provider, TokenUrl};
 use crate::contract::settings::{Fields, Setting};
 use crate::credentials::{SecretReader, SecretSetting};
 
-/// The entry of OpenCode's file that is used where none is named.
+/// The default entry of OpenCode's file.
 const OPENCODE_ENTRY: &str = "openai";
 
 /// A login that is kept in a token file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OauthSettings {
-    /// How its tokens are stored and refreshed.
+    /// The format of its tokens, and their endpoint.
     pub login: Login,
     /// The file, which is rewritten after each refresh.
     pub token_file: PathBuf,
-    /// Sent with each refresh, where the application has one.
+    /// Sent with each refresh, if the OAuth client has one.
     pub client_secret: Option<SecretSetting>,
 }
 
@@ -63,7 +63,7 @@ impl OauthSettings {
     }
 }
 
-/// What the provider knows by itself may be given all the same; else it must be.
+/// Reads a field that is required unless the provider has a default.
 fn known_or_given<'a, T>(
     fields: &Fields<'a>,
     key: &'static str,

@@ -1,4 +1,4 @@
-//! The state of a login, and what follows from it: send its token, wait, or refresh.
+//! The state of a login, and the decision that follows from it: send its token, wait, or refresh.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,28 +10,29 @@ use super::{Refusal, TokenFile, Tokens};
 use crate::contract::FileVersion;
 use crate::credentials::{Fetched, Token};
 
-/// How long before its end a token is refreshed: requests under way outlive it.
+/// Time before its expiry at which a token is refreshed, so that it does not expire during a
+/// request.
 const AHEAD: Duration = Duration::from_secs(300);
-/// A token that was refreshed is not refreshed again any sooner unless it ran out: a host that
-/// answers 401 to everything must not make us hammer the token endpoint. Twice as long after each
-/// refresh that a 401 brought about in vain.
+/// The least and the greatest age at which a refreshed token is refreshed again, unless it has
+/// expired: a host that answers every request with a 401 must not make us flood the token endpoint.
+/// Doubled after each refresh that did not end the 401s.
 const MIN_AGE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
-/// How long a token is used before its file is looked at again.
+/// Time between checks of the token file for changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The first and the longest wait after a refresh that failed for the time being.
+/// The first and the longest wait after a failed refresh; doubled in between.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// How many tokens that were replaced are still known in responses.
+/// The most replaced tokens that are still scrubbed from responses.
 const MAX_REPLACED: usize = 4;
 
-/// What is known of the file, the tokens in use, and how the last refresh went.
+/// The state of the token file, the tokens in use, and the result of the last refresh.
 #[derive(Default)]
 pub struct LoginState {
     pub looked: Option<Instant>,
-    /// Why the file cannot be read: nothing is lent then.
+    /// Why the file cannot be read. No token is sent then.
     pub unreadable: Option<String>,
     pub seen: Option<Seen>,
     pub held: Option<Held>,
-    /// Whether the tokens in use are still to be written to the file.
+    /// Whether the tokens in use must still be written to the file.
     pub owed: bool,
     pub failed: Option<Failed>,
     replaced: Vec<Replaced>,
@@ -47,16 +48,16 @@ pub struct Seen {
 pub struct Held {
     pub file: TokenFile,
     pub tokens: Tokens,
-    /// Ready to be sent, where there is one that can be.
+    /// The access token, prepared to be sent, if it is usable.
     pub token: Option<Arc<Token>>,
-    /// When it was refreshed by us.
+    /// When we obtained it by a refresh.
     pub refreshed: Option<Instant>,
     /// Whether a host answered 401 to it.
     pub refused: bool,
     pub min_age: Duration,
 }
 
-/// Why there is no new token, and until when none is asked for.
+/// A failed refresh: its reason, and the time until the next attempt.
 pub struct Failed {
     why: String,
     permanent: bool,
@@ -64,14 +65,14 @@ pub struct Failed {
     pub wait: Duration,
 }
 
-/// A token that is no longer lent and may still work.
+/// A token that is no longer sent and may still be valid.
 struct Replaced {
     secret: Zeroizing<String>,
     expires: Option<OffsetDateTime>,
 }
 
 impl Held {
-    /// Tokens as a file has them.
+    /// Tokens as they were read from a file.
     pub fn of(file: TokenFile, tokens: Tokens, token: Option<Arc<Token>>) -> Self {
         Self {
             file,
@@ -103,7 +104,7 @@ impl Held {
 }
 
 impl LoginState {
-    /// Whether the file was looked at just now.
+    /// Whether the file was checked less than `LOOK_AGAIN` ago.
     pub fn is_fresh(&self) -> bool {
         self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
     }
@@ -113,8 +114,8 @@ impl LoginState {
         self.unreadable.is_none() && self.failed.is_none()
     }
 
-    /// The token to send as things are. One that a host refused only where it cannot be
-    /// refreshed just now, and not where it never will be.
+    /// The token to send now. A token that a host refused is sent only while its refresh has to
+    /// wait, and no longer once the refresh has failed for good.
     pub fn to_send(&self) -> Option<Arc<Token>> {
         let held = self.held.as_ref().filter(|held| held.lives())?;
         let is_lost = self.failed.as_ref().is_some_and(|failed| failed.permanent);
@@ -123,7 +124,7 @@ impl LoginState {
         held.token.clone().filter(|_| may_send)
     }
 
-    /// Whether there is something to do for these tokens now: refresh them, or write them.
+    /// Whether to act on these tokens now: refresh them, or write them to the file.
     pub fn is_due(&self) -> bool {
         let Some(held) = &self.held else {
             return false;
@@ -134,21 +135,22 @@ impl LoginState {
         may_try && (self.owed || is_old)
     }
 
-    /// What a flow is told that asks for a token, unless a refresh could give it one.
+    /// The result for a flow that needs a token; `None` if a refresh should be tried first.
     pub fn answer(&self) -> Option<Fetched> {
         let why_not = || self.unreadable.as_deref().or(self.must_wait());
         let token = self.to_send().map(Ok);
         token.or_else(|| why_not().map(|why| Err(why.to_owned())))
     }
 
-    /// Why no refresh is tried now.
+    /// Why no refresh may be tried now.
     fn must_wait(&self) -> Option<&str> {
         let failed = self.failed.as_ref()?;
         let waits = failed.permanent || Instant::now() < failed.until;
         waits.then_some(&failed.why)
     }
 
-    /// The tokens that may still come back in a response once there is another one.
+    /// The secrets to scrub from responses once another token is in use: the present one and
+    /// earlier ones, unless expired.
     pub fn earlier(&self) -> Vec<Zeroizing<String>> {
         let now = OffsetDateTime::now_utc();
         let may_work = |old: &&Replaced| old.expires.is_none_or(|at| at > now);
@@ -157,7 +159,7 @@ impl LoginState {
         all.map(|old| old.secret.clone()).collect()
     }
 
-    /// Takes other tokens into use.
+    /// Replaces the tokens in use, and remembers the old ones.
     fn hold(&mut self, held: Held) {
         let before = self.held.replace(held);
         if let Some(replaced) = before.as_ref().and_then(Held::replaced) {
@@ -166,14 +168,14 @@ impl LoginState {
         }
     }
 
-    /// Somebody logged in: what was wrong with the old login is forgotten.
+    /// Takes over a new login and clears the failures of the old one.
     pub fn begin(&mut self, held: Held) {
         self.hold(held);
         self.owed = false;
         self.failed = None;
     }
 
-    /// Tokens after a refresh, that the file does not have yet.
+    /// Takes over the tokens of a refresh, which are still to be written to the file.
     pub fn renew(&mut self, mut held: Held) {
         let before = self.held.as_ref();
         let in_vain = before.filter(|before| before.refused && before.refreshed.is_some());
@@ -183,7 +185,7 @@ impl LoginState {
         self.owed = true;
     }
 
-    /// The file has the tokens in use.
+    /// Records that the tokens in use are in the file.
     pub fn wrote(&mut self, version: FileVersion) {
         let Some(held) = &self.held else { return };
         let tokens = held.tokens.clone();
@@ -194,7 +196,7 @@ impl LoginState {
         }
     }
 
-    /// Nothing is tried for a while; for good, until somebody logs in.
+    /// Records a failed refresh: none is tried for a while, or none before a new login.
     pub fn failed(&mut self, refusal: Refusal) {
         let before = self.failed.as_ref().map(|failed| failed.wait);
         let (first, longest) = BACK_OFF;
@@ -226,7 +228,7 @@ mod tests {
         Held::of(file, tokens, Some(Arc::new(token)))
     }
 
-    /// A 401, so many seconds after the token was got; answers whether it is refreshed.
+    /// A 401 `seconds` after the refresh of a token; returns whether it is refreshed again.
     fn refused_after(known: &mut LoginState, seconds: u64) -> bool {
         let held = known.held.as_mut().unwrap();
         held.refused = true;
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn refreshes_that_401s_bring_about_in_vain_become_ever_rarer() {
+    fn refreshes_that_do_not_end_401s_become_rarer() {
         let mut known = LoginState::default();
         known.begin(held("first", None));
         known.held.as_mut().unwrap().refused = true;
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_were_replaced_and_may_still_work_are_remembered() {
+    fn replaced_tokens_are_remembered_until_they_expire() {
         let now = OffsetDateTime::now_utc();
         let mut known = LoginState::default();
         known.begin(held("over", Some(now - AHEAD)));
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_lives_is_sent_while_it_is_refreshed_and_one_that_ran_out_is_not() {
+    fn a_valid_token_is_sent_during_its_refresh_and_an_expired_one_is_not() {
         let now = OffsetDateTime::now_utc();
         each_row(
             [

@@ -1,4 +1,4 @@
-//! The formats of token files, and what goes to and comes from a token endpoint.
+//! The formats of token files, and the requests to and answers of a token endpoint.
 
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -27,7 +27,7 @@ fn login(provider: Provider) -> Login {
     }
 }
 
-/// The format of each, with a token that ran out at `NOW`.
+/// A file of each format, with a token that expired at `NOW`.
 fn files() -> [(Provider, Value); 5] {
     // {"exp":1700000000}
     let jwt = "e30.eyJleHAiOjE3MDAwMDAwMDB9.s";
@@ -138,7 +138,7 @@ fn each_provider_is_asked_in_its_own_encoding() {
 }
 
 #[test]
-fn only_what_the_endpoint_says_of_the_login_is_for_good() {
+fn only_errors_about_the_refresh_token_are_permanent() {
     let (login, file) = (login(Provider::Codex), parse(&files()[0].1));
     each_row(
         [
@@ -208,7 +208,7 @@ fn a_token_url_is_https_a_name_and_a_path() {
 }
 
 #[test]
-fn gemini_is_told_of_its_placeholder_where_it_asks_at_its_start() {
+fn the_requests_of_gemini_at_its_start_are_answered() {
     let answers = login(Provider::Gemini).placeholder_answers();
     let asked: Vec<_> = answers
         .iter()
@@ -247,7 +247,7 @@ fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
     let answer = codex.answer(placeholders::Question::Tokens, "codex", Some("acct-77"));
     let answer: Value = serde_json::from_slice(&answer).unwrap();
     each_row(["access_token", "id_token"], |key| {
-        // Without a field of its own the account is that of the claims.
+        // Without `account_id`, the account is that of the claims.
         let file = json!({ "tokens": { "access_token": answer[key] } });
         let tokens = codex.tokens(&parse(&file)).unwrap();
         assert_eq!(tokens.account.as_deref(), Some("acct-77"), "{key}");
@@ -255,7 +255,7 @@ fn an_answer_to_a_tools_refresh_names_the_real_account_in_its_tokens() {
 }
 
 #[test]
-fn placeholders_of_claude_begin_as_its_tokens_do() {
+fn placeholders_of_claude_have_the_prefixes_of_its_tokens() {
     let file = Provider::Claude.placeholder_file("claude", "", None);
     let login = &file["claudeAiOauth"];
     let begins = |key: &str, with| login[key].as_str().unwrap().starts_with(with);

@@ -14,7 +14,7 @@ use crate::forges::ForgeHosts;
 
 const HTTPS_PORT: u16 = 443;
 
-/// Headers that frame the message or are the proxy's own affair.
+/// Headers that frame the message or belong to the proxy.
 const UNSETTABLE: [&str; 10] = [
     "connection",
     "content-length",
@@ -30,7 +30,7 @@ const UNSETTABLE: [&str; 10] = [
 
 const KINDS: &str = "set_headers, basic, bearer, github_app, oauth";
 
-/// Reads an entry, and its secrets into `secrets`. An App belongs to one of `forges`.
+/// Reads an entry, and its secrets through `secrets`. A GitHub App must belong to one of `forges`.
 pub(super) fn read<'a>(
     at: &Setting<'a>,
     forges: &[ForgeHosts],
@@ -61,7 +61,7 @@ pub(super) fn read<'a>(
     })
 }
 
-/// What narrows an entry; an empty list would let nothing through.
+/// Reads a list that limits an entry. An empty one is refused: the entry would match no request.
 fn limit<T>(
     fields: &Fields<'_>,
     key: &'static str,
@@ -71,7 +71,7 @@ fn limit<T>(
     Some(at.filled_list(|at| at.parse(&parse)).unwrap_or_default())
 }
 
-/// Reads the one kind that an entry must have.
+/// Reads the kind of an entry, which must have exactly one.
 fn kind<'a>(
     fields: &Fields<'a>,
     at: &Setting<'a>,

@@ -16,42 +16,42 @@ use crate::forges::ForgeHosts;
 pub(super) use secret::SecretReader;
 pub use secret::SecretSetting;
 
-/// The entries of the file; without one nothing is injected.
+/// The entries of the file. Without an entry nothing is injected.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialSettings {
-    /// Those whose secrets are not empty.
+    /// The entries whose secrets are not empty.
     pub active: Vec<CredentialEntry>,
-    /// The hosts of all, with the credential's name.
+    /// The hosts of all entries, each with the credential's name.
     pub hosts: Vec<(Host, String)>,
 }
 
 /// An entry whose secret is not empty.
 #[derive(Clone, Debug)]
 pub struct CredentialEntry {
-    /// Stands in the place of an echo, in the audit and in metrics.
+    /// Replaces an echo of the secret, and names the credential in the audit and in metrics.
     pub name: String,
-    /// The hosts and ports it is for.
+    /// The hosts and ports it is sent to.
     pub hosts: Vec<(Host, u16)>,
     /// How the secret is put into a request.
     pub kind: KindSettings,
-    /// Fields that a client could bring a key of its own in.
+    /// Request fields to remove, in which a client could send a key of its own.
     pub remove_headers: Vec<HeaderName>,
-    /// The same for query parameters.
+    /// Query parameters to remove.
     pub remove_query: Vec<String>,
-    /// The same for cookies.
+    /// Cookies to remove.
     pub remove_cookies: Vec<String>,
     /// The containers it is for; `None` for all.
     pub containers: Option<Vec<ContainerId>>,
-    /// The repositories it is for; `None` for whatever repositories a container has.
+    /// The repositories it is for; `None` for all requests.
     pub repos: Option<Vec<String>>,
-    /// Where it was written.
+    /// Its place in the file.
     pub origin: Origin,
 }
 
 /// How a secret is put into a request.
 #[derive(Clone, Debug)]
 pub enum KindSettings {
-    /// As the whole value of fields.
+    /// As the whole value of each field.
     SetHeaders(Vec<(HeaderName, SecretSetting)>),
     /// As `Authorization: Basic`.
     Basic {
@@ -64,12 +64,12 @@ pub enum KindSettings {
     Bearer(SecretSetting),
     /// As a token that an App mints for each lease.
     GithubApp(AppSettings),
-    /// As the access token of a login.
+    /// As the access token of an OAuth login.
     Oauth(OauthSettings),
 }
 
 impl CredentialSettings {
-    /// Reads the settings. Looks at the files that they name, so it may block.
+    /// Reads the settings. Accesses the files that they name, so it may block.
     pub fn read(files: &Files<'_>, secret_files: &dyn SecretFiles) -> Self {
         let forges = ForgeHosts::read(files);
         let mut settings = Self::default();
@@ -87,7 +87,7 @@ impl CredentialSettings {
                 && let file = secret_files.real_path(&oauth.token_file)
                 && let Some(before) = token_files.insert(file, line)
             {
-                // Two would refresh it, and most refresh tokens work once.
+                // Both would refresh it, and most refresh tokens work once.
                 at.refuse(format!(
                     "its token_file is that of the entry in line {before}: name all hosts in one entry"
                 ));
@@ -99,7 +99,7 @@ impl CredentialSettings {
                 inactive.push((entry.name, variables));
                 return Some(());
             }
-            // An entry whose file cannot be read stays: the file may come later.
+            // An entry whose file cannot be read stays, since the file may appear later.
             secrets.each_file(|path| {
                 if let Err(error) = secret_files.check(path) {
                     let (name, path) = (&entry.name, path.display());
@@ -114,7 +114,8 @@ impl CredentialSettings {
         settings
     }
 
-    /// Adds the entries of other settings, without those for a host or of a name that has one here.
+    /// Adds the entries of other settings, except those with a name or a host that has an entry
+    /// here.
     pub fn extend(&mut self, other: Self) {
         let names = |entry: &CredentialEntry| self.active.iter().any(|own| own.name == entry.name);
         let has_host = |host: &Host| self.hosts.iter().any(|(own, _)| own == host);
@@ -130,9 +131,9 @@ impl CredentialSettings {
         }
     }
 
-    /// Reports what is wrong, or deserves a word, between this file and others.
+    /// Reports conflicts between this file and others.
     pub fn check(&self, files: &Files<'_>, passthrough: &Passthrough<'_>, allowlist: &Allowlist) {
-        // A request that is tunnelled unread cannot be given a credential.
+        // No credential can be injected into a passthrough.
         for (host, name) in &self.hosts {
             passthrough.refuse_host(host, &format!("has the credential {name}"));
         }
@@ -154,7 +155,7 @@ impl CredentialSettings {
 }
 
 impl CredentialEntry {
-    /// A token that is the same for all containers reaches what its owner reaches.
+    /// The warning for a token that all containers share: it has all rights of its owner.
     fn personal_token(&self, forges: &[ForgeHosts]) -> Option<String> {
         let is_token = matches!(
             self.kind,
@@ -173,7 +174,7 @@ impl CredentialEntry {
         })
     }
 
-    /// No request gets as far as a credential for a host that the allowlist denies.
+    /// Warnings for hosts that the allowlist denies, so that the credential is never used.
     fn unlisted(&self, allowlist: &Allowlist) -> impl Iterator<Item = String> {
         let (name, origin) = (&self.name, &self.origin);
         self.hosts.iter().filter_map(move |(host, port)| match allowlist.find(host) {
@@ -189,7 +190,7 @@ impl CredentialEntry {
     }
 }
 
-/// One line for all of them: most installations use a few of the shipped entries.
+/// Warns in one line for all of them: most installations use a few of the shipped entries.
 fn warn_of_inactive(report: FileReport<'_>, inactive: &[(String, String)]) {
     let entries = inactive.iter().map(|(name, variables)| {
         let variables = if variables.is_empty() {

@@ -1,4 +1,4 @@
-//! Where secrets come from, as `credentials.yaml` says.
+//! The sources of secrets in `credentials.yaml`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,12 +10,12 @@ use zeroize::Zeroizing;
 use crate::contract::settings::{Scalar, Setting, Variable};
 use crate::contract::{SecretFiles, SecretSource};
 
-/// Where a secret comes from. Its `Debug` never shows a value.
+/// The source of a secret. Its `Debug` never shows a value.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretSetting {
-    /// Given in the file, or by a variable.
+    /// Given in `credentials.yaml`, or by an environment variable.
     Value(Zeroizing<String>),
-    /// Read from a file, again when it changes.
+    /// Read from a file, and again whenever it changes.
     File(PathBuf),
 }
 
@@ -49,18 +49,18 @@ impl SecretSource for Fixed {
     }
 }
 
-/// Reads the secrets of one entry, and remembers which are empty or in files.
+/// Reads the secrets of one entry, and records which are empty or in files.
 #[derive(Default)]
 pub(in crate::credentials) struct SecretReader<'a>(RefCell<Vec<ReadSecret<'a>>>);
 
-/// A secret, and the variables that it was made from.
+/// A secret, and the variables that its text refers to.
 struct ReadSecret<'a> {
     setting: SecretSetting,
     variables: &'a [Variable],
 }
 
 impl<'a> SecretReader<'a> {
-    /// Reads a text, or `file` and a path.
+    /// Reads a text, or a mapping with `file` and a path.
     pub fn read(&self, at: &Setting<'a>) -> Option<SecretSetting> {
         if at.is_mapping() {
             let path = self.read_file(&at.fields()?.need("file")?)?;
@@ -71,7 +71,7 @@ impl<'a> SecretReader<'a> {
         Some(self.keep(setting, scalar))
     }
 
-    /// Reads a secret that stands in a header as it is.
+    /// Reads a secret that becomes a header value unchanged.
     pub fn read_for_header(&self, at: &Setting<'a>) -> Option<SecretSetting> {
         let setting = self.read(at)?;
         let fits = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
@@ -99,8 +99,8 @@ impl<'a> SecretReader<'a> {
         setting
     }
 
-    /// The variables without a value of those secrets that are empty, which makes the entry
-    /// inactive. `None`: no secret is.
+    /// The unset variables of empty secrets, which make the entry inactive. `None` if no secret is
+    /// empty.
     pub fn empty(&self) -> Option<String> {
         let secrets = self.0.borrow();
         let empty: Vec<_> = secrets.iter().filter(|s| s.is_empty()).collect();
@@ -120,7 +120,7 @@ impl<'a> SecretReader<'a> {
 }
 
 impl ReadSecret<'_> {
-    /// Whether it is missing, wholly or in a part that a variable was to give.
+    /// Whether it is empty, or one of its variables is unset.
     fn is_empty(&self) -> bool {
         let nothing = match &self.setting {
             SecretSetting::Value(value) => value.trim().is_empty(),

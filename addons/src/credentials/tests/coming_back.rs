@@ -1,4 +1,4 @@
-//! What comes back with a response.
+//! Responses: echoes of secrets are scrubbed.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE};
@@ -41,7 +41,7 @@ fn echoes(secret: &str) -> Vec<String> {
     forms
 }
 
-/// What of an echo would still tell the secret: its text, or most of its base64.
+/// Whether the body still reveals the secret: its text, or most of its base64.
 fn tells(body: &[u8], secret: &str, echo: &str) -> bool {
     let body = String::from_utf8_lossy(body);
     let middle = echo.get(4..echo.len() - 4).unwrap_or(echo);
@@ -78,7 +78,7 @@ fn every_echo_becomes_the_credentials_name() {
 }
 
 #[test]
-fn a_scheme_in_a_field_that_is_set_whole_does_not_hide_its_token() {
+fn the_token_after_a_scheme_in_a_set_header_is_scrubbed() {
     let (addon, mut flow) = guarded(key("k", "token abcdefgh12345"));
     let back = respond(&addon, &mut flow, &[], &[b"<abcdefgh12345>"]).unwrap();
     assert_eq!(back, b"<[REDACTED:k]>");
@@ -150,7 +150,7 @@ fn a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
             };
             let keeps = (filter.keeps_length(), filter.reads_content());
             assert_eq!(keeps, (kept, !kept), "{status} {fields:?}");
-            // Over HTTP/2 trailers may follow whatever there was before.
+            // Over HTTP/2, trailers may follow any body.
             let mut trailers = headers(&[("x-sum", SECRET)]);
             filter
                 .end(&mut BodyOut::default(), Some(&mut trailers))
@@ -161,7 +161,7 @@ fn a_body_that_cannot_hold_a_secret_keeps_its_length_and_encoding() {
 }
 
 #[test]
-fn a_stream_waits_for_a_beginning_of_a_secret_and_for_nothing_else() {
+fn a_stream_holds_back_only_the_beginning_of_a_secret() {
     let (addon, mut flow) = guarded(key("k", SECRET));
     let mut response = Response::new(StatusCode::OK, HeaderMap::new());
     assert_eq!(code(addon.response(&mut flow, &mut response)), None);
@@ -183,7 +183,7 @@ fn a_stream_waits_for_a_beginning_of_a_secret_and_for_nothing_else() {
 }
 
 #[test]
-fn every_message_of_a_websocket_is_scrubbed_as_a_body_of_its_own() {
+fn each_websocket_message_is_scrubbed_separately() {
     let (addon, mut flow) = guarded(key("k", SECRET));
     let mut opened = Response::new(StatusCode::SWITCHING_PROTOCOLS, HeaderMap::new());
     assert_eq!(code(addon.response(&mut flow, &mut opened)), None);
@@ -226,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn how_a_body_is_cut_changes_no_byte(
+    fn the_output_does_not_depend_on_the_chunks(
         parts in proptest::collection::vec((0..20_usize, "[a-c=%+/ ]{0,12}"), 0..12),
         cuts in proptest::collection::vec(1..40_usize, 1..20),
     ) {
@@ -234,7 +234,7 @@ proptest! {
         let mut body = String::new();
         for (echo, filler) in &parts {
             let echo = echoes.get(*echo).map_or("aaaaaab", String::as_str);
-            // Whole, or cut off so that it only begins like one.
+            // The whole echo, or the first half of it.
             let length = if filler.len() % 3 == 0 { echo.len() / 2 } else { echo.len() };
             body.push_str(filler);
             body.push_str(&echo[..length]);
@@ -270,14 +270,14 @@ proptest! {
     }
 
     #[test]
-    fn what_holds_no_secret_is_not_touched(body in proptest::collection::vec(any::<u8>(), 0..2000), chunk in 1..300_usize) {
+    fn a_body_without_a_secret_is_unchanged(body in proptest::collection::vec(any::<u8>(), 0..2000), chunk in 1..300_usize) {
         let chunks: Vec<_> = body.chunks(chunk).collect();
         prop_assert_eq!(scrubbed(&container("web"), &chunks), body);
     }
 }
 
 #[test]
-fn a_token_that_was_replaced_is_still_redacted() {
+fn a_replaced_token_is_still_scrubbed() {
     let token = Token::new("login", "new-token", ["old-token"]).unwrap();
     let mut fields = headers(&[("x-echo", "old-token, new-token")]);
     token.scrubber().scrub_headers(&mut fields);

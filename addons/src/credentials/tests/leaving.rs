@@ -1,4 +1,4 @@
-//! What leaves with a request.
+//! Requests: injected secrets, removed keys, refused placeholders.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::shards;
 
 const PLACEHOLDER: &str = "up-placeholder-0123456789abcdef0123456789abcdef";
 
-/// The fields that leave when a credential is for the host.
+/// The fields of a request after injection.
 fn sent(credential: Credential, flow: &mut Flow, request: &mut Request) -> Result<HeaderMap, Code> {
     let addon = Credentials::new(vec![credential]);
     let passed = verdict(addon.request(flow, request));
@@ -28,7 +28,7 @@ fn sends_key(credential: Credential, flow: &mut Flow, path: &str) -> bool {
 }
 
 #[test]
-fn the_secret_is_added_in_the_form_that_the_entry_says() {
+fn the_secret_is_added_in_the_form_of_its_kind() {
     let encoded = STANDARD.encode(format!("x-access-token:{SECRET}"));
     let bearer = CredentialKind::Bearer(source(SECRET));
     for (credential, field, value) in [
@@ -71,7 +71,7 @@ fn a_websocket_whose_messages_are_scrubbed_offers_no_extension() {
 }
 
 #[test]
-fn a_secret_goes_to_its_own_host_and_port_over_tls_and_nowhere_else() {
+fn a_secret_is_sent_only_to_its_host_and_port_over_tls() {
     assert!(sends_key(key("k", SECRET), &mut flow(), "/"));
     let mut clear = flow();
     clear.endpoint_mut().scheme = Scheme::Http;
@@ -89,7 +89,7 @@ fn a_secret_goes_to_its_own_host_and_port_over_tls_and_nowhere_else() {
 }
 
 #[test]
-fn an_entry_may_be_for_some_containers_only() {
+fn an_entry_may_be_limited_to_containers() {
     let only = |id| Credential {
         containers: Some(vec![ContainerId::parse(id).unwrap()]),
         ..key("k", SECRET)
@@ -99,7 +99,7 @@ fn an_entry_may_be_for_some_containers_only() {
 }
 
 #[test]
-fn an_entry_may_be_for_some_repositories_only() {
+fn an_entry_may_be_limited_to_repositories() {
     let only = |repo: &str| Credential {
         repos: Some(vec![repo.to_owned()]),
         ..key("k", SECRET)
@@ -127,7 +127,7 @@ fn an_entry_may_be_for_some_repositories_only() {
 }
 
 #[test]
-fn a_clients_own_key_never_leaves_in_any_spelling() {
+fn a_clients_own_key_is_removed_in_every_spelling() {
     each_row([Scheme::Https, Scheme::Http], |scheme| {
         let mut flow = flow();
         flow.endpoint_mut().scheme = scheme;
@@ -171,7 +171,7 @@ fn a_clients_own_key_never_leaves_in_any_spelling() {
 }
 
 #[test]
-fn the_first_of_two_entries_for_a_request_counts() {
+fn the_first_of_two_matching_entries_is_used() {
     let addon = Credentials::new(vec![key("first", SECRET), key("second", "other-secret")]);
     let (mut flow, mut request) = (flow(), request("/", &[]));
     assert_eq!(code(addon.request(&mut flow, &mut request)), None);
@@ -180,7 +180,7 @@ fn the_first_of_two_entries_for_a_request_counts() {
 }
 
 #[test]
-fn a_secret_that_cannot_be_used_denies_and_is_not_shown() {
+fn an_unusable_secret_denies_and_is_not_shown() {
     each_row(
         [
             (
@@ -210,7 +210,7 @@ fn a_secret_that_cannot_be_used_denies_and_is_not_shown() {
 }
 
 #[test]
-fn a_secret_that_changes_is_sent_and_scrubbed_as_it_is_now() {
+fn a_changed_secret_is_sent_and_scrubbed_with_its_new_value() {
     let changing = source("first-secret");
     let kind = CredentialKind::Bearer(Arc::clone(&changing) as Arc<dyn SecretSource>);
     let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
@@ -226,7 +226,7 @@ fn a_secret_that_changes_is_sent_and_scrubbed_as_it_is_now() {
 }
 
 #[test]
-fn each_thread_injects_a_secret_of_its_own_and_all_see_it_change() {
+fn each_thread_has_its_own_copy_of_a_secret_and_sees_it_change() {
     let changing = source("first-secret");
     let kind = CredentialKind::Bearer(Arc::clone(&changing) as Arc<dyn SecretSource>);
     let addon = Credentials::new(vec![credential("k", "api.example.com", kind)]);
@@ -258,7 +258,7 @@ fn each_thread_injects_a_secret_of_its_own_and_all_see_it_change() {
     }
 }
 
-/// Says how often it was read.
+/// Counts its reads.
 struct Counted {
     secret: Arc<Source>,
     reads: AtomicUsize,
@@ -276,7 +276,7 @@ impl SecretSource for Counted {
 }
 
 #[test]
-fn a_thread_reads_a_secret_once_for_as_long_as_it_stays_the_same() {
+fn a_thread_reads_a_secret_once_per_version() {
     let counted = Arc::new(Counted {
         secret: source("first-secret"),
         reads: AtomicUsize::new(0),
@@ -301,7 +301,7 @@ fn a_thread_reads_a_secret_once_for_as_long_as_it_stays_the_same() {
 }
 
 #[test]
-fn a_placeholder_goes_nowhere_but_where_a_secret_takes_its_place() {
+fn a_placeholder_is_refused_unless_a_secret_replaces_it() {
     let basic = format!("Basic {}", STANDARD.encode(format!("u:{PLACEHOLDER}")));
     let bearer = format!("Bearer {PLACEHOLDER}");
     let shaped = format!("sk-ant-{PLACEHOLDER}");
@@ -330,7 +330,7 @@ fn a_placeholder_goes_nowhere_but_where_a_secret_takes_its_place() {
 }
 
 #[test]
-fn where_no_credential_is_for_the_host_a_clients_own_key_may_leave() {
+fn a_clients_own_key_passes_to_a_host_without_a_credential() {
     let other = &mut flow_of(&container("web"), Kind::Http, "other.example.com");
     let mut request = request("/?key=mine", &[("authorization", "mine")]);
     let left = sent(key("k", SECRET), other, &mut request).unwrap();
@@ -348,7 +348,7 @@ fn a_dry_run_names_the_credential_and_does_not_hold_the_secret() {
     );
 }
 
-/// A source of tokens that fails the test when it is asked.
+/// A token source that panics when it is used.
 struct NeverAsked;
 
 impl TokenSource for NeverAsked {

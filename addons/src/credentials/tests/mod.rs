@@ -1,4 +1,4 @@
-//! What of a secret leaves, and what comes back.
+//! Injection into requests, and scrubbing of responses.
 
 mod coming_back;
 mod leaving;
@@ -15,7 +15,7 @@ use crate::fixtures::{code, container, flow_of, headers, request, verdict};
 
 const SECRET: &str = "sk-ant/Api03+x9_Q==";
 
-/// A secret that a test may change or break.
+/// A secret that a test may change or make unreadable.
 struct Source(Mutex<Result<String, String>>);
 
 impl SecretSource for Source {
@@ -67,7 +67,7 @@ fn flow() -> OwnedFlow {
     flow_of(&container("web"), Kind::Http, "api.example.com")
 }
 
-/// What a client gets of a response to a request that has been guarded.
+/// The body that a client gets of a response to a guarded request.
 fn respond(
     addon: &Credentials,
     flow: &mut Flow,

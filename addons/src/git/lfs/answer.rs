@@ -1,4 +1,4 @@
-//! The answer to a batch call, as a sandbox may see it.
+//! Rewrites the answer to an LFS batch call before the container sees it.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::contract::{
     Stage, names,
 };
 
-/// Where actions stand; the second is an older spelling.
+/// The keys of an object's actions. The second is an older name.
 const PLACES: [&str; 2] = ["actions", "_links"];
 
-/// Fields that say how to send a file, and let nobody in.
+/// Fields of an action's `header` that hold no credential.
 const HARMLESS: [&str; 5] = [
     "accept",
     "content-type",
@@ -57,14 +57,14 @@ impl JudgeAnswer {
     fn rewritten(&self, body: &Buffered) -> Result<Bytes, Denial> {
         let mut answer = body.json()?;
         rewrite(&mut answer, &self.container, &*self.reachable);
-        // It is written again; placeholders are about as long as tokens.
+        // It is serialized again; placeholders are about as long as tokens.
         body.reserve(body.bytes().len())?;
         let written = serde_json::to_vec(&answer).map_err(|_| Denial::internal())?;
         Ok(written.into_boxed_slice().into())
     }
 }
 
-/// An answer that is no JSON is no fault of the client.
+/// Turns the denial of malformed JSON into a fault of the upstream.
 fn blame_upstream(denial: Denial, host: &Host) -> Denial {
     if denial.code() != Code::MalformedRequest {
         return denial;
@@ -73,7 +73,8 @@ fn blame_upstream(denial: Denial, host: &Host) -> Denial {
     Denial::new(Code::UpstreamUnreachable, sentence).at(Stage::Response)
 }
 
-/// Removes what leads where the container may not go, and swaps tokens for placeholders.
+/// Removes actions with a host that the container may not reach, and replaces tokens by
+/// placeholders.
 fn rewrite(answer: &mut Value, container: &Container, reachable: &Reachable) {
     let objects = answer.get_mut("objects").and_then(Value::as_array_mut);
     for object in objects.into_iter().flatten() {
@@ -105,7 +106,7 @@ fn rewrite_object(object: &mut Map<String, Value>, container: &Container, reacha
         });
     }
     if let Some(message) = removed {
-        // With an upload but without its verification nothing would be right.
+        // An upload without its verification would be useless, so all actions are removed.
         PLACES.iter().for_each(|place| {
             object.shift_remove(*place);
         });

@@ -1,4 +1,4 @@
-//! The batch call of a client: what it asks for, and whether it may.
+//! Judges the batch call of a client: its operation and the sizes of its files.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use crate::contract::{
     BodyJudge, BoxFuture, Buffered, Code, Denial, Flow, Request, Verdict, names,
 };
 
-/// What a batch call is held to.
+/// The rules for a batch call.
 pub(in crate::git) struct BatchRules {
-    /// Nothing may be uploaded: the repository is not the container's own.
+    /// Denies uploads, since the repository is not the container's own.
     pub only_downloads: bool,
     /// The largest file that may be uploaded, in bytes.
     pub limit: u64,
@@ -21,8 +21,8 @@ pub(in crate::git) struct BatchRules {
 /// Judges a batch call.
 pub(super) struct JudgeBatch(pub BatchRules);
 
-/// A batch as the protocol describes it. It is sent as it was understood here: a member that is
-/// unknown, or known under another letter case to some servers, is not sent.
+/// A batch call as the protocol defines it. The body is serialized from this type, so that unknown
+/// members, and members that some servers match in another letter case, are not sent.
 #[derive(Deserialize, Serialize)]
 struct Batch {
     operation: String,
@@ -73,7 +73,7 @@ impl BodyJudge<Request> for JudgeBatch {
 fn judge(body: &Buffered, rules: &BatchRules) -> Result<Bytes, Denial> {
     let batch: Batch = body.decode()?;
     permit(&batch, rules)?;
-    // It is written again, from what was read.
+    // It is serialized again from the parsed call.
     body.reserve(body.bytes().len())?;
     let written = serde_json::to_vec(&batch).map_err(|_| Denial::internal())?;
     Ok(written.into_boxed_slice().into())

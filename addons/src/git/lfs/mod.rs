@@ -1,4 +1,5 @@
-//! Large files: the batch call, which tells clients where files lie and how to get in.
+//! Git LFS: the batch call, whose answer holds the addresses of large files and the tokens for
+//! them.
 
 mod answer;
 mod batch;
@@ -16,16 +17,16 @@ pub(super) use batch::BatchRules;
 use batch::JudgeBatch;
 pub(super) use tokens::redeem;
 
-/// Whether a container may go to a host and port at all.
+/// Whether a container may reach a host and port.
 pub type Reachable = dyn Fn(&Container, &Host, u16) -> bool + Send + Sync;
 
-/// A batch call under way.
+/// Marks the flow of a batch call.
 struct BatchCall;
 
-/// Judges a batch call; its answer must be rewritten by [`answer`].
+/// Judges a batch call. Its answer must be passed to [`answer`].
 pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) -> Verdict {
     readable(&request.headers)?;
-    // Its answer must be read too.
+    // The answer must be readable as well.
     let identity = HeaderValue::from_static("identity");
     request.headers.insert(ACCEPT_ENCODING, identity);
     flow.put_slot(BatchCall);
@@ -33,7 +34,7 @@ pub(super) fn call(flow: &mut Flow, request: &mut Request, rules: BatchRules) ->
     Ok(())
 }
 
-/// Rewrites the answer to a batch call: no way leads out of the allowlist, no token is seen.
+/// Rewrites the answer to a batch call, so that it leads only to allowed hosts and holds no token.
 pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reachable>) -> Verdict {
     if flow.find_slot::<BatchCall>().is_none() || response.status != StatusCode::OK {
         return Ok(());
@@ -48,7 +49,8 @@ pub(super) fn answer(flow: &Flow, response: &mut Response, reachable: &Arc<Reach
     Ok(())
 }
 
-/// git-lfs shows what stands under `message`; without it, a 403 is told as a wrong password.
+/// Adds the sentence as `message`, which git-lfs shows. Without it, git-lfs reports a 403 as a
+/// wrong password.
 pub(super) fn as_its_client_shows(denial: Denial) -> Denial {
     if denial.detail("message").is_some() {
         return denial;

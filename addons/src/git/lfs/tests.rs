@@ -11,7 +11,7 @@ use super::*;
 use crate::contract::{Addon, Buffered, Kind, OwnedFlow};
 use crate::fixtures::{container, flow_of, headers, request, run, send_body, verdict};
 
-/// A batch call by `container`; answers the flow and what would be sent.
+/// Makes a batch call of `container`. Returns the flow, and the body that would be sent.
 fn batch(
     git: &Git,
     container: &Arc<Container>,
@@ -70,7 +70,7 @@ fn uploads_are_held_to_the_limit_and_downloads_are_not() {
 }
 
 #[test]
-fn of_public_repositories_files_are_downloaded_and_none_is_uploaded() {
+fn public_repositories_allow_downloads_and_no_uploads() {
     let git = git(GitSettings {
         public_reads: true,
         ..settings()
@@ -85,7 +85,7 @@ fn of_public_repositories_files_are_downloaded_and_none_is_uploaded() {
 }
 
 #[test]
-fn ways_out_of_the_allowlist_are_removed_from_the_answer() {
+fn actions_with_hosts_outside_the_allowlist_are_removed() {
     let git = git(settings());
     let (mut flow, _) = batch(&git, &container("web"), "acme/web", &download());
     let to = |href: &str| json!({ "oid": "ab", "actions": { "download": { "href": href } } });
@@ -114,7 +114,7 @@ fn ways_out_of_the_allowlist_are_removed_from_the_answer() {
 }
 
 #[test]
-fn tokens_are_never_seen_and_their_placeholders_work_once_where_they_are_for() {
+fn placeholders_replace_tokens_and_work_once_at_their_host() {
     let git = git(settings());
     let container = container("web");
     let (mut flow, _) = batch(&git, &container, "acme/web", &download());
@@ -155,7 +155,7 @@ fn tokens_are_never_seen_and_their_placeholders_work_once_where_they_are_for() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_is_refused() {
+fn an_encoded_answer_is_refused() {
     let git = git(settings());
     let (mut flow, _) = batch(&git, &container("web"), "acme/web", &download());
     let mut response = Response::new(StatusCode::OK, headers(&[("content-encoding", "gzip")]));
@@ -164,7 +164,7 @@ fn an_answer_that_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_denial_says_why_where_its_client_looks() {
+fn a_denial_gives_its_reason_under_message() {
     let git = git(settings());
     let (web, batch_of) = (
         container("web"),
@@ -189,7 +189,7 @@ fn a_denial_says_why_where_its_client_looks() {
 }
 
 #[test]
-fn what_a_lease_keeps_of_tokens_is_bounded() {
+fn the_tokens_of_a_lease_are_bounded() {
     let git = git(settings());
     let container = container("web");
     let (mut flow, _) = batch(&git, &container, "acme/web", &download());
@@ -217,13 +217,13 @@ fn what_a_lease_keeps_of_tokens_is_bounded() {
 }
 
 #[test]
-fn what_is_sent_of_a_batch_is_what_was_understood() {
+fn a_batch_is_sent_as_it_was_parsed() {
     let git = git(settings());
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut call = request("/acme/web/info/lfs/objects/batch", &[]);
     call.method = Method::POST;
     verdict(git.request(&mut flow, &mut call)).unwrap();
-    // Some servers take members for each other that differ in letter case alone.
+    // Some servers match members without regard to case.
     let text = br#"{"operation":"download","Operation":"upload","ref":{"name":"refs/heads/a"},
         "objects":[{"oid":"ab","size":1,"SIZE":9999,"actions":{}}],"transfers":["basic"]}"#;
     let (sent, verdict) = send_body(&mut flow, &mut call, &[text]);

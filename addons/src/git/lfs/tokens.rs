@@ -1,4 +1,4 @@
-//! The tokens of large files, which sandboxes use once and never see.
+//! The tokens of LFS transfers, which containers use once and never see.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,34 +9,35 @@ use zeroize::Zeroizing;
 
 use crate::contract::{Container, Flow, Host, Request, Scheme};
 
-/// Tokens that a lease keeps at most, and their bytes together: the oldest are forgotten, and
-/// their files asked for again.
+/// The most tokens of a lease, and the most bytes of all of them. The oldest are dropped, and their
+/// files must be requested again.
 const KEPT: usize = 4096;
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// The longest token, and the longest name of a field for one, in bytes: a header with more would
-/// be taken nowhere.
+/// Bytes of the longest token and of the longest field name for one: servers accept no longer
+/// headers.
 const MAX_TOKEN: usize = 16 * 1024;
 const MAX_FIELD: usize = 256;
 
-/// Fields of one request that may stand for tokens: each is looked up among all that are kept.
+/// The most placeholders that are looked up for one request: each look-up scans all tokens of the
+/// lease.
 const MAX_REDEEMED: usize = 8;
 
-/// What a placeholder begins with; a whole value stands for a token.
+/// The prefix of a placeholder, which must be the whole value of a field.
 const PREFIX: &str = "up-placeholder-";
 
-/// Names them in the audit.
+/// The name of these credentials in the audit.
 const NAME: &str = "git-lfs";
 
-/// What a lease owns.
+/// The tokens of a lease.
 #[derive(Default)]
 struct Tokens(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    /// The oldest first.
+    /// In order of age, the oldest first.
     tokens: VecDeque<Token>,
-    /// What they take together.
+    /// Bytes of all tokens.
     bytes: usize,
 }
 
@@ -70,8 +71,8 @@ struct Token {
     value: Zeroizing<String>,
 }
 
-/// Keeps a token for the one request to `host` that it is for, and answers what stands for it;
-/// `None` where it is too long for a token.
+/// Keeps a token for one request to `host`, and returns its placeholder; `None` if the value is too
+/// long.
 pub(super) fn keep(
     container: &Container,
     (host, port): (&Host, u16),
@@ -81,8 +82,8 @@ pub(super) fn keep(
     if value.len() > MAX_TOKEN || field.as_str().len() > MAX_FIELD {
         return None;
     }
-    // It must be told apart from others. It need not be hard to guess: it is of use to nobody
-    // but the container that was given it.
+    // It must be unique, but need not be hard to guess: only the container that received it can use
+    // it.
     let half = || RandomState::new().build_hasher().finish();
     let placeholder = format!("{PREFIX}{:016x}{:016x}", half(), half());
     let tokens = container.state_or_init(Tokens::default);
@@ -96,8 +97,7 @@ pub(super) fn keep(
     Some(placeholder)
 }
 
-/// Puts tokens where the request has what stands for them, if it goes where they are for, over
-/// TLS. Each works once.
+/// Replaces the placeholders in a request to the tokens' host over TLS. Each works once.
 pub(in crate::git) fn redeem(flow: &mut Flow, request: &mut Request) {
     let Some(container) = flow.known_container() else {
         return;
@@ -115,7 +115,7 @@ fn stands_for_one(value: &HeaderValue) -> bool {
     value.as_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// Replaces placeholders by their tokens, which are used up; answers whether there was one.
+/// Replaces placeholders by their tokens, and removes the tokens. Returns whether there was one.
 fn spend(container: &Container, flow: &Flow, request: &mut Request) -> bool {
     let tokens = container.state_or_init(Tokens::default);
     let mut tokens = tokens.0.lock();

@@ -23,14 +23,14 @@ pub(super) fn settings() -> GitSettings {
     }
 }
 
-/// The rules of some settings, on hosts that all but one may be reached.
+/// The addon with these settings; every host but evil.example.com is reachable.
 pub(super) fn git(settings: GitSettings) -> Git {
     let reachable = |_: &Container, host: &Host, _| host.name() != Some("evil.example.com");
     let metrics = GitMetrics::new(&Registry::new()).unwrap();
     Git::new(settings, Arc::new(reachable), Arc::new(metrics))
 }
 
-/// The beginning of a push: the first command offers a report.
+/// The commands of a push. The first one requests a report.
 fn commands(commands: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (at, (new, name)) in commands.iter().enumerate() {

@@ -24,7 +24,7 @@ fn bot() -> PushRules {
     }
 }
 
-/// Sends a body in pieces; answers what passed, and the verdict.
+/// Sends a body in pieces. Returns the bytes that passed, and the verdict.
 fn send(rules: PushRules, pieces: &[&[u8]]) -> (Vec<u8>, Verdict) {
     announced(rules, None, pieces)
 }
@@ -121,7 +121,7 @@ fn each_ref_is_judged() {
 }
 
 #[test]
-fn deletions_pass_where_they_are_allowed_and_bots_stay_below_their_prefixes() {
+fn allowed_deletions_pass_and_bots_stay_below_their_prefixes() {
     let allowed = |rules| PushRules {
         allow_deletion: true,
         ..rules
@@ -137,7 +137,7 @@ fn deletions_pass_where_they_are_allowed_and_bots_stay_below_their_prefixes() {
 }
 
 #[test]
-fn the_sentences_are_those_that_people_know() {
+fn denials_have_their_documented_sentences() {
     let sentence = |rules, body: &[u8]| {
         let denial = send(rules, &[body]).1.unwrap_err();
         (denial.sentence().to_owned(), denial.addon())
@@ -151,7 +151,7 @@ fn the_sentences_are_those_that_people_know() {
 }
 
 #[test]
-fn a_denial_is_reported_for_every_ref_or_by_its_status_alone() {
+fn a_denial_is_reported_for_every_ref_or_by_its_status() {
     let body = commands(&[(ID, "refs/heads/a"), (ZERO, "refs/heads/b")]);
     let denial = send(rules(), &[&body]).1.unwrap_err();
     let answer = denial.answer().unwrap();
@@ -169,7 +169,7 @@ fn a_denial_is_reported_for_every_ref_or_by_its_status_alone() {
 }
 
 #[test]
-fn over_the_limit_a_push_ends_and_says_so() {
+fn a_push_over_the_limit_is_denied_with_a_report() {
     let head = commands(&[(ID, "refs/heads/a")]);
     let limited = |limit| PushRules { limit, ..rules() };
     let size = head.len() as u64;
@@ -186,7 +186,7 @@ fn over_the_limit_a_push_ends_and_says_so() {
 }
 
 #[test]
-fn a_length_that_is_announced_is_believed_before_the_first_byte_of_the_pack() {
+fn an_announced_length_is_judged_before_the_pack() {
     let limited = PushRules {
         limit: 1000,
         ..rules()
@@ -210,7 +210,7 @@ fn a_list_that_never_ends_is_refused() {
     });
 }
 
-/// Bodies that are nearly pushes: those are the ones that find the borders.
+/// Bodies that are nearly valid pushes, to exercise the boundaries of frames.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![
         Just("refs/heads/main"),
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn no_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn no_body_causes_a_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = send(rules(), &[&body]);
     }
 }
@@ -272,10 +272,10 @@ fn assert_quick(pieces: &[&[u8]]) {
     assert!(took < Duration::from_millis(50), "{took:?}");
 }
 
-/// A mebibyte of each kind that might make it slow: the shortest lines, one byte at a time, and
-/// what never becomes a line.
+/// Sends 1 MiB of each kind that might be slow: the shortest lines, one byte at a time, and input
+/// that never completes a line.
 #[test]
-fn no_mebibyte_takes_long() {
+fn one_mebibyte_is_judged_quickly() {
     let shortest = "0005a".repeat((1 << 20) / 5);
     let line = format!("0068{ID} {ID} refs/tags/12345678");
     let commands = line.repeat(9_000);

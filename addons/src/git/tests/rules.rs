@@ -20,7 +20,7 @@ fn code(settings: GitSettings, host: &str, method: &str, target: &str) -> Option
 }
 
 #[test]
-fn only_the_containers_repositories_are_reached_reads_included() {
+fn reads_and_writes_reach_only_the_containers_repositories() {
     let foreign = Some(Code::RepoNotAuthorized);
     each_row(
         [
@@ -63,7 +63,7 @@ fn only_the_containers_repositories_are_reached_reads_included() {
 }
 
 #[test]
-fn a_denial_names_the_repository_and_the_edit() {
+fn a_denial_names_the_repository_and_the_remedy() {
     let mut flow = flow_of(&container("web"), Kind::Http, "github.com");
     let mut request = request("/acme/other.git/info/refs", &[]);
     let denial = judged(settings(), &mut flow, &mut request).unwrap_err();
@@ -75,7 +75,7 @@ fn a_denial_names_the_repository_and_the_edit() {
 }
 
 #[test]
-fn public_reads_pass_without_any_credential_and_nothing_else_does() {
+fn only_public_reads_pass_without_a_credential() {
     let public = || GitSettings {
         public_reads: true,
         ..settings()
@@ -138,7 +138,7 @@ fn a_compressed_push_is_refused_and_a_compressed_fetch_is_not() {
 }
 
 #[test]
-fn a_repository_may_have_a_limit_of_its_own() {
+fn a_repository_may_have_its_own_limit() {
     let own_limit = Repo {
         name: "acme/big".into(),
         max_receive_pack_bytes: Some(5000),
@@ -224,7 +224,7 @@ fn pushes_above_the_warning_are_logged_once_they_passed() {
 }
 
 #[test]
-fn the_operation_is_known_also_when_it_is_denied() {
+fn the_operation_of_a_denied_request_is_recorded() {
     each_row(
         [
             (

@@ -1,4 +1,4 @@
-//! Asks a forge which repository a number or a node belongs to, on a container's behalf.
+//! Asks a forge which repository a number or a node belongs to, on behalf of a container.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use serde_json::{Value, json};
 use super::{Forge, Node, Requester};
 use crate::contract::{BoxFuture, Code, Denial, Fault, Outbound, OutboundError};
 
-/// How long an answer is believed: repositories are renamed and issues move.
+/// How long an answer is cached: repositories are renamed and issues move.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// What a lease remembers.
+/// The most cached answers of a lease.
 const KEPT: usize = 4096;
-/// No forge's ids are longer.
+/// Bytes of the longest node id; a longer one is unknown.
 const MAX_ID: usize = 256;
 
-/// Every type that names its repository, and accounts; nodes of other types stay unknown.
+/// The query for nodes: every type with a repository, and accounts. Nodes of other types stay
+/// unknown.
 const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
     ...on Actor{login}\
     ...on Repository{nameWithOwner}\
@@ -32,19 +33,19 @@ const NODES: &str = "query($ids:[ID!]!){nodes(ids:$ids){\
     ...on Ref{repository{nameWithOwner}}\
     ...on Release{repository{nameWithOwner}}}}";
 
-/// A forge that is asked with the container's own credential, through the chain.
+/// Client of a forge's API, with the container's own credential, through the chain.
 pub struct ForgeClient {
     outbound: Arc<dyn Outbound>,
 }
 
 impl ForgeClient {
-    /// Asks through `outbound`.
+    /// A client that sends its requests through `outbound`.
     #[must_use]
     pub fn new(outbound: Arc<dyn Outbound>) -> Self {
         Self { outbound }
     }
 
-    /// The forge's answer, or `None` where policy or the forge does not let the container see it.
+    /// The forge's answer; `None` if policy or the forge denies the container access.
     async fn ask(
         &self,
         requester: &Requester,
@@ -94,13 +95,13 @@ impl ForgeClient {
             .body(body.to_string().into());
         let answer = self.ask(requester, request).await?.unwrap_or_default();
         let nodes = answer.pointer("/data/nodes").and_then(Value::as_array);
-        // One too few or too many, and an answer would be taken for another's.
+        // Answers belong to ids by position, so a list of another length is discarded.
         let nodes = nodes.filter(|nodes| nodes.len() == ids.len());
         Ok(nodes.map_or_else(Vec::new, |nodes| nodes.iter().map(node).collect()))
     }
 }
 
-/// Whether the container may not ask; everything else may pass by itself.
+/// Whether policy denies the request. Any other denial, such as a rate limit, is transient.
 fn is_policy(denial: &Denial) -> bool {
     denial.code().fault() == Fault::Policy && denial.retry_after_seconds().is_none()
 }
@@ -183,7 +184,7 @@ fn node(value: &Value) -> Option<Node> {
     (node.repo.is_some() || node.login.is_some()).then_some(node)
 }
 
-/// The answers that a lease got, so that it asks once.
+/// The lease's cache of answers.
 #[derive(Default)]
 struct Known(Mutex<HashMap<Key, (Instant, Node)>>);
 

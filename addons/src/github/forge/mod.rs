@@ -1,4 +1,4 @@
-//! What only the forge knows: which repository a number or a node id belongs to.
+//! Look-ups at the forge: which repository a number or a node id belongs to.
 
 mod client;
 
@@ -8,9 +8,9 @@ use crate::contract::{BoxFuture, Container, Denial, Host};
 
 pub use client::ForgeClient;
 
-/// Asks the forge as the container itself would: with its credential, within its policy and its
-/// budgets. Answers belong to the lease. What is nowhere that the container may see is `None`, and
-/// denied; an error is why it could not be asked.
+/// Looks up repositories and nodes at the forge as the container would: with its credential, within
+/// its policy and its budgets. Answers are cached in the lease. `None` for an object that the
+/// container cannot see, which is denied; an error if the look-up failed.
 pub trait Forge: Send + Sync {
     /// The `owner/name` of the repository with this number.
     fn repo_of_id<'a>(
@@ -19,7 +19,7 @@ pub trait Forge: Send + Sync {
         id: u64,
     ) -> BoxFuture<'a, Result<Option<String>, Denial>>;
 
-    /// What each of up to 100 ids names, in the order asked.
+    /// The nodes with up to 100 ids, in the order of the ids.
     fn nodes<'a>(
         &'a self,
         requester: Requester,
@@ -27,26 +27,26 @@ pub trait Forge: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Option<Node>>, Denial>>;
 }
 
-/// On whose behalf the forge is asked, and where.
+/// The container that a look-up is made for, and the forge's endpoint.
 #[derive(Clone, Debug)]
 pub struct Requester {
     /// The lease whose request needs the answer.
     pub container: Arc<Container>,
-    /// The host that the request goes to.
+    /// The host of the container's request.
     pub host: Host,
-    /// Its port there.
+    /// The port of the container's request.
     pub port: u16,
-    /// The path below which its API lies there: empty, or `/api`.
+    /// The path prefix of the API on this host: empty, or `/api`.
     pub prefix: &'static str,
 }
 
-/// What a node id names: something in a repository, or an account.
+/// The object of a node id: something in a repository, or an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The `owner/name` of the repository that it lies in.
+    /// The `owner/name` of its repository.
     pub repo: Option<String>,
-    /// The label's name, where it is a label.
+    /// The label's name, if it is a label.
     pub label: Option<String>,
-    /// The login, where it is the account of a person or a bot.
+    /// The login, if it is the account of a person or a bot.
     pub login: Option<String>,
 }

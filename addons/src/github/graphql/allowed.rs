@@ -1,21 +1,21 @@
-//! The mutations that may be made, each with the fields that its input may have.
+//! The permitted mutations, each with the permitted fields of its input.
 //!
-//! Pull requests and their comments and reviews, issues, labels, reactions. The fields are those
-//! of GitHub's public GraphQL schema, without those that reach beyond the repository, start an
-//! agent, or say what cannot be judged:
+//! They cover pull requests and their comments and reviews, issues, labels, and reactions. The
+//! fields are those of GitHub's public GraphQL schema, except those that reach beyond the
+//! repository, start an agent, or have content that cannot be judged:
 //!
 //! - `agentAssignment` of issues starts an agent, in any repository that it names.
 //! - `issueTemplate` takes labels and assignees from a file that is not part of the request.
-//! - `parentIssueId` changes another issue, by a write that the REST API is not allowed either.
+//! - `parentIssueId` changes another issue, a write that is denied in the REST API as well.
 //! - `maintainerCanModify` of an existing pull request opens the branch of a fork to pushes. A new
 //!   one may have it, since both its branches are of this repository.
 //!
 //! `headRepositoryId` is listed, and must name the same repository as `repositoryId`.
 
-/// A mutation, with its fields; `threads.body` is a field of an object in `threads`.
+/// A mutation with its fields; `threads.body` is a field of the objects in `threads`.
 type Mutation = (&'static str, &'static [&'static str]);
 
-/// A field of every input: the caller's own label of the mutation.
+/// A field of every input: an identifier of the client, which the server returns unchanged.
 const OF_EVERY_INPUT: &str = "clientMutationId";
 
 pub(super) const ALLOWED: &[Mutation] = &[
@@ -170,13 +170,13 @@ pub(super) const ALLOWED: &[Mutation] = &[
     ),
 ];
 
-/// The fields that the input of a mutation may have; `None` for one that is not listed.
+/// The permitted fields of a mutation's input; `None` for a mutation that is not listed.
 pub(super) fn fields(mutation: &str) -> Option<&'static [&'static str]> {
     let listed = ALLOWED.iter().find(|(name, _)| *name == mutation);
     listed.map(|(_, fields)| *fields)
 }
 
-/// Whether a field is among those of a mutation.
+/// Whether a mutation's input may have the field.
 pub(super) fn has(fields: &[&str], field: &str) -> bool {
     field == OF_EVERY_INPUT || fields.contains(&field)
 }

@@ -1,22 +1,23 @@
-//! What one body may cost to judge.
+//! Limits of the work that one body may cause.
 
 use serde_json::Value;
 
 use super::unreadable::Unreadable;
 
-/// The most text of queries in one body: what people write goes in variables.
+/// The most bytes of query text in one body; user content belongs in variables.
 const MAX_TEXT: usize = 256 * 1024;
 
-/// Blanks and commas count as well. The longest queries of GitHub's own tool have a fifth.
+/// The most tokens in one body, whitespace and commas included. The longest queries of GitHub's
+/// command-line tool have a fifth of it.
 const MAX_TOKENS: usize = 8_000;
 
-/// Fields seen and values filled in, fragments counted as often as they are used.
+/// The most fields visited and values filled in; fragments count once for each use.
 const MAX_STEPS: usize = 50_000;
 
-/// Bytes of values filled in, variables counted as often as they are used.
+/// The most bytes of values filled in; variables count once for each use.
 const MAX_FILLED: usize = 2 * super::MAX_BODY;
 
-/// Spent over all requests of one body.
+/// The remaining budget, shared by all requests of one body.
 pub(super) struct Budget {
     text: usize,
     tokens: usize,
@@ -36,32 +37,33 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// The text of a query, before a token of it is read.
+    /// Spends the text of a query, before its first token is read.
     pub(super) fn spend_text(&mut self, bytes: usize) -> Result<(), Unreadable> {
         spend(&mut self.text, bytes, "the queries are too long")
     }
 
-    /// The tokens that may still be read.
+    /// The tokens left.
     pub(super) fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Tokens that were read.
+    /// Spends tokens that were read.
     pub(super) fn spend_tokens(&mut self, count: usize) -> Result<(), Unreadable> {
         spend(&mut self.tokens, count, "the queries have too many tokens")
     }
 
-    /// A field seen, or a value filled in.
+    /// Spends a field visited, or a value filled in.
     pub(super) fn spend_step(&mut self) -> Result<(), Unreadable> {
         spend(&mut self.steps, 1, "it takes too much to judge")
     }
 
-    /// Bytes of a value filled in.
+    /// Spends the bytes of a value filled in.
     pub(super) fn spend_bytes(&mut self, bytes: usize) -> Result<(), Unreadable> {
         spend(&mut self.filled, bytes, "it takes too much to judge")
     }
 
-    /// A value that is about to be copied. Its depth is bounded by how it was read.
+    /// Spends a value before it is copied. The recursion is bounded by the depth limit of the JSON
+    /// parser.
     pub(super) fn spend_value(&mut self, value: &Value) -> Result<(), Unreadable> {
         self.spend_step()?;
         match value {

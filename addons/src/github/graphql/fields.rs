@@ -1,22 +1,22 @@
-//! Which fields stay in a repository, and which lead out of it.
+//! The fields that stay in a repository, and those that lead out of it.
 //!
-//! A field that nobody listed leads out. So what the API gains tomorrow is closed until it is
-//! listed here.
+//! A field that is not listed leads out, so that fields that GitHub adds later stay denied until
+//! they are listed here.
 
-/// Where a selection stands.
+/// The object that a selection is made on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On something that belongs to an authorized repository.
+    /// An object of an authorized repository.
     Inside,
-    /// On a list, within a repository, of what does not belong to it.
+    /// A connection of a repository's object to objects outside of it.
     Connection,
-    /// On a person, an organization, another repository: names and numbers only.
+    /// A person, an organization, another repository: only names and numbers may be read.
     Outside,
-    /// On the description of the API itself.
+    /// The schema of the API.
     Schema,
 }
 
-/// Where the selection of a field stands; `None` where the field must not have one.
+/// The place of a field's own selection; `None` if the field may not have one.
 pub(super) fn lead(place: Place, field: &str, has_arguments: bool) -> Option<Place> {
     match place {
         Place::Inside if INSIDE.contains(&field) => Some(Place::Inside),
@@ -27,15 +27,16 @@ pub(super) fn lead(place: Place, field: &str, has_arguments: bool) -> Option<Pla
             "nodes" | "node" | "pageInfo" => Some(Place::Outside),
             _ => None,
         },
-        // Arguments choose: `organization(login:)` of a person is another thing than that of a team.
+        // Arguments choose the object: `organization(login:)` of a person differs from that of a
+        // team.
         Place::Outside => (!has_arguments && NAMES.contains(&field)).then_some(Place::Outside),
         Place::Schema => SCHEMA.contains(&field).then_some(Place::Schema),
     }
 }
 
-/// Fields of repositories, and of what lies in them, that answer what lies in the same one. None
-/// of them may do otherwise on any type that this list leads to: `commit` of an event in a
-/// timeline can be another repository's, so timelines are not in it.
+/// Fields of a repository and of its objects whose result is in the same repository, on every type
+/// that this list leads to. Timelines are not in it, since the `commit` of an event can be another
+/// repository's.
 const INSIDE: &[&str] = &[
     "annotations",
     "answer",
@@ -115,7 +116,7 @@ const INSIDE: &[&str] = &[
     "workflowRun",
 ];
 
-/// Lists of people, projects and events.
+/// Connections to people, projects and events.
 const CONNECTIONS: &[&str] = &[
     "assignableUsers",
     "assignees",
@@ -134,7 +135,7 @@ const CONNECTIONS: &[&str] = &[
     "timelineItems",
 ];
 
-/// What has a name of its own, one step further: an owner's login, a branch's name.
+/// Fields whose result has a name, for one more level: an owner's login, a branch's name.
 const NAMES: &[&str] = &[
     "actor",
     "assignee",

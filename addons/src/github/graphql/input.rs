@@ -1,4 +1,4 @@
-//! Values of arguments, with their variables filled in.
+//! Values of arguments with their variables filled in.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::syntax::Value;
 use super::unreadable::Unreadable;
 
-/// What the variables of one operation stand for.
+/// The values of one operation's variables.
 pub(super) struct Variables<'a> {
     given: Option<&'a Map<String, Json>>,
     defaults: &'a HashMap<String, Value>,
@@ -22,7 +22,7 @@ impl<'a> Variables<'a> {
         Self { given, defaults }
     }
 
-    /// A value as the server will see it. Numbers and booleans come out as `true`.
+    /// A value as the server will see it. Numbers and booleans become `true`.
     pub(super) fn fill(&self, value: &Value, budget: &mut Budget) -> Result<Json, Unreadable> {
         budget.spend_step()?;
         Ok(match value {

@@ -1,4 +1,4 @@
-//! Judging GraphQL by its tree, never by its text.
+//! Judges GraphQL requests by their syntax tree, never by their text.
 
 mod allowed;
 mod budget;
@@ -24,16 +24,16 @@ use syntax::OperationKind;
 use unreadable::Unreadable;
 use wanted::Wanted;
 
-/// The most that is read of one body.
+/// The most bytes of one body.
 pub(super) const MAX_BODY: usize = 1 << 20;
 
-/// The most values that the JSON around the queries may have, variables included.
+/// The most JSON values in one body, variables included.
 const MAX_VALUES: usize = 20_000;
 
 /// The most requests in one body. GitHub itself takes no batches.
 const MAX_BATCH: usize = 16;
 
-/// Judges a body: one request or a list of them. What it names by node id alone is answered, to
+/// Judges a body: one request or a list of them. Returns the nodes that it names by id, which must
 /// be resolved before the body may pass.
 pub(super) fn judge(
     body: &Buffered,
@@ -74,7 +74,7 @@ impl From<Unreadable> for Denial {
     }
 }
 
-/// What every request of a body is judged by.
+/// The rules for every request of a body.
 struct Rules<'a> {
     mutations: &'a Mutations,
     mentions: &'a Mentions,
@@ -119,7 +119,8 @@ fn judge_request(
     Ok(())
 }
 
-/// The query, which must be there: one that the server keeps under a hash cannot be judged.
+/// The text of the query, which is required: a query that the server stores under a hash cannot be
+/// judged.
 fn query_text(request: &Map<String, Value>) -> Result<&str, Denial> {
     const KNOWN: [&str; 4] = ["query", "variables", "operationName", "extensions"];
     if let Some(unknown) = request.keys().find(|key| !KNOWN.contains(&key.as_str())) {

@@ -1,4 +1,4 @@
-//! Which mutations may be made.
+//! The lists of permitted and blocked mutations.
 
 use std::collections::HashSet;
 
@@ -6,8 +6,8 @@ use super::allowed::ALLOWED;
 use crate::contract::{Code, Container, Denial};
 use crate::github::denials::{Denials, PR_MERGE_BLOCKED};
 
-/// Denied whatever else is allowed: they merge, move branches around the push policy, or change
-/// what protects a repository.
+/// Denied even if the configuration allows them: they merge, move branches past the push policy, or
+/// change the protection of a repository.
 const BLOCKED: &[&str] = &[
     "archiveRepository",
     "cloneTemplateRepository",
@@ -37,7 +37,7 @@ const BLOCKED: &[&str] = &[
     "updateRepositoryRuleset",
 ];
 
-/// The two lists, with what the configuration adds.
+/// The two lists, with the additions of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutations {
     allowed: HashSet<String>,
@@ -46,7 +46,7 @@ pub struct Mutations {
 }
 
 impl Mutations {
-    /// Adds to the shipped lists. Without `is_allowlist`, only what is blocked is denied.
+    /// Adds to the shipped lists. Without `is_allowlist`, only blocked mutations are denied.
     #[must_use]
     pub fn new(allowed: &[String], blocked: &[String], is_allowlist: bool) -> Self {
         let shipped = ALLOWED.iter().map(|(name, _)| (*name).to_owned());
@@ -60,7 +60,7 @@ impl Mutations {
         }
     }
 
-    /// Whether it may be made at all.
+    /// Permits a mutation by its name.
     pub(super) fn permit(&self, name: &str, container: &Container) -> Result<(), Denial> {
         if self.blocked.contains(name) {
             let denial = if name == "mergePullRequest" {

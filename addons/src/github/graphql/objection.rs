@@ -1,4 +1,4 @@
-//! What the input of a mutation says, judged by the names of its fields.
+//! Judges the text in a mutation's input by the names of its fields.
 
 use serde_json::{Map, Value};
 
@@ -7,11 +7,11 @@ use crate::github::body::join;
 use crate::github::content::{self, Objected, Objection};
 use crate::github::mentions::Mentions;
 
-/// The one argument that GitHub's mutations take.
+/// The only argument of GitHub's mutations.
 const ARGUMENT: &str = "input";
 
-/// The first objection to the arguments of a mutation. A mutation that is not among the shipped
-/// ones, which the configuration allowed, may have any field; its texts are judged all the same.
+/// The first objection to the arguments of a mutation. A mutation that only the configuration
+/// allows may have any field; its text is judged nevertheless.
 pub(super) fn objection(
     mutation: &str,
     arguments: &Map<String, Value>,
@@ -38,8 +38,8 @@ struct InputJudge<'a> {
 }
 
 impl InputJudge<'_> {
-    /// Judges the value of the field `name`, which lies at `key`. How deep values lie in each
-    /// other is bounded by how they were read.
+    /// Judges the value of the field `name` at the path `key`. The recursion is bounded by the
+    /// depth limits of the parsers.
     fn value(&self, value: &Value, name: &str, key: &str) -> Option<Objected> {
         match value {
             Value::Object(members) => members.iter().find_map(|(name, value)| {

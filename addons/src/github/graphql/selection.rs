@@ -1,4 +1,4 @@
-//! Following a selection, and where it leads.
+//! Walks selections and decides where each field leads.
 
 use serde_json::{Map, Value as Json};
 
@@ -13,7 +13,7 @@ use crate::contract::{Container, Denial};
 use crate::github::denials::Denials;
 use crate::github::mentions::Mentions;
 
-/// How deep fields may lie in each other, fragments followed. It bounds cycles of them too.
+/// The most nested fields, with fragments expanded. It also ends cycles of fragments.
 const MAX_DEPTH: usize = 64;
 
 /// A walk over the selections of one operation.
@@ -25,18 +25,19 @@ pub(super) struct Walk<'a> {
     pub(super) wanted: &'a mut Wanted,
 }
 
-/// What is done with each field; it is told how deep the field lies.
+/// Callback for each field, with the field's depth.
 type Visit<'v, 'a> = &'v mut dyn FnMut(&mut Walk<'a>, &'a Field, usize) -> Result<(), Denial>;
 
 impl<'a> Walk<'a> {
-    /// The fields of a query's root.
+    /// Judges the root fields of a query.
     pub(super) fn query(&mut self, selections: &'a [Selection]) -> Result<(), Denial> {
         self.each_field(selections, 0, &mut |walk, field, depth| {
             walk.root_field(field, depth)
         })
     }
 
-    /// The fields of a mutation's root. What they answer is judged as what lies in a repository.
+    /// Judges the root fields of a mutation. Their results are judged as objects of an authorized
+    /// repository.
     pub(super) fn mutation(
         &mut self,
         selections: &'a [Selection],
@@ -55,7 +56,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Visits fields, fragments followed.
+    /// Visits fields, with fragments expanded.
     fn each_field(
         &mut self,
         selections: &'a [Selection],

@@ -1,4 +1,4 @@
-//! GraphQL text to a tree of what matters for a verdict.
+//! Parses GraphQL text to a tree of the parts that a verdict depends on.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,10 +7,10 @@ use apollo_parser::{Lexer, Parser, TokenKind, cst};
 use super::budget::Budget;
 use super::unreadable::Unreadable;
 
-/// How deep selections, lists and objects may lie in each other.
+/// The most nested selections, lists and objects.
 const MAX_NESTING: usize = 64;
 
-/// A document: nothing but operations and fragments.
+/// A document, which consists of operations and fragments only.
 pub(super) struct Document {
     pub(super) operations: Vec<Operation>,
     pub(super) fragments: HashMap<String, Vec<Selection>>,
@@ -25,7 +25,7 @@ pub(super) enum OperationKind {
 
 pub(super) struct Operation {
     pub(super) kind: OperationKind,
-    /// Variables that have a default, with it.
+    /// The defaults of variables that have one.
     pub(super) defaults: HashMap<String, Value>,
     pub(super) selections: Vec<Selection>,
 }
@@ -38,18 +38,18 @@ pub(super) enum Selection {
     Inline(Vec<Selection>),
 }
 
-/// A field under its own name; aliases are of no interest.
+/// A field under its own name; aliases do not matter.
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) arguments: Vec<(String, Value)>,
     pub(super) selections: Vec<Selection>,
 }
 
-/// A value as it is written. Numbers, booleans and null decide nothing.
+/// A value as it is written. Numbers and booleans (`Plain`) and null decide nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Variable(String),
-    /// A string, or the name of an enum's value.
+    /// A string, or an enum value.
     Text(String),
     Plain,
     Null,
@@ -57,7 +57,7 @@ pub(super) enum Value {
     Object(Vec<(String, Value)>),
 }
 
-/// Parses a document. What the parser would mend is refused.
+/// Parses a document. Text that the parser would repair is refused.
 pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Unreadable> {
     budget.spend_text(text.len())?;
     let tokens = count_tokens(text, budget.tokens())?;
@@ -98,7 +98,7 @@ pub(super) fn parse(text: &str, budget: &mut Budget) -> Result<Document, Unreada
     Ok(document)
 }
 
-/// Counts tokens, up to one more than `most`. What lies too deep is refused before anything
+/// Counts tokens, up to one more than `most`. Text that nests too deeply is refused before anything
 /// recurses or builds a tree.
 fn count_tokens(text: &str, most: usize) -> Result<usize, Unreadable> {
     let mut depth = 0_usize;
@@ -217,7 +217,7 @@ fn value(node: cst::Value) -> Result<Value, Unreadable> {
     })
 }
 
-/// Which of two equal names counts, no two servers agree.
+/// Refuses duplicate names, of which servers use the first or the last.
 fn unique(named: &[(String, Value)]) -> Result<(), Unreadable> {
     let mut names = HashSet::new();
     if named.iter().all(|(name, _)| names.insert(name)) {

@@ -1,6 +1,6 @@
 //! Requests that cannot be judged.
 
-/// What was sent is not a GraphQL request that can be judged.
+/// The body is not a GraphQL request that can be judged, and why.
 #[derive(Debug)]
 pub(super) struct Unreadable(pub(super) String);
 

@@ -1,4 +1,4 @@
-//! What a body names by id, and what the forge must say of it before the body may pass.
+//! The nodes that a body names by id, and the checks of the forge's answers about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,28 +11,28 @@ use crate::github::denials::Denials;
 use crate::github::forge::Node;
 use crate::github::mentions::Mentions;
 
-/// Ids of people, who lie in no repository.
+/// Keys with ids of people, who belong to no repository.
 const PEOPLE: [&str; 4] = ["actorIds", "assigneeIds", "botIds", "userIds"];
 
-/// Ids that nothing is asked about: teams are those of the repository's organization, and the
-/// label of a mutation is the caller's own.
+/// Keys that are not looked up: teams belong to the repository's organization, and
+/// `clientMutationId` names no node.
 const NOT_ASKED: [&str; 2] = ["clientMutationId", "teamIds"];
 
-/// The most nodes that one body may name by id, as many as GitHub resolves at once.
+/// The most nodes that one body may name by id, as many as GitHub resolves in one query.
 const MAX_NODES: usize = 100;
 
-/// What is named by node id.
+/// The node ids of a body.
 #[derive(Debug, Default)]
 pub(in crate::github) struct Wanted {
-    /// Nodes that must lie in an authorized repository.
+    /// Nodes that must belong to an authorized repository.
     nodes: BTreeSet<String>,
-    /// Those of them that are put on something as labels.
+    /// The nodes among them that are attached as labels.
     labels: BTreeSet<String>,
-    /// People who are assigned or asked for a review, and must not be agents.
+    /// Assignees and requested reviewers, who must not be agents.
     people: BTreeSet<String>,
-    /// Branches that are named with an owner, who must be the owner of the node's repository.
+    /// Branches written as `OWNER:BRANCH`, whose owner must be that of the node's repository.
     branches: Vec<Branch>,
-    /// Pairs of nodes that must be one repository.
+    /// Pairs of nodes that must be the same repository.
     same: Vec<(String, String)>,
 }
 
@@ -44,7 +44,7 @@ struct Branch {
 }
 
 impl Wanted {
-    /// One id or a list of them. None at all names nothing.
+    /// Adds one id or a list of them. Null adds none.
     pub(super) fn add_nodes(&mut self, ids: &Value) -> Result<(), Denial> {
         for id in ids_of(ids)? {
             self.nodes.insert(id.to_owned());
@@ -69,7 +69,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// The arguments of a mutation: what they say, and what they are about.
+    /// Judges the text in a mutation's arguments, and adds the nodes that they name.
     pub(super) fn add_input(
         &mut self,
         mutation: &str,
@@ -87,12 +87,12 @@ impl Wanted {
                 return denied(objected);
             }
         }
-        // Whoever is taken off starts nothing.
+        // Removing an assignee or reviewer starts no agent.
         let asks_people = !mentions.is_empty() && !mutation.starts_with("remove");
         self.add_members(arguments, asks_people)
     }
 
-    /// The branches and repositories of a pull request.
+    /// Adds the branches and repositories of a pull request.
     fn add_branches(&mut self, input: &Map<String, Value>) -> Option<Objected> {
         let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
         let repository = text("repositoryId");
@@ -116,7 +116,7 @@ impl Wanted {
         None
     }
 
-    /// Goes through an input, whose depth is bounded by how it was read.
+    /// Adds the ids in an input. The recursion is bounded by the depth limits of the parsers.
     fn add_members(
         &mut self,
         members: &Map<String, Value>,
@@ -149,13 +149,13 @@ impl Wanted {
         }
     }
 
-    /// The ids that the forge is asked about.
+    /// The ids to look up at the forge.
     pub(in crate::github) fn ids(&self) -> Vec<String> {
         self.nodes.union(&self.people).cloned().collect()
     }
 
-    /// Judges what the forge said of each of [`Wanted::ids`], in their order; one that it did not
-    /// answer is unknown to it.
+    /// Judges the forge's answers for [`Wanted::ids`], in the same order; a node without an answer
+    /// is unknown.
     pub(in crate::github) fn judge(
         &self,
         nodes: Vec<Option<Node>>,
@@ -240,7 +240,7 @@ fn foreign(key: &str) -> Objected {
     }
 }
 
-/// A list of ids, or the one id that GraphQL takes for such a list.
+/// A list of ids, or a single id, which GraphQL coerces to a list.
 fn ids_of(value: &Value) -> Result<Vec<&str>, Denial> {
     let items = match value {
         Value::Null => return Ok(Vec::new()),

@@ -12,7 +12,7 @@ use super::*;
 use crate::contract::{FlowId, Host, Kind};
 use crate::observe::line::Excerpt;
 
-/// As short as a line can be.
+/// The shortest line.
 fn line() -> AuditLine<'static> {
     AuditLine {
         ts: UNIX_EPOCH,
@@ -59,7 +59,7 @@ fn whole(text: &str) -> Option<Excerpt<'_>> {
 }
 
 #[test]
-fn what_is_not_there_has_no_key() {
+fn absent_values_have_no_key() {
     let line = line();
     let expected = json!({
         "ts": "1970-01-01T00:00:00.000Z", "flow": line.flow.to_string(), "kind": "dns",
@@ -70,7 +70,7 @@ fn what_is_not_there_has_no_key() {
 }
 
 #[test]
-fn all_that_can_be_there_is_written_in_the_order_of_the_log() {
+fn all_values_are_written_in_the_order_of_the_log() {
     let host = Host::Address("2001:db8::9".parse().unwrap());
     let line = AuditLine {
         kind: Kind::Websocket,
@@ -107,7 +107,7 @@ fn all_that_can_be_there_is_written_in_the_order_of_the_log() {
 }
 
 #[test]
-fn a_tool_call_ends_with_what_was_decided_about_it() {
+fn the_line_of_a_tool_call_ends_with_its_decision() {
     let mcp = McpLine {
         server: Some("kb"),
         tool: whole("fetch"),
@@ -125,7 +125,7 @@ fn a_tool_call_ends_with_what_was_decided_about_it() {
 }
 
 #[test]
-fn no_line_is_longer_than_its_longest() {
+fn longest_is_the_length_with_the_largest_numbers() {
     let key = line().encode().fold_key();
     let most = Cost {
         bytes_in: u64::MAX,
@@ -159,7 +159,7 @@ fn a_line_encoded_from_its_fold_key_is_the_same() {
 }
 
 #[test]
-fn lines_say_the_same_unless_something_but_time_flow_and_cost_differs() {
+fn fold_keys_differ_in_everything_but_time_flow_and_cost() {
     let rest = |line: AuditLine<'_>| line.encode().fold_key().rest;
     let cost = Cost {
         bytes_in: 1,
@@ -244,7 +244,7 @@ fn lines_say_the_same_unless_something_but_time_flow_and_cost_differs() {
 }
 
 #[test]
-fn where_a_text_is_cut_is_shown_inside_its_string() {
+fn a_cut_text_ends_with_an_ellipsis_inside_its_string() {
     each_row(["/long", "/\"long\\", ""], |text| {
         let path = Some(Excerpt { text, is_cut: true });
         let line = AuditLine { path, ..line() };
@@ -254,7 +254,7 @@ fn where_a_text_is_cut_is_shown_inside_its_string() {
 
 proptest! {
     #[test]
-    fn no_text_leaves_its_string(texts in any::<[String; 5]>(), any_bytes in "[\0-\x7f\u{80}é𝄞]*") {
+    fn every_text_is_escaped(texts in any::<[String; 5]>(), any_bytes in "[\0-\x7f\u{80}é𝄞]*") {
         let [method, path, rule, credential, host] = texts.map(|text| text + &any_bytes);
         let mcp = McpLine { tool: whole(&path), reason: Some(&rule), ..MCP };
         let name = Host::Name((*host).into());
@@ -294,7 +294,7 @@ proptest! {
         prop_assert_eq!(value["status"].as_u64(), status.map(u64::from));
     }
 
-    /// A newline inside one would make two lines of it, and a forged one among them.
+    /// A line feed inside a line would let a client forge a line.
     #[test]
     fn a_line_has_no_newline(path in "(?s).*", is_cut: bool) {
         let path = Some(Excerpt { text: &path, is_cut });
@@ -321,7 +321,7 @@ proptest! {
         }
     }
 
-    /// Up to the end of the year 9999, which is the last that the format has.
+    /// Up to the end of the year 9999, the last one in RFC 3339.
     #[test]
     fn times_are_those_of_rfc_3339(second in 0..253_402_300_800_u64, millisecond in 0..1000_u64) {
         const RFC_3339: &[BorrowedFormatItem<'_>] = format_description!(
@@ -339,7 +339,7 @@ fn a_second_ends_after_its_last_millisecond() {
         let ts = UNIX_EPOCH + Duration::from_nanos(nanos);
         read(&AuditLine { ts, ..line() })["ts"].clone()
     };
-    // The leap day of 2000, and what came before and after.
+    // Around the leap day of 2000.
     assert_eq!(at(951_782_399_999_999_999), "2000-02-28T23:59:59.999Z");
     assert_eq!(at(951_782_400_000_000_000), "2000-02-29T00:00:00.000Z");
     assert_eq!(at(951_868_799_009_999_999), "2000-02-29T23:59:59.009Z");

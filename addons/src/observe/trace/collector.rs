@@ -1,4 +1,4 @@
-//! The collector that `tracing.otlp_endpoint` of `proxy.yaml` names.
+//! The setting `tracing.otlp_endpoint` of `proxy.yaml`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use http::Uri;
 use crate::contract::settings::Files;
 use crate::contract::{Authority, Host};
 
-/// An OTLP collector that takes HTTP: its base URL, as `OTEL_EXPORTER_OTLP_ENDPOINT` has it.
+/// An OTLP collector over HTTP, by its base URL in the form of `OTEL_EXPORTER_OTLP_ENDPOINT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
     base: String,
@@ -47,7 +47,7 @@ impl Collector {
         (self.authority.host.clone(), self.authority.port)
     }
 
-    /// Where it takes spans.
+    /// The URL that spans are sent to.
     pub(super) fn traces_url(&self) -> String {
         format!("{}/v1/traces", self.base)
     }

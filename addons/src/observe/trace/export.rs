@@ -1,4 +1,4 @@
-//! Spans on their way to an OpenTelemetry collector: OTLP over HTTP, in JSON.
+//! Exports spans to an OpenTelemetry collector: OTLP over HTTP, in JSON.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use tokio::time::{Instant, timeout_at};
 use super::{Collector, Span, SpanSink};
 use crate::contract::{Outbound, System, SystemPorts};
 
-/// What waits for a collector that is slow or away; more is dropped and counted.
+/// The most spans that wait for a slow or unreachable collector; further ones are dropped and
+/// counted.
 const WAITING: usize = 4096;
-/// What is sent at once, and how long the first of them waits for others.
+/// The most spans of one request, and how long the first of them waits for others.
 const BATCH: usize = 512;
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Exports spans. Kept over reloads as long as the collector is the same.
+/// Exports spans. The exporter is kept over reloads that do not change the collector.
 pub struct Traces {
     ports: SystemPorts,
     spans: IntCounterVec,
@@ -45,7 +46,8 @@ impl Traces {
         })
     }
 
-    /// Where spans go under this configuration. The exporter before it sends what it has, and ends.
+    /// The sink of spans under this configuration. The previous exporter sends its remaining spans
+    /// and ends.
     pub fn sink(&self, collector: Option<&Collector>) -> Option<Arc<dyn SpanSink>> {
         let mut current = self.exporter.lock();
         let Some(collector) = collector else {
@@ -116,7 +118,7 @@ async fn export(
     }
 }
 
-/// What comes soon after the first.
+/// Collects up to `BATCH` spans that arrive within `WAIT` of the first.
 async fn fill(first: Span, waiting: &mut mpsc::Receiver<Span>) -> Vec<Span> {
     let mut batch = vec![first];
     let until = Instant::now() + WAIT;
@@ -164,7 +166,7 @@ fn document(batch: &[Span]) -> Value {
 fn span(span: &Span) -> Value {
     const SERVER: u8 = 2;
     const ERROR: u8 = 2;
-    // Written by this process, so that it can be read.
+    // Encoded by this process, so it parses.
     let line: Value = serde_json::from_slice(&span.line).unwrap_or_default();
     let text = |key| line.get(key).and_then(Value::as_str);
     let what = text("method").or(text("kind")).unwrap_or_default();
@@ -185,7 +187,8 @@ fn span(span: &Span) -> Value {
     value
 }
 
-/// The names are those of OpenTelemetry's semantic conventions where it has any.
+/// Attributes by key of the audit line, named by OpenTelemetry's semantic conventions where they
+/// exist.
 const ATTRIBUTES: [(&str, &str); 15] = [
     ("unified_proxy.kind", "kind"),
     ("unified_proxy.outcome", "outcome"),

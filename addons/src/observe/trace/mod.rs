@@ -1,4 +1,4 @@
-//! A span for every flow, in the trace that its client says it is in.
+//! Makes a span of every flow, in the trace of its client.
 
 mod collector;
 mod export;
@@ -20,42 +20,42 @@ pub use collector::Collector;
 pub use export::Traces;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// Where an MCP message says what is not its method's business.
+/// The member of an MCP message's params that holds metadata.
 const META: &str = "_meta";
 const SAMPLED: u8 = 1;
 
-/// Takes spans. It must not block: it is called where flows end.
+/// Takes spans. It must not block, since it is called as flows end.
 pub trait SpanSink: Send + Sync {
     /// Takes a span, or drops it and counts that.
     fn write(&self, span: Span);
 }
 
-/// What a container asked for, from its first byte to its last.
+/// A flow of a container, from its first byte to its last.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// The trace that it is part of.
+    /// The trace id.
     pub trace: u128,
-    /// The span in the client that it came from.
+    /// The id of the client's span.
     pub parent: Option<u64>,
-    /// Its own id: the flow's, so that the audit log and the trace name each other.
+    /// The id of the span, equal to the flow's, so that the audit log and the trace can be matched.
     pub id: u64,
-    /// What happened: the line of the audit log, as JSON.
+    /// The flow's line of the audit log, as JSON.
     pub line: Vec<u8>,
-    /// When it began.
+    /// When it started.
     pub at: SystemTime,
-    /// How long it took.
+    /// Its duration.
     pub duration: Duration,
 }
 
-/// Makes a span of every flow of a container. A request that brings W3C trace context is a child
-/// there, and the upstream is told of our span; one that brings none begins a trace, and is sent
-/// on as it came.
+/// Makes a span of every flow of a container. A request with W3C trace context becomes a child of
+/// the client's span, and the upstream receives ours as its parent. A request without context
+/// starts a trace, and is sent unchanged.
 pub struct Trace {
     sink: Arc<dyn SpanSink>,
 }
 
 impl Trace {
-    /// Hands the spans to `sink`.
+    /// The addon with a sink for its spans.
     #[must_use]
     pub fn new(sink: Arc<dyn SpanSink>) -> Self {
         Self { sink }
@@ -96,7 +96,8 @@ impl Addon for Trace {
     }
 
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
-        // The appliance's own errands are in nobody's trace, least of all those that bring spans.
+        // The appliance's own requests have no span: those that export spans would cause further
+        // ones.
         if flow.known_container().is_none() {
             return;
         }
@@ -116,14 +117,14 @@ impl Addon for Trace {
     }
 }
 
-/// A trace of a flow's own. It needs to be like no other, not to be secret.
+/// The trace id for a flow without context. It must be unique, not secret.
 fn begun_by(flow: u64) -> u128 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     let process = *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish() | 1);
     u128::from(process) << 64 | u128::from(flow)
 }
 
-/// Where a client says that a request belongs: <https://www.w3.org/TR/trace-context/>.
+/// The trace context of a client: <https://www.w3.org/TR/trace-context/>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Context {
     trace: u128,
@@ -138,7 +139,7 @@ impl Context {
         Self::parse(only?.to_str().ok()?)
     }
 
-    /// The context that a message's `_meta` has, and the params with our span in its place.
+    /// The context in a message's `_meta`, and the params with our span as the parent instead.
     fn moved_on(params: &RawValue, span: u64) -> Option<(Self, Box<RawValue>)> {
         let members = Members::read(params).ok()?;
         let meta = members.members(META).ok()??;
@@ -158,7 +159,7 @@ impl Context {
         };
         let (version, trace, parent, flags) = (hex(2)?, hex(32)?, hex(16)?, hex(2)?);
         let more = parts.next().is_some();
-        // Later versions may say more at the end; this one does not.
+        // Later versions may append fields; version 00 has none.
         if version == "ff" || (version == "00" && more) {
             return None;
         }
@@ -170,12 +171,12 @@ impl Context {
         (context.trace != 0 && context.parent != 0).then_some(context)
     }
 
-    /// The context for whoever is asked next, whose parent is our span.
+    /// The context for the upstream, with our span as the parent.
     fn text(self, span: u64) -> String {
         format!("00-{:032x}-{span:016x}-{:02x}", self.trace, self.flags)
     }
 
-    /// The same as a field.
+    /// The context for the upstream, as a field's value.
     fn field(self, span: u64) -> HeaderValue {
         HeaderValue::try_from(self.text(span)).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
@@ -211,7 +212,8 @@ mod tests {
         }
     }
 
-    /// The field that goes on, and the span, of a request that brought these fields.
+    /// Sends a request with these `traceparent` fields. Returns the fields that are sent on, and
+    /// the span.
     fn traced(
         fields: &[&'static str],
         change: impl FnOnce(&mut Flow),
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_context_begins_a_trace_and_is_sent_as_it_came() {
+    fn a_request_without_context_starts_a_trace_and_is_sent_unchanged() {
         let (sent, span) = traced(&[], |_| ());
         let span = span.unwrap();
         assert!(sent.is_empty());
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sampled_is_told_on_and_not_exported() {
+    fn unsampled_context_is_propagated_and_not_exported() {
         let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
         let (sent, span) = traced(&[unsampled], |_| ());
         assert!(span.is_none());
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_context_goes_on_untouched() {
+    fn invalid_context_is_sent_unchanged() {
         each_row(
             [
                 "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_appliances_own_errands_and_strangers_have_no_span() {
+    fn the_appliances_own_requests_and_unknown_sources_have_no_span() {
         let (_, span) = traced(&[], |flow| {
             flow.start_mut().principal = Some(Principal::System(Arc::new(System {
                 name: "traces".into(),

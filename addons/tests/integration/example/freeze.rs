@@ -7,7 +7,7 @@ use prometheus::{IntCounter, Registry};
 
 /// `freeze` in `policy.yaml`.
 pub struct FreezeSettings {
-    /// What is denied at a frozen upstream.
+    /// The methods that are denied at a frozen upstream.
     pub methods: Vec<Method>,
 }
 
@@ -25,7 +25,7 @@ impl FreezeSettings {
     }
 }
 
-/// What the addon needs from outside: the engine implements it, and so does a test.
+/// The port of the addon, which the engine implements, and so does a test.
 pub trait Freezes: Send + Sync {
     /// Whether nothing may be changed at the upstream now.
     fn is_frozen(&self, upstream: &str) -> bool;
@@ -39,7 +39,7 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    /// Registers the counter. Made once: reloads hand it on.
+    /// Registers the counter. Made once and kept over reloads.
     pub fn counter(registry: &Registry) -> prometheus::Result<IntCounter> {
         let help = "Writes that were denied because their upstream was frozen";
         let denied = IntCounter::new("proxy_frozen_writes_total", help)?;

@@ -1,4 +1,4 @@
-//! GraphQL: judged by its tree, in every operation of every request of a body.
+//! GraphQL bodies: every operation of every request is judged by its syntax tree.
 
 use super::*;
 use serde_json::json;
@@ -41,7 +41,7 @@ fn queries_that_stay_in_the_containers_repositories_pass() {
 }
 
 #[test]
-fn another_repository_is_denied_however_it_is_reached() {
+fn another_repository_is_denied_on_every_path_to_it() {
     assert_queries(
         Some(Code::RepoNotAuthorized),
         &[
@@ -238,7 +238,7 @@ fn allowed_mutations_pass_on_nodes_of_the_containers_repositories() {
 }
 
 #[test]
-fn mutations_that_are_not_allowed_are_denied_however_they_are_written() {
+fn mutations_that_are_not_allowed_are_denied_in_every_spelling() {
     each_row(
         [
             "mergePullRequest",
@@ -290,7 +290,7 @@ fn mutations_that_are_not_allowed_are_denied_however_they_are_written() {
 }
 
 #[test]
-fn the_denials_of_mutations_say_their_names() {
+fn the_denials_of_mutations_name_them() {
     let guard = Guard::new(settings());
     each_row(
         [
@@ -394,7 +394,7 @@ fn every_request_of_a_batch_is_judged() {
 }
 
 #[test]
-fn a_body_that_leaves_something_unjudged_is_refused() {
+fn a_body_with_parts_that_cannot_be_judged_is_refused() {
     let guard = Guard::new(settings());
     let merge = "mutation { mergePullRequest(input: {}) { clientMutationId } }";
     let two_keys = format!("{{\"query\":\"{{ viewer {{ login }} }}\",\"query\":\"{merge}\"}}");
@@ -427,7 +427,7 @@ fn a_body_that_leaves_something_unjudged_is_refused() {
 }
 
 #[test]
-fn graphql_goes_in_the_body_of_a_post_and_nowhere_else() {
+fn graphql_is_accepted_only_in_the_body_of_a_post() {
     let fine = json!({ "query": "{ viewer { login } }" });
     let guard = Guard::new(settings());
     each_row(
@@ -468,8 +468,8 @@ fn subscriptions_are_denied() {
     );
 }
 
-/// Requests as `gh` 2.23 sends them: viewing, listing, creating and commenting pass; approving,
-/// merging, releasing, forking, searching and what is not in a repository do not.
+/// Recorded requests of `gh` 2.23. Viewing, listing, creating and commenting pass; approving,
+/// merging, releasing, forking, searching, and requests outside of a repository do not.
 #[test]
 fn gh_works_within_its_repositories_and_not_beyond() {
     let recorded: Value = serde_json::from_str(include_str!("gh.json")).unwrap();

@@ -1,4 +1,5 @@
-//! What is made to break a judge: nothing takes long, panics, or fills the stack.
+//! Hostile bodies and paths: judging them takes little time, does not panic, and does not exhaust
+//! the stack.
 
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use proptest::prelude::*;
 use serde_json::json;
 use testkit::each_row;
 
-/// As long as the text of a query may be.
+/// Bytes of the longest text of queries.
 const LONGEST: usize = 256 * 1024;
 
-/// As large as a body may be.
+/// Bytes of the largest body.
 const LARGEST: usize = 1 << 20;
 
 fn filled(head: &str, part: &str, tail: &str) -> String {
@@ -101,11 +102,11 @@ fn bombs() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What judging a body of a mebibyte may take of the processor. What is quadratic takes seconds.
+/// Limit of the CPU time for judging 1 MiB. A quadratic judge would take seconds.
 const QUICK: Duration = Duration::from_millis(50);
 
-/// The same where texts are searched for mentions. Most of that time is spent in our own code,
-/// which tests compile without optimization: 200 ms for a mebibyte.
+/// Limit of the CPU time for searching 1 MiB for mentions. Most of it is spent in this crate's
+/// code, which tests compile without optimization: 200 ms for 1 MiB.
 const QUICK_SEARCH: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
 
 #[track_caller]
@@ -117,9 +118,9 @@ fn assert_quick(guard: &Guard, what: &str, body: &[u8], bound: Duration) {
 }
 
 #[test]
-fn no_graphql_takes_long_or_fills_the_stack() {
+fn every_query_is_judged_quickly_on_a_small_stack() {
     let guard = Guard::new(settings());
-    // Half of the stack that a worker of the runtime has.
+    // Half of the stack of a runtime's worker thread.
     let run = move || {
         for (what, text) in bombs() {
             let body = json!({ "query": text }).to_string();
@@ -132,7 +133,7 @@ fn no_graphql_takes_long_or_fills_the_stack() {
 }
 
 #[test]
-fn no_variables_take_long() {
+fn every_set_of_variables_is_judged_quickly() {
     let guard = Guard::new(settings());
     let many = "{a:node(id:$v){id}}".repeat(1000);
     each_row(
@@ -176,7 +177,7 @@ fn no_variables_take_long() {
 }
 
 #[test]
-fn what_costs_too_much_is_refused_and_never_passed() {
+fn a_body_over_the_budget_is_refused() {
     let guard = Guard::new(settings());
     for (what, text) in bombs()
         .into_iter()
@@ -194,7 +195,7 @@ fn what_costs_too_much_is_refused_and_never_passed() {
     assert_eq!(denial.code(), Code::BodyTooLargeToInspect);
 }
 
-/// Pieces that mean something to the parser, so that it gets further than with noise.
+/// Tokens of GraphQL, which get further in the parser than random text.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "{",
@@ -240,7 +241,7 @@ fn pieces() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_document_makes_the_judge_panic(text in pieces(), variables in "[{}\\[\\]\":,a1]{0,20}") {
+    fn no_document_causes_a_panic(text in pieces(), variables in "[{}\\[\\]\":,a1]{0,20}") {
         let guard = Guard::new(settings());
         let query = json!(text);
         for body in [
@@ -254,12 +255,12 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_never_passes_whatever_stands_around_it(before in pieces(), after in pieces()) {
+    fn a_merge_never_passes_in_any_context(before in pieces(), after in pieces()) {
         let text = format!("{before} mergePullRequest {after}");
         let body = json!({ "query": format!("mutation {{ {text} }}") });
         let guard = Guard::new(settings());
         let code = guard.code("api.github.com", "POST /graphql", &body);
-        // It may stand in a comment, a string or a name of something else.
+        // It may be part of a comment, a string or another name.
         let alone = format!("{before}{after}");
         let harmless = guard.code("api.github.com", "POST /graphql", &json!({ "query": alone })).is_none();
         prop_assert!(code.is_some() || harmless || text.contains(['#', '"', '$', '@', ':', '.', '(']), "{}", text);

@@ -1,10 +1,10 @@
-//! The inputs of GraphQL mutations: fields, texts, people and branches.
+//! The inputs of GraphQL mutations: fields, text, people and branches.
 
 use super::*;
 use serde_json::json;
 use testkit::each_row;
 
-/// The denial of a mutation with an input, in a variable.
+/// The denial of a mutation whose input is a variable.
 fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
     let text =
         format!("mutation M($input: Any!) {{ {mutation}(input: $input) {{ clientMutationId }} }}");
@@ -17,7 +17,7 @@ fn denial(guard: &Guard, mutation: &str, input: &Value) -> Option<Denial> {
     sent.err()
 }
 
-/// Names the inputs that were not answered with this code and key; without a code they pass.
+/// Asserts that each input is denied with the code and its key, or passes if there is no code.
 #[track_caller]
 fn assert_answers(code: Option<Code>, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());
@@ -142,7 +142,7 @@ fn fields_of_reviews_issues_and_pull_requests_pass() {
 }
 
 #[test]
-fn a_pull_request_takes_branches_of_its_own_repository_in_graphql_too() {
+fn a_graphql_pull_request_has_branches_of_its_own_repository() {
     let input = |more: Value| {
         let mut input = json!({ "repositoryId": "W0", "title": "t" });
         let more = more.as_object().unwrap().clone();
@@ -312,7 +312,7 @@ fn a_mention_of_an_assistant_is_denied_in_every_input() {
 }
 
 #[test]
-fn an_agent_is_known_by_its_login_and_not_assigned() {
+fn an_agent_is_recognised_by_its_login_and_not_assigned() {
     assert_answers(
         Some(Code::WriteNotAllowed),
         &[
@@ -383,7 +383,7 @@ fn an_agent_is_known_by_its_login_and_not_assigned() {
 }
 
 #[test]
-fn where_no_assistant_is_listed_nobody_asks_whose_an_account_is() {
+fn without_listed_assistants_no_account_is_looked_up() {
     let guard = Guard::new(GithubSettings {
         mentions: Mentions::new(&[]),
         ..settings()
@@ -405,7 +405,7 @@ fn people_count_among_the_nodes_of_a_body() {
 }
 
 #[test]
-fn a_mutation_that_the_configuration_allows_may_have_any_field_but_calls_no_agent() {
+fn a_mutation_allowed_by_configuration_may_have_any_field_but_mention_no_agent() {
     let allowed = ["requestReviewsByLogin".to_owned()];
     let guard = Guard::new(GithubSettings {
         mutations: Mutations::new(&allowed, &[], true),

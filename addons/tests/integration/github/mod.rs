@@ -1,4 +1,4 @@
-//! The GitHub guard as it stands in a chain: identity and policy before it, bodies judged whole.
+//! The GitHub addon in a chain: identity and policy before it, bodies buffered for its judges.
 
 mod graphql;
 mod hostile;
@@ -25,8 +25,8 @@ use http::Method;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-/// A forge that knows the repositories 7 (the container's) and 8, and nodes by the first letter
-/// of their ids: `W…` lie in the container's repository, `X…` in another one, `L…` in a second one
+/// A forge with the repositories 7 (the container's) and 8, and with nodes by the first letter of
+/// their ids: `W…` belong to the container's repository, `X…` to another one, `L…` to a second one
 /// of the same owner; `U…` and `B…` are a person and an agent.
 struct Known;
 
@@ -81,7 +81,7 @@ fn patterns(patterns: &[(&str, &str)]) -> Patterns {
     compiled.into_iter().collect()
 }
 
-/// The settings that are shipped, with a GitHub Enterprise server besides.
+/// The shipped settings, with a GitHub Enterprise server in addition.
 fn settings() -> GithubSettings {
     let policy = "version: 1\ngit: { hosts: [github.com, ghe.example.com] }\n";
     read_files(&[("policy.yaml", policy)], GithubSettings::read).unwrap()
@@ -97,7 +97,7 @@ impl Guard {
         Self::of(container("web"), settings)
     }
 
-    /// A guard before one container.
+    /// The chain with one container registered.
     fn of(container: Arc<Container>, settings: GithubSettings) -> Self {
         let policy = PolicySettings {
             allow_private: Vec::new(),
@@ -118,7 +118,7 @@ impl Guard {
         }
     }
 
-    /// What becomes of a request: the head as it would be sent, or a denial.
+    /// Sends a request through the chain: its head as it would be sent, or a denial.
     fn send(&self, host: &str, line: &str, body: &[u8]) -> Result<Request, Denial> {
         let (method, target) = line.split_once(' ').unwrap();
         let mut flow = flow(Kind::Http, host);

@@ -45,7 +45,7 @@ fn reads_stay_in_the_containers_repositories() {
 }
 
 #[test]
-fn what_names_no_repository_is_denied_unless_listed() {
+fn a_path_without_a_repository_is_denied_unless_listed() {
     let outside = Some(Code::RepoNotAuthorized);
     assert_codes(&[
         ("GET /user", None),
@@ -162,7 +162,7 @@ fn every_other_write_is_denied() {
 }
 
 #[test]
-fn a_denied_write_says_what_is_allowed_instead() {
+fn a_denied_write_lists_the_allowed_ones() {
     let guard = Guard::new(settings());
     let denial = guard.send(API, "POST /repos/acme/web/git/refs", b"{}");
     let denial = denial.err().unwrap();
@@ -268,7 +268,7 @@ fn an_allowed_pattern_adds_a_write_and_overrides_no_blocked_one() {
 }
 
 #[test]
-fn under_a_blocklist_only_what_is_blocked_is_denied() {
+fn with_a_blocklist_only_blocked_requests_are_denied() {
     let mut settings = settings();
     settings.writes_are_an_allowlist = false;
     let guard = Guard::new(settings);
@@ -288,7 +288,7 @@ fn under_a_blocklist_only_what_is_blocked_is_denied() {
 }
 
 #[test]
-fn a_review_that_approves_and_words_that_bots_obey_are_denied() {
+fn approving_reviews_and_bot_commands_are_denied() {
     let guard = Guard::new(settings());
     let reviews = "POST /repos/acme/web/pulls/1/reviews";
     let events = "POST /repos/acme/web/pulls/1/reviews/3/events";
@@ -343,7 +343,7 @@ fn a_review_that_approves_and_words_that_bots_obey_are_denied() {
 }
 
 #[test]
-fn a_body_with_two_readings_is_refused() {
+fn an_ambiguous_body_is_refused() {
     let guard = Guard::new(settings());
     let reviews = "POST /repos/acme/web/pulls/1/reviews";
     each_row(
@@ -360,7 +360,7 @@ fn a_body_with_two_readings_is_refused() {
     );
     let query = guard.send(API, &format!("{reviews}?event=APPROVE"), b"{}");
     assert_eq!(query.err().unwrap().code(), Code::MalformedRequest);
-    // A form that is JSON as well would be judged as one and read as the other.
+    // Text that is both a form and JSON must not be judged as one and parsed as the other.
     let sent = guard
         .send(API, reviews, b"{\"body\":\"&event=APPROVE\"}")
         .ok()
@@ -382,7 +382,7 @@ fn parameters_that_override_the_method_are_removed() {
 }
 
 #[test]
-fn paths_with_two_readings_are_refused() {
+fn ambiguous_paths_are_refused() {
     let guard = Guard::new(settings());
     each_row(
         [
@@ -405,7 +405,7 @@ fn paths_with_two_readings_are_refused() {
 }
 
 #[test]
-fn files_and_archives_are_those_of_the_containers_repositories() {
+fn files_and_archives_are_limited_to_the_containers_repositories() {
     let guard = Guard::new(settings());
     let outside = Some(Code::RepoNotAuthorized);
     each_row(
@@ -469,7 +469,7 @@ fn an_enterprise_server_is_guarded_below_its_api() {
             ),
             ("POST /api/graphql", Some(Code::MalformedRequest)),
             ("POST /api/graphql/", Some(Code::MalformedRequest)),
-            // Pages and git, which other addons judge.
+            // Web pages and git, which other addons judge.
             ("GET /acme/web.git/info/refs", None),
             ("GET /apidocs", None),
         ],
@@ -481,14 +481,14 @@ fn an_enterprise_server_is_guarded_below_its_api() {
 }
 
 #[test]
-fn other_hosts_are_no_business_of_the_guard() {
+fn other_hosts_are_not_judged() {
     let guard = Guard::new(settings());
     let code = guard.code("api.example.com", "DELETE /repos/acme/web", &Value::Null);
     assert_eq!(code, None);
 }
 
 #[test]
-fn where_public_reads_are_allowed_other_repositories_are_read_as_anybody() {
+fn allowed_public_reads_are_sent_without_a_credential() {
     let mut settings = settings();
     settings.public_reads = true;
     let guard = Guard::new(settings);

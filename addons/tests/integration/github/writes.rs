@@ -1,4 +1,4 @@
-//! The bodies of REST writes: keys, types, texts, people and branches.
+//! The bodies of REST writes: keys, types, text, people and branches.
 
 use super::*;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn denial(guard: &Guard, line: &str, body: &Value) -> Option<Denial> {
     guard.send(API, line, body.to_string().as_bytes()).err()
 }
 
-/// Judges each body, and names those that were not denied with this code and key.
+/// Asserts that each body is denied with the code and its key.
 #[track_caller]
 fn assert_denied(code: Code, cases: &[(&str, Value, &str)]) {
     let guard = Guard::new(settings());
@@ -136,7 +136,7 @@ fn a_key_that_is_not_listed_is_denied_at_every_depth() {
 }
 
 #[test]
-fn a_denied_key_is_said_with_the_keys_that_are_allowed() {
+fn a_denied_key_is_reported_with_the_allowed_keys() {
     let guard = Guard::new(settings());
     let body = denial(&guard, COMMENTS, &json!({ "agent_assignment": {} }));
     let body = body.unwrap().to_json();
@@ -154,7 +154,7 @@ fn a_denied_key_is_said_with_the_keys_that_are_allowed() {
 }
 
 #[test]
-fn a_long_key_is_repeated_in_part() {
+fn a_long_key_is_cut_in_the_denial() {
     let guard = Guard::new(settings());
     let long = "é".repeat(100_000);
     let body = denial(&guard, COMMENTS, &json!({ long.as_str(): 1 })).unwrap();
@@ -198,7 +198,7 @@ fn a_value_of_another_type_is_denied() {
 }
 
 #[test]
-fn a_value_of_another_type_is_denied_with_the_type_that_is_wanted() {
+fn a_value_of_another_type_is_denied_with_the_expected_type() {
     let guard = Guard::new(settings());
     let wrong: Vec<_> = [
         (PULLS, json!({ "draft": "true" }), "true or false"),
@@ -220,7 +220,7 @@ fn a_value_of_another_type_is_denied_with_the_type_that_is_wanted() {
 }
 
 #[test]
-fn what_github_documents_for_these_writes_passes() {
+fn the_documented_bodies_of_these_writes_pass() {
     assert_passes(
         &Guard::new(settings()),
         &[
@@ -304,7 +304,7 @@ fn what_github_documents_for_these_writes_passes() {
 }
 
 #[test]
-fn a_pull_request_takes_branches_of_its_own_repository() {
+fn a_pull_request_has_branches_of_its_own_repository() {
     assert_denied(
         Code::RepoNotAuthorized,
         &[
@@ -430,7 +430,7 @@ fn a_mention_of_an_assistant_is_denied_in_every_text() {
 }
 
 #[test]
-fn an_agent_is_not_assigned_and_not_asked_for_a_review() {
+fn an_agent_is_neither_assigned_nor_requested_as_reviewer() {
     assert_denied(
         Code::WriteNotAllowed,
         &[
@@ -488,13 +488,13 @@ fn the_list_of_assistants_can_be_replaced_and_emptied() {
             assert!(denial(&other, line, &body).is_some(), "{line} {body}");
         },
     );
-    // What reaches beyond the repository stays denied.
+    // Keys that reach beyond the repository stay denied.
     let agent = json!({ "agent_assignment": {} });
     assert!(denial(&with(&[]), ISSUES, &agent).is_some());
 }
 
 #[test]
-fn under_a_blocklist_the_bodies_of_known_writes_are_judged_as_well() {
+fn with_a_blocklist_the_bodies_of_known_writes_are_judged_as_well() {
     let guard = Guard::new(GithubSettings {
         writes_are_an_allowlist: false,
         ..settings()

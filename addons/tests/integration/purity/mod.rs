@@ -1,6 +1,6 @@
-//! The crate `addons` decides and does nothing else: no crate that opens a socket, speaks a
-//! protocol or keeps a database is among its dependencies, at any depth, and its sources name no
-//! file, socket, process, thread or task of the standard library and tokio.
+//! Checks that the crate `addons` only decides: no dependency at any depth opens a socket,
+//! implements a protocol or keeps a database, and its sources use no file, socket, process, thread
+//! or task of the standard library and tokio.
 
 mod sources;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use testkit::each_row;
 
-/// Beginnings of the names of crates that open sockets, speak protocols or keep databases.
+/// Prefixes of the names of crates that open sockets, implement protocols or keep databases.
 const ENGINE: [&str; 12] = [
     "hyper",
     "rustls",
@@ -25,11 +25,10 @@ const ENGINE: [&str; 12] = [
     "unified-proxy",
 ];
 
-/// The crates that are compiled into `addons`, with the features that each is compiled with when
-/// `addons` is built alone.
+/// The crates that `addons` depends on, each with its features when `addons` is built alone.
 ///
-/// `cargo tree` needs nothing but what a build for this machine has downloaded. `cargo metadata`
-/// asks for the dependencies of all platforms and of all members, which a fresh machine has not.
+/// `cargo tree` needs only the packages of a build for this machine. `cargo metadata` would need
+/// the dependencies for all platforms and of all members, which a fresh machine has not downloaded.
 fn compiled_in() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--package=addons", "--edges=normal"])
@@ -55,7 +54,7 @@ fn compiled_in() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn addons_depend_on_nothing_that_reaches_the_world() {
+fn addons_depend_on_no_crate_that_does_io() {
     let crates = compiled_in();
     each_row(["addons", "tokio", "http"], |expected| {
         assert!(crates.contains_key(expected), "no {expected} in {crates:?}");

@@ -1,12 +1,13 @@
-//! What the sources of `addons` name of the standard library, of tokio, and of each other.
+//! Checks the names that the sources of `addons` use from the standard library, tokio, and each
+//! other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Files, sockets, processes, threads and tasks. Whoever imports a module above one of these can
-/// name it as well.
+/// Files, sockets, processes, threads and tasks. An import of a parent module counts as well, since
+/// it makes them nameable.
 const FORBIDDEN: [&str; 19] = [
     "std::fs",
     "std::process",
@@ -29,10 +30,10 @@ const FORBIDDEN: [&str; 19] = [
     "tokio::task",
 ];
 
-/// Methods of `Path` that ask the file system.
+/// Methods that access the file system or resolve names.
 const FORBIDDEN_METHODS: &str = r"\.(?:canonicalize|exists|try_exists|is_dir|is_file|is_symlink|metadata|read_dir|read_link|symlink_metadata|to_socket_addrs)\(";
 
-/// What a source names that `addons` must not, tests left out.
+/// The forbidden names in a source, without its tests.
 fn forbidden(source: &str) -> Vec<String> {
     let source = without_comments(before_tests(source));
     let uses = Regex::new(r"\buse\s+([^;]+);").unwrap();
@@ -57,7 +58,7 @@ fn forbidden(source: &str) -> Vec<String> {
     all
 }
 
-/// Tests stand last in a file.
+/// The source before its tests, which come last in a file.
 fn before_tests(source: &str) -> &str {
     let at = source.find("#[cfg(test)]\nmod ");
     &source[..at.unwrap_or(source.len())]
@@ -69,7 +70,7 @@ fn without_comments(source: &str) -> String {
     code.collect::<Vec<_>>().join("\n")
 }
 
-/// Adds the paths of a tree of imports, without their renamings.
+/// Adds the paths of an import tree, without renamings.
 fn expand(before: &str, tree: &str, paths: &mut Vec<String>) {
     let Some((stem, group)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap_or_default();
@@ -104,7 +105,7 @@ fn names_forbidden(path: &str) -> bool {
     FORBIDDEN.iter().any(|name| is_below(path, name))
 }
 
-/// Whether a path is a module above something forbidden, or all that is in one.
+/// Whether a path is a module that contains a forbidden name, or a glob import of one.
 fn leads_to_forbidden(path: &str) -> bool {
     let module = path.trim_end_matches("::*").trim_start_matches("::");
     FORBIDDEN.iter().any(|name| is_below(name, module))
@@ -147,7 +148,7 @@ fn addons_open_no_file_or_socket_and_start_no_task_or_thread() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Every addon is one folder or file.
+/// The addons; each is one folder or file.
 const ADDONS: [&str; 8] = [
     "circuit_breaker",
     "credentials",
@@ -180,7 +181,7 @@ fn an_addon_imports_no_other() {
 }
 
 #[test]
-fn the_scan_finds_every_way_to_name_what_is_forbidden() {
+fn the_scan_finds_every_form_of_a_forbidden_name() {
     for (source, found) in [
         ("use std::fs;", "std::fs"),
         ("use std::fs::File;", "std::fs::File"),
@@ -212,7 +213,7 @@ fn the_scan_finds_every_way_to_name_what_is_forbidden() {
 }
 
 #[test]
-fn the_scan_passes_what_decides_and_what_tests_do() {
+fn the_scan_passes_pure_code_and_tests() {
     for source in [
         "use std::net::{IpAddr, SocketAddr};",
         "use std::path::{Path, PathBuf};",

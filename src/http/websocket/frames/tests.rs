@@ -20,7 +20,7 @@ fn control(opcode: Opcode, payload: &'static [u8]) -> Piece {
     Piece::Control { opcode, payload }
 }
 
-/// What the chunks hold, up to a violation. Pieces of one message that follow each other are one.
+/// Reads the chunks, up to a violation. Consecutive pieces of one message are joined.
 fn read<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Piece>, Option<Violation>) {
     let mut reader = FrameReader::default();
     let mut pieces: Vec<Piece> = Vec::new();
@@ -65,7 +65,7 @@ fn with_head(head: &[u8], payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn frames_are_read_as_rfc_6455_has_them() {
+fn frames_are_parsed_as_rfc_6455_defines_them() {
     let long = [b'x'; 65_536];
     let mut failures = Vec::new();
     for (what, bytes, pieces) in [
@@ -127,7 +127,7 @@ fn frames_are_read_as_rfc_6455_has_them() {
 }
 
 #[test]
-fn a_frame_that_breaks_the_protocol_is_a_violation_and_gives_nothing() {
+fn a_frame_that_breaks_the_protocol_is_a_violation_and_yields_nothing() {
     let begun = || vec![message(TEXT, b"a", false)];
     let mut failures = Vec::new();
     for (bytes, before, violation) in [
@@ -174,7 +174,7 @@ fn a_frame_that_breaks_the_protocol_is_a_violation_and_gives_nothing() {
 }
 
 #[test]
-fn every_truncation_gives_a_beginning_and_no_violation() {
+fn every_truncation_yields_a_prefix_and_no_violation() {
     let payload = [b'p'; MAX_CONTROL];
     let bytes = [
         &b"\x01\x03Hel\x89\x7d"[..],
@@ -209,7 +209,7 @@ fn every_truncation_gives_a_beginning_and_no_violation() {
 }
 
 #[test]
-fn a_head_that_is_written_reads_as_what_it_says() {
+fn a_written_head_is_parsed_back() {
     each_row(
         [0, 1, 125, 126, 127, 255, 256, 65_535, 65_536, 100_000],
         |length| {
@@ -230,7 +230,7 @@ fn a_head_that_is_written_reads_as_what_it_says() {
     );
 }
 
-/// Frames, most of them in order.
+/// Frames, most of them in a valid order.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let first = prop_oneof![
         8 => prop::sample::select(vec![0x01, 0x02, 0x00, 0x80, 0x81, 0x82, 0x88, 0x89, 0x8a]),
@@ -251,7 +251,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn how_frames_are_cut_changes_nothing(
+    fn the_result_does_not_depend_on_how_the_bytes_are_cut(
         bytes in frames(),
         tail in prop::collection::vec(any::<u8>(), 0..20),
         cuts in prop::collection::vec(1..40_usize, 1..20),

@@ -7,7 +7,7 @@ use super::*;
 const SECRET: &str = "sk-live-4f9a";
 const IN_ITS_PLACE: &str = "[REDACTED:vendor]";
 
-/// Replaces the secret, and holds what may become one.
+/// Replaces the secret, and holds back bytes that may be its beginning.
 #[derive(Default)]
 struct Replace(Vec<u8>);
 
@@ -51,7 +51,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
-/// What a client is sent for each of the chunks.
+/// The bytes that the client is sent for each chunk.
 fn sent(chunks: &[&[u8]]) -> Vec<Vec<u8>> {
     let mut messages = messages();
     let mut read = |chunk: &&[u8]| {
@@ -156,7 +156,7 @@ fn an_echo_is_replaced_in_messages_of_every_shape() {
 }
 
 #[test]
-fn what_follows_a_close_frame_is_thrown_away() {
+fn bytes_after_a_close_frame_are_discarded() {
     let closing = frame(0x88, b"\x03\xe8");
     let after = [closing.clone(), frame(0x81, b"more"), b"\xff\xff".to_vec()].concat();
     assert_eq!(sent(&[&after, b"more"]), [closing, vec![]]);
@@ -240,7 +240,7 @@ fn a_failure_closes_the_websocket_and_says_why() {
 /// One message, or one control frame: its first byte, and its payload in fragments.
 type Sent = (u8, Vec<Vec<u8>>);
 
-/// The frames, with a control frame wherever one comes before the last fragment is out.
+/// Encodes the messages. A control frame after a message is put before its last fragments.
 fn frames_of(sent: &[Sent]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut open: Vec<Vec<u8>> = Vec::new();
@@ -312,7 +312,7 @@ fn any_sent() -> impl Strategy<Value = Vec<Sent>> {
 
 proptest! {
     #[test]
-    fn messages_come_whole_in_order_and_without_the_secret(
+    fn messages_arrive_complete_in_order_and_without_the_secret(
         sent in any_sent(),
         cuts in prop::collection::vec(1..30_usize, 1..10),
     ) {

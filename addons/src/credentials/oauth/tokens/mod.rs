@@ -15,29 +15,28 @@ use super::{Login, OauthSettings, TokenFile};
 use crate::contract::{BoxFuture, Container, FileVersion, SecretSource, System, SystemPorts};
 use crate::credentials::{Fetched, Token, TokenSource};
 
-/// One login and its token file. Kept over reloads, so that it is never refreshed twice at once.
+/// One login and its token file. Kept over reloads, so that no two refreshes of it overlap.
 ///
-/// The lock on `known` is never held while a disk or a host is waited for; files are read and
-/// written on threads that may block.
+/// The lock on `known` is never held during I/O. Files are read and written on blocking threads.
 pub struct OauthTokens {
     name: Arc<str>,
     settings: OauthSettings,
-    /// The file itself, whatever links lead to it.
+    /// The real path of the file, with symbolic links resolved.
     file: PathBuf,
     client_secret: Option<Arc<dyn SecretSource>>,
     ports: SystemPorts,
     principal: Arc<System>,
     refreshes: IntCounterVec,
     known: Mutex<LoginState>,
-    /// Held during a refresh; shared by all entries of this file.
+    /// Held during a refresh. Shared by all entries with this file.
     refreshing: Arc<AsyncMutex<()>>,
     /// Held while the file is read or written.
     file_access: Arc<AsyncMutex<()>>,
 }
 
 impl OauthTokens {
-    /// Reads the token file; blocks. `others` may hold the same file's tokens for an entry that a
-    /// reload changed: their refresh may still be under way, so its lock is shared.
+    /// Reads the token file; blocks. `others` may include an entry with the same file that a reload
+    /// changed: its refresh may still be under way, so its lock is shared.
     pub fn new(
         name: &str,
         settings: &OauthSettings,
@@ -70,13 +69,13 @@ impl OauthTokens {
         tokens
     }
 
-    /// Whether these are the tokens of such an entry.
+    /// Whether these tokens belong to an entry with this name and these settings.
     pub fn is(&self, name: &str, settings: &OauthSettings) -> bool {
         *self.name == *name && self.settings == *settings
     }
 
-    /// Whether the file could last be read and written, and no new login is needed. Never waits:
-    /// begins to read the file again for the next call.
+    /// Whether the last access to the file succeeded, and no new login is needed. Never waits:
+    /// starts to read the file for the next call.
     pub fn is_valid(self: &Arc<Self>) -> bool {
         let (is_valid, is_fresh) = {
             let known = self.known.lock();
@@ -88,13 +87,13 @@ impl OauthTokens {
         is_valid
     }
 
-    /// The account that the login in use belongs to, where its file names one.
+    /// The account of the login in use, if its file names one.
     pub fn account(&self) -> Option<String> {
         let known = self.known.lock();
         known.held.as_ref()?.tokens.account.clone()
     }
 
-    /// Waits for the refresh under way, if any: its answer must be stored.
+    /// Waits for the refresh under way, if any, since its answer must be stored.
     pub async fn drain(&self) {
         drop(self.refreshing.lock().await);
     }
@@ -103,7 +102,7 @@ impl OauthTokens {
         &self.settings.login
     }
 
-    /// Works with the file on a thread that may block. Goes on if the receiver is dropped.
+    /// Runs `work` on a blocking thread. It goes on if the receiver is dropped.
     fn with_file<T: Send + 'static>(
         self: &Arc<Self>,
         file_access: OwnedMutexGuard<()>,
@@ -136,8 +135,8 @@ impl OauthTokens {
         known.unreadable = taken.err().map(shown);
     }
 
-    /// Other tokens are a new login. The same ones were backed up, or got another mode: those in
-    /// use may be newer.
+    /// Takes over a file that was read. Different tokens are a new login. With equal tokens only
+    /// the file's metadata changed, and the tokens in use may be newer.
     fn take(&self, version: FileVersion, file: TokenFile) -> Result<(), String> {
         let tokens = self.login().tokens(&file)?;
         let is_known = |known: &LoginState| known.seen.as_ref().is_some_and(|s| s.tokens == tokens);
@@ -157,7 +156,7 @@ impl OauthTokens {
         Ok(())
     }
 
-    /// Makes tokens ready to be sent, or says why they cannot be.
+    /// Prepares tokens to be sent. The inner error says why the access token is unusable.
     fn ready(&self, file: TokenFile) -> Result<(Held, Result<(), String>), String> {
         let tokens = self.login().tokens(&file)?;
         let earlier = self.known.lock().earlier();
@@ -201,15 +200,15 @@ impl OauthTokens {
         if let Some(answer) = self.known.lock().answer() {
             return answer;
         }
-        // In a task of its own: if the client goes away, the endpoint's answer must still be
-        // stored, since the old refresh token may be spent by then.
+        // In a separate task: if the client disconnects, the endpoint's answer must still be
+        // stored, since the old refresh token may be spent.
         let refreshed = self.start(alone).await;
         refreshed.map_err(|_| "the refresh broke off".to_owned())?;
         let answer = self.known.lock().answer();
         answer.unwrap_or_else(|| Err("its file was replaced meanwhile".to_owned()))
     }
 
-    /// Begins a refresh that no flow waits for, unless one is under way.
+    /// Starts a refresh that no flow waits for, unless one is under way.
     fn renew_in_background(self: &Arc<Self>) {
         if let Ok(alone) = Arc::clone(&self.refreshing).try_lock_owned() {
             self.start(alone);
@@ -239,7 +238,7 @@ impl TokenSource for OauthSource {
             let known = tokens.known.lock();
             (known.to_send()?, known.is_fresh(), known.is_due())
         };
-        // If the file is being read or written already, the current token does meanwhile.
+        // While the file is read or written, the current token is still used.
         if !is_fresh && tokens.file_access.try_lock().is_ok() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Refreshes a login: one request to its token endpoint, and the new tokens in its file.
+//! Refreshes a login: one request to its token endpoint, whose tokens are written to its file.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::contract::Replacement;
 use crate::credentials::oauth::{Refusal, TokenFile};
 use crate::credentials::wiped::wipe_bytes;
 
-/// What a refresh sends, and what it needs once it is answered.
+/// A refresh request, and the data that its answer needs.
 pub(super) struct RefreshRequest {
     pub(super) request: Request<Bytes>,
     pub(super) sent: Zeroizing<String>,
-    /// Created before the tokens are asked for: refresh tokens often work once, and one whose
-    /// successor cannot be stored must not be spent.
+    /// Created before the request is sent: many refresh tokens work once, and must not be spent if
+    /// their successor cannot be stored.
     pub(super) replacement: Box<dyn Replacement>,
 }
 
 impl OauthTokens {
-    /// Refreshes, one at a time for all processes that share the file: the next one finds these
-    /// tokens in it, and asks for none.
+    /// Refreshes the login. A lock on the file admits one process at a time: the next one finds the
+    /// new tokens in the file, and sends no request.
     pub(super) async fn renew(self: &Arc<Self>) {
         let (files, file) = (Arc::clone(&self.ports.files), self.file.clone());
         let locked = self.ports.tasks.run_blocking(move || files.lock(&file));
@@ -60,8 +60,8 @@ impl OauthTokens {
         }
     }
 
-    /// What to ask for, if it is due. Tokens that the file does not have yet are written first:
-    /// no others are asked for while these could be lost. Blocks.
+    /// The refresh request, if one is due. Tokens that are not in the file yet are written instead:
+    /// requesting further ones could lose them. Blocks.
     pub(super) fn prepare(&self) -> Result<Option<RefreshRequest>, String> {
         self.reread();
         let (refresh, owed) = {
@@ -92,7 +92,8 @@ impl OauthTokens {
         }))
     }
 
-    /// Keeps the new tokens, in memory in any case: the old refresh token may work no more. Blocks.
+    /// Stores the tokens of the answer, in memory even if the file cannot be written, since the old
+    /// refresh token may be spent. Blocks.
     pub(super) fn keep(
         &self,
         sent: &str,
@@ -123,8 +124,8 @@ impl OauthTokens {
         }
     }
 
-    /// The file with the new tokens. None where the file is that of another login by now: what
-    /// was asked for belongs to the old one.
+    /// The file updated with the new tokens. `None` if the file holds another login by now, which
+    /// the answer does not belong to.
     pub(super) fn refreshed(
         &self,
         sent: &str,
@@ -150,7 +151,7 @@ impl OauthTokens {
             None => return,
         };
         let filled = replacement.fill(text.as_bytes());
-        // Once more right before it is replaced: the disk may have taken its time.
+        // Read once more right before the replacement, since the disk may have been slow.
         self.reread();
         let unreadable = {
             let known = self.known.lock();

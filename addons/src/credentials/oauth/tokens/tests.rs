@@ -1,4 +1,4 @@
-//! Tokens and their file, while others write or read the file as well.
+//! Tokens and their file, with concurrent readers and writers of the file.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ struct Fixture {
     tokens: Arc<OauthTokens>,
 }
 
-/// A token endpoint that answers once it is let.
+/// A token endpoint that answers once for each permit of `answers`.
 struct Endpoint {
     asked: AtomicUsize,
     answers: Semaphore,
@@ -80,7 +80,7 @@ fn settings(path: &str) -> OauthSettings {
     }
 }
 
-/// Tokens that ran out.
+/// A file with an expired token.
 fn file(name: &str) -> String {
     let tokens = json!({
         "access_token": name, "refresh_token": format!("refresh-{name}"), "expires_at": 1,
@@ -149,7 +149,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_backup_or_another_mode_during_a_refresh_loses_no_token() {
+fn touching_the_file_during_a_refresh_loses_no_token() {
     let login = start();
     let request = login.prepare();
     login.files.touch(Path::new(PATH));
@@ -168,7 +168,7 @@ fn a_login_during_a_refresh_is_never_overwritten() {
     assert_eq!(login.in_file("access_token"), "anew");
     assert_eq!(login.in_use(), "anew");
 
-    // Nor one that comes while the new tokens are on their way to the disk.
+    // Nor a login while the new tokens are being written.
     let request = login.prepare();
     let tokens = &login.tokens;
     let answered = br#"{ "access_token": "second", "refresh_token": "rotated" }"#;
@@ -182,7 +182,7 @@ fn a_login_during_a_refresh_is_never_overwritten() {
 }
 
 #[test]
-fn tokens_that_could_not_be_written_are_lent_and_written_before_others_are_asked_for() {
+fn tokens_that_could_not_be_written_are_sent_and_written_before_the_next_refresh() {
     let login = start();
     let (path, aside) = (Path::new(PATH), Path::new("/logins/aside"));
     let request = login.prepare();
@@ -205,7 +205,7 @@ fn tokens_that_could_not_be_written_are_lent_and_written_before_others_are_asked
 }
 
 #[test]
-fn a_rotated_refresh_token_is_kept_though_the_access_token_cannot_be_used() {
+fn a_rotated_refresh_token_is_kept_even_if_the_access_token_is_unusable() {
     let login = start();
     for wait in [5, 10, 20] {
         login.answer(login.prepare(), "not\na token");
@@ -219,7 +219,7 @@ fn a_rotated_refresh_token_is_kept_though_the_access_token_cannot_be_used() {
 }
 
 #[test]
-fn a_token_is_at_hand_though_the_disk_takes_its_time() {
+fn the_current_token_is_sent_while_its_file_is_read() {
     let login = start();
     login.answer(login.prepare(), "second");
     login.tokens.known.lock().looked = None;
@@ -234,7 +234,7 @@ fn a_token_is_at_hand_though_the_disk_takes_its_time() {
 }
 
 #[test]
-fn an_entry_under_another_name_shares_the_one_refresh_of_its_file() {
+fn entries_with_the_same_file_share_its_refresh_lock() {
     const LINK: &str = "/logins/link";
     let login = start();
     login.files.link(Path::new(PATH), Path::new(LINK));
@@ -249,7 +249,7 @@ fn an_entry_under_another_name_shares_the_one_refresh_of_its_file() {
 }
 
 #[test]
-fn flows_that_need_a_token_at_once_wait_for_one_refresh_that_goes_on_without_them() {
+fn concurrent_flows_wait_for_one_refresh_that_outlives_them() {
     let login = start();
     let container = container("web");
     let fetch = || {
