@@ -20,8 +20,8 @@ use crate::mcp::{
 };
 use crate::sandbox::OURSELVES;
 
-/// Builds the gateway over the servers of a configuration in the directory `files`, and the part that
-/// operators use.
+/// Builds the gateway over the servers of a configuration in the directory `files`, and the part
+/// that operators use.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,

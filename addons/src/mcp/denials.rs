@@ -24,7 +24,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The target of a flow; `None` where the gateway answers by itself.
+    /// The target of a flow; `None` where the gateway itself answers.
     pub(super) fn of(flow: &Flow) -> Option<Self> {
         let subject = flow.mcp()?;
         let is_call = &*subject.method == super::TOOLS_CALL;

@@ -94,8 +94,8 @@ impl Mcp {
         }
         // A policy or a person may have taken long: another call may have raised the level.
         self.admit(flow, &call)?;
-        // Before it runs: what a classified tool logs or asks for is as confidential as its result, and
-        // may arrive beside the call.
+        // Before it runs: what a classified tool logs or asks for is as confidential as its result,
+        // and may arrive beside the call.
         self.raise_level(flow, container, &call.target, frame)
             .await?;
         flow.put_slot(CalledTool(call.definition));
@@ -277,8 +277,7 @@ impl Mcp {
         Ok(asked)
     }
 
-    /// Raises the container's level to a tool's classification, on disk before what the tool sent
-    /// passes.
+    /// Raises the container's level to a tool's classification, on disk before the message passes.
     async fn raise_level(
         &self,
         flow: &mut Flow,

@@ -17,8 +17,8 @@ impl StoredLevel {
     }
 }
 
-/// Whether a level must be written before a message passes: the container is below it, or an earlier
-/// write failed.
+/// Whether a level must be written before a message passes: the container is below it, or an
+/// earlier write failed.
 pub(super) fn must_be_stored(container: &Container, level: Level) -> bool {
     let stored = StoredLevel::of(container).0.load(Ordering::Acquire);
     level > container.level() || level as u8 > stored

@@ -17,8 +17,8 @@ use super::results::{self, into_outcome};
 use super::target::{Ask, Target};
 use super::{Core, EVENT_QUEUE, Era, Event, MountError, Outcome, invalid_params, rpc_error};
 
-/// The longest that progress, or a client that is asked something, puts off the `timeout` of a
-/// call: counted from its beginning, unless `timeout` itself is longer.
+/// The longest duration of a call whose `timeout` is extended by progress or by questions to the
+/// client, unless `timeout` itself is longer.
 pub(super) const LONGEST_CALL: Duration = Duration::from_secs(15 * 60);
 
 impl Core {
@@ -122,7 +122,7 @@ impl From<Denial> for Failure {
     }
 }
 
-/// Sends a request and passes on what the server sends before its answer.
+/// Sends a request and relays the events before its answer.
 async fn exchange(
     target: &Target,
     permit: CallPermit,
@@ -189,7 +189,7 @@ impl Deadline {
         self.soft = Instant::now() + self.timeout;
     }
 
-    /// `is_asking` while the client is asked something.
+    /// The current deadline; `is_asking` while a question to the client is open.
     fn at(&self, is_asking: bool) -> Instant {
         if is_asking {
             self.hard

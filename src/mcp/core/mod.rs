@@ -1,9 +1,9 @@
-//! Routes messages between clients and servers of either era, aggregates the servers' lists, and has
-//! the chain judge every message.
+//! Routes messages between clients and servers of either era, aggregates the servers' lists, and
+//! has the chain judge every message.
 //!
 //! Independent of HTTP and of processes. [`Core::request`] takes a client's request and returns its
-//! answer; dropping the future cancels the request at the server. [`Core::attach`] delivers messages
-//! outside requests.
+//! answer; dropping the future cancels the request at the server. [`Core::attach`] delivers
+//! messages outside requests.
 //!
 //! | client | server | bridged by |
 //! | --- | --- | --- |

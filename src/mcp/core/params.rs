@@ -43,15 +43,15 @@ pub(super) struct Destination<'a> {
     pub caller: &'a Caller,
     /// The revision of the session with the server.
     pub version: Version,
-    /// The least severe log messages that a modern server is asked for.
+    /// The log level that a modern server is sent.
     pub log_level: Option<LogLevel>,
     /// The trace that the client's request is part of.
     pub trace: Option<&'a TraceContext>,
 }
 
 impl Destination<'_> {
-    /// Translates the params of a request or notification. Unchanged members keep the client's text.
-    /// `None` where the client's params are no object.
+    /// Translates the params of a request or notification. Unchanged members keep the client's
+    /// text. `None` where the client's params are no object.
     pub fn params(
         &self,
         params: Option<&RawValue>,

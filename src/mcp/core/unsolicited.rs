@@ -27,8 +27,8 @@ impl Unsolicited for Core {
 }
 
 impl Core {
-    /// A message of a shared session may concern any container: only resource updates are relayed, to
-    /// the clients that follow the resource.
+    /// A message of a shared session may concern any container: only resource updates are relayed,
+    /// to the clients that follow the resource.
     async fn shared(self: &Arc<Self>, origin: &Origin, event: Event) {
         let Event::Notification { method, params } = event else {
             return refuse(event);

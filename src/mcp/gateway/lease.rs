@@ -44,8 +44,8 @@ impl LeaseState {
         Arc::clone(container.state_or_init(made))
     }
 
-    /// Opens a session with this id. At [`MAX_SESSIONS`] the least recently used idle one is closed;
-    /// `None` where none is idle.
+    /// Opens a session with this id. At [`MAX_SESSIONS`] the least recently used idle one is
+    /// closed; `None` where none is idle.
     pub fn open_session(
         &self,
         id: &str,

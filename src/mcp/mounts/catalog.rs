@@ -1,4 +1,4 @@
-//! What a server lists, as one session reads it.
+//! The lists of a server, as one session reads them.
 //!
 //! A list is read when it is first asked for, and again after the server said that it changed.
 //! Since not every server says so, a list that is older than [`MAX_AGE`] (or than the server
@@ -40,7 +40,7 @@ pub struct Catalog(Arc<Inner>);
 struct Inner {
     /// Keeps what was read for the time after the session.
     known: Arc<Mutex<Known>>,
-    /// Tells those who see the lists.
+    /// Announces changes of the lists.
     news: Arc<ListNews>,
     server: Arc<str>,
     session: Arc<dyn MountSession>,
@@ -127,8 +127,7 @@ impl Catalog {
         &self.0.server
     }
 
-    /// The server said that a list changed. Sessions call this for what they are sent without
-    /// asking; whoever listens to a subscription calls it for what comes there.
+    /// The server announced a change of a list: outside requests, or on a subscription.
     pub fn changed(&self, list: List) {
         match list {
             List::Tools => self.0.tools.outdate(),

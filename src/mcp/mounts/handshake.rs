@@ -43,7 +43,7 @@ fn raw(text: String) -> Result<Box<RawValue>, MountError> {
 pub struct Initialized {
     /// The revision that it chose.
     pub version: Version,
-    /// What it said of itself.
+    /// How it described itself.
     pub described: Described,
 }
 
@@ -80,7 +80,7 @@ impl Initialized {
 pub struct Discovered {
     /// The revisions that it speaks, of those that we speak.
     pub versions: Vec<Version>,
-    /// What it said of itself.
+    /// How it described itself.
     pub described: Described,
 }
 
@@ -115,7 +115,7 @@ impl Discovered {
     }
 }
 
-/// What an error says about the era of the server that gave it.
+/// The era of a server, as far as its error tells.
 pub enum Refusal {
     /// The server speaks these revisions, of those that we speak.
     Speaks(Vec<Version>),

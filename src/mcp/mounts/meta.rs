@@ -1,4 +1,4 @@
-//! What a request of the modern era says of its client.
+//! `_meta` of our own requests in the modern era.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

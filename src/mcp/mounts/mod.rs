@@ -76,7 +76,7 @@ pub trait MountSession: Send + Sync {
     /// The revision that was agreed on.
     fn version(&self) -> Version;
 
-    /// What the server said of itself.
+    /// How the server described itself.
     fn described(&self) -> &Described;
 
     /// Sends a request and awaits its answer. Messages of the server that belong to this request
@@ -96,7 +96,7 @@ pub trait MountSession: Send + Sync {
         Ok(())
     }
 
-    /// Cancelled when the session has ended, whoever ended it. Cancelling it ends the session.
+    /// Cancelled when the session has ended. Cancelling it ends the session.
     fn ended(&self) -> &CancellationToken;
 }
 
@@ -110,27 +110,27 @@ pub trait Transport: Send + Sync {
     ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>>;
 }
 
-/// What a session is begun with.
+/// Parameters of a new session.
 #[derive(Clone)]
 pub struct Opening {
     /// The lease that the session belongs to; `None` for one that all containers share.
     pub container: Option<Arc<Container>>,
     /// The client's revision.
     pub version: Version,
-    /// What the client can do, without `tasks`.
+    /// The capabilities of the client, without `tasks`.
     pub capabilities: Arc<RawValue>,
     /// Takes the server's messages that belong to no request.
     pub unsolicited: Events,
 }
 
-/// What a server said of itself, as raw JSON. `tasks` is removed from the capabilities.
+/// How a server described itself, as raw JSON. `tasks` is removed from the capabilities.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Box<RawValue>,
     /// Its name and version.
     pub server_info: Option<Box<RawValue>>,
-    /// What it tells the model.
+    /// Instructions for the model.
     pub instructions: Option<String>,
 }
 
@@ -155,7 +155,7 @@ pub enum MountError {
     /// It runs where this version starts nothing.
     #[error("{0}")]
     NotImplemented(String),
-    /// It sent what is no MCP.
+    /// It violated the protocol.
     #[error("{0}")]
     Protocol(String),
     /// Too many requests are under way in the session, or sessions in use.
@@ -167,7 +167,7 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// What the client is told.
+    /// The denial for the client.
     pub fn into_denial(self, server: &str) -> Denial {
         let code = match &self {
             Self::Denied(denial) => return denial.clone(),

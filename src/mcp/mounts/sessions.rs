@@ -16,8 +16,7 @@ use super::ports::{Mounted, Origin};
 use super::wanted::Wanted;
 use super::{EVENT_QUEUE, Event, Events, List, MountError, MountSession, Opening, Pooled, Version};
 
-/// Sessions of one lease with one server. The one that was used least lately makes room for
-/// another if nobody uses it.
+/// Sessions of one lease with one server. The least recently used idle one is closed for another.
 pub const MAX_SESSIONS: usize = 8;
 /// How long a session may take to be opened. Package runners fetch their server first.
 const OPENING: Duration = Duration::from_secs(60);
@@ -233,7 +232,7 @@ impl Slot {
         }
     }
 
-    /// Whether it is open, and nobody has it.
+    /// Whether it is open, idle, and not referenced elsewhere.
     fn is_idle(&self) -> bool {
         match &*self.opened.borrow() {
             Some(Ok(pooled)) => pooled.is_idle() && Arc::strong_count(pooled) == 1,

@@ -14,7 +14,7 @@ pub(super) struct Wanted {
     pub container: Option<Arc<Container>>,
     /// The container that asked first.
     pub asked_by: Weak<Container>,
-    /// Tells those who see the session's lists.
+    /// Announces changes of the session's lists.
     pub news: Arc<ListNews>,
     pub version: Version,
     pub capabilities: Arc<RawValue>,

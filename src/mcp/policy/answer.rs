@@ -20,8 +20,8 @@ pub struct Answer {
     pub reason: Option<String>,
 }
 
-/// Reads what the collecting rule has: a list with one object, or lists of `decision`, `reason` and
-/// `modified`; each list is empty where the value is undefined.
+/// Reads the value of the collecting rule: a list with one object, or lists of `decision`, `reason`
+/// and `modified`; each list is empty where the value is undefined.
 pub fn read(value: &Value) -> Result<Answer, EvaluationError> {
     let parts: Vec<Option<Value>> = match value {
         Value::Array(lists) => lists.iter().map(first).collect(),

@@ -20,8 +20,8 @@ use rewrite::rewrite;
 /// Problems of one view that are reported; a server's list can have thousands.
 const MAX_PROBLEMS: usize = 100;
 
-/// The tools of a container, by the names that it sees. Made of what servers listed and what the
-/// operator says, for one security level: another level needs another view.
+/// The tools of a container by their exposed names, built from the servers' lists and the overrides
+/// for one security level.
 #[derive(Debug, Default)]
 pub struct Exposed {
     tools: Vec<ExposedTool>,
@@ -54,7 +54,7 @@ pub enum Hidden {
     Changed,
 }
 
-/// A server with what it lists.
+/// A server with its tools.
 pub type Listing = (Arc<ServerSettings>, Arc<[Arc<Definition>]>);
 
 impl Exposed {

@@ -191,8 +191,8 @@ impl EventStream {
         wake(&mut state);
     }
 
-    /// Drops the oldest events over a bound. Events that a connected client has not read stay, since
-    /// [`EventStream::push`] bounds them.
+    /// Drops the oldest events over a bound. Events that a connected client has not read stay,
+    /// since [`EventStream::push`] bounds them.
     fn trim(&self, state: &mut State) {
         let over = |state: &State| {
             state.events.len() > MAX_EVENTS

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use super::super::super::message::{Id, Outcome, write_request};
 use super::line::Line;
 
-/// Sends a request to the client and relays the answer to the server. When the server stops waiting,
-/// the request is cancelled at the client.
+/// Sends a request to the client and relays the answer to the server. When the server stops
+/// waiting, the request is cancelled at the client.
 pub async fn ask(
     line: &Line,
     method: &str,

@@ -83,8 +83,8 @@ impl Line {
         }
     }
 
-    /// Writes the response. For a disconnected client, one that is too long to be kept is replaced by
-    /// an error.
+    /// Writes the response. For a disconnected client, one that is too long to be kept is replaced
+    /// by an error.
     pub async fn respond(&self, id: &Id, outcome: &Outcome) {
         let text = write_response(Some(id), outcome);
         let pushed = if text.len() > MAX_BYTES && !self.stream.has_reader() {

@@ -170,7 +170,8 @@ impl LegacySession {
         (stream, true)
     }
 
-    /// Opens a stream for a request. The oldest finished ones are dropped over [`MAX_KEPT_STREAMS`].
+    /// Opens a stream for a request. The oldest finished ones are dropped over
+    /// [`MAX_KEPT_STREAMS`].
     pub fn stream_of_call(&self, primed: bool) -> Arc<EventStream> {
         let mut streams = self.streams.lock();
         streams.of_calls.retain(|stream| !stream.is_over());

@@ -135,8 +135,8 @@ pub fn suspend(
 }
 
 impl Suspended {
-    /// Takes the call that is suspended under a state. `None` for an unknown state, or one of another
-    /// request.
+    /// Takes the call that is suspended under a state. `None` for an unknown state, or one of
+    /// another request.
     pub fn take(&self, state: &str, method: &str, body: &Bytes) -> Option<Entry> {
         let mut waiting = self.0.lock();
         let (entry, _) = waiting.calls.get(state)?;

@@ -1,4 +1,4 @@
-//! Reading what a server answers: one message, or a stream of them, within bounds.
+//! Reads answers of servers within bounds: one message, or a stream of them.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ const MAX_EVENTS: u32 = 1000;
 /// How long the rest of an answer may take once its message was read, so that its connection
 /// serves the next request.
 const REST: Duration = Duration::from_secs(2);
-/// How much of the rest is read.
+/// Bytes of the rest that are read.
 const REST_BYTES: usize = 64 * 1024;
 
-/// What a POST was answered with.
+/// The answer to a POST.
 pub enum Answered {
     /// One message.
     Message(Message),
@@ -156,12 +156,12 @@ fn broke_off(error: BodyError) -> MountError {
     }
 }
 
-/// Leaves an answer whose body says nothing.
+/// Drops an answer whose body does not matter.
 pub fn leave(answer: Answer) {
     read_rest(answer.body);
 }
 
-/// Reads what is left of an answer beside everything else.
+/// Drains an answer in the background.
 fn read_rest(mut body: AnswerBody) {
     let rest = async move {
         let mut left = REST_BYTES;
@@ -255,7 +255,7 @@ impl EventStream {
         Ok(Self::new(client.clone(), answer.body))
     }
 
-    /// Goes on behind what a reader has read, which was told of the new connection.
+    /// Resumes behind the events of a reader, which was reset for the new connection.
     pub fn behind(mut self, reader: EventReader) -> Self {
         self.reader = reader;
         self
@@ -266,7 +266,7 @@ impl EventStream {
         self.quiet = Some(limit);
     }
 
-    /// What was read of it, for another connection that goes on with it.
+    /// The reader, to resume the stream on another connection.
     pub fn into_reader(self) -> EventReader {
         self.reader
     }

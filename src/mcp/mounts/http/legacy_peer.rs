@@ -20,12 +20,12 @@ use crate::mcp::mounts::MountError;
 use crate::mcp::mounts::dropped::Reason;
 use crate::mcp::version::Version;
 
-/// How long to wait before a stream is continued, where the server does not say; at least, before
-/// the server's own is.
+/// Delay before a stream is resumed, unless the server sets one; the shortest delay before the
+/// server's own stream is requested again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// How often a stream is asked for again before the next event of it has come.
+/// Attempts to resume a stream without an event in between.
 const TRIES: usize = 3;
-/// The longest wait before the server's own stream is asked for again.
+/// The longest delay before the server's own stream is requested again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Why a request has no outcome.

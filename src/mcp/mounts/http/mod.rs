@@ -41,12 +41,12 @@ use crate::mcp::version::{Era, Version};
 /// How long a server may take to open a session over HTTP+SSE that was not configured for it.
 const OLDER_TRANSPORT: Duration = Duration::from_secs(10);
 
-/// What transports over HTTP share.
+/// Parts that transports over HTTP share.
 #[derive(Clone)]
 pub struct HttpParts {
     /// Takes requests through the chain.
     pub service: Arc<Service>,
-    /// Counts messages that nobody gets.
+    /// Counts dropped messages.
     pub dropped: Dropped,
     /// Work that outlives a session: DELETE and cancellations.
     pub tasks: TaskTracker,
@@ -62,7 +62,7 @@ struct Inner {
     system: System,
     timeout: Duration,
     kind: Kind,
-    /// Or what is wrong with the settings.
+    /// The error of invalid settings.
     target: Result<Target, String>,
 }
 
@@ -217,7 +217,7 @@ fn refused(method: &str, message: &str) -> MountError {
     MountError::Protocol(format!("it refused {method}: {message}"))
 }
 
-/// A server that cannot be reached does not start; what a rule denies stays a denial.
+/// An unreachable server cannot start; a denial by a rule stays a denial.
 fn cannot_start(denial: Denial) -> MountError {
     match denial.code().fault() {
         Fault::Upstream => MountError::CannotStart(denial.sentence().to_owned()),

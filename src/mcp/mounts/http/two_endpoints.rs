@@ -34,7 +34,7 @@ const MAX_ENDPOINT: usize = 4096;
 struct Waiting {
     events: Events,
     answer: oneshot::Sender<Outcome>,
-    /// The token that its progress is told under, as JSON.
+    /// Its progress token, as JSON.
     progress: Option<Box<str>>,
 }
 
@@ -109,8 +109,8 @@ impl Peer {
         }
     }
 
-    /// The call that a message belongs to: by its progress token, or the only call under way for log
-    /// messages and requests.
+    /// The call that a message belongs to: by its progress token, or the only call under way for
+    /// log messages and requests.
     fn reader_of(&self, message: &Message) -> Events {
         let waiting = self.waiting.lock();
         let mut calls = waiting.values();

@@ -13,8 +13,8 @@ use crate::mcp::mounts::{MessageMemory, MountError};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-/// A buffer that grew beyond this is given back after its line, in bytes. Each child keeps at most
-/// this much, and a chunk, beside what is reserved.
+/// Capacity that the buffer keeps after a line, in bytes. Each child holds at most this and a chunk
+/// without a reservation.
 const KEPT: usize = 64 << 10;
 /// How long a line waits for memory. Meanwhile the process waits too: its pipe is full.
 const MEMORY_WAIT: Duration = Duration::from_secs(5);

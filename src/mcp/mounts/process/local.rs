@@ -41,7 +41,7 @@ enum State {
     Ended(Option<i32>),
 }
 
-/// What a running process is told.
+/// An order to a running process.
 enum Order {
     Terminate,
     Kill,

@@ -39,11 +39,11 @@ pub trait ProcessManager: Send + Sync {
     /// longer than the configuration allows is an error.
     fn read_loop<'a>(&'a self, take: LineTaker<'a>) -> BoxFuture<'a, Result<(), MountError>>;
 
-    /// Ends the process and all that it started: standard input is closed, then it is asked to
+    /// Ends the process and its descendants: standard input is closed, then it is asked to
     /// end, and after `limit` it is killed. Done once nothing is left of it.
     fn stop(&self, limit: Duration) -> BoxFuture<'_, ()>;
 
-    /// Waits until the process has ended, by itself or not.
+    /// Waits until the process has ended.
     fn ended(&self) -> BoxFuture<'_, ()>;
 
     /// Whether the process is active.

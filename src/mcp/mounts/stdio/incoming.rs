@@ -122,7 +122,7 @@ impl<'a> Incoming<'a> {
         tokio::spawn(waiting);
     }
 
-    /// Skips what is no message, a bounded number of times. Where it would have answered a request,
+    /// Skips a line that is no message, a bounded number of times. If it has the id of a request,
     /// that request fails.
     fn noise(&mut self, line: &[u8], why: &str) -> ControlFlow<(), Duration> {
         #[derive(Deserialize)]

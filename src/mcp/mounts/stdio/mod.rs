@@ -40,7 +40,7 @@ pub type MakeProcess = Box<dyn Fn() -> Arc<dyn ProcessManager> + Send + Sync>;
 pub type OpenMemory =
     Arc<dyn Fn(System, Option<&Arc<Container>>) -> Option<Arc<dyn MessageMemory>> + Send + Sync>;
 
-/// What stdio transports share.
+/// Parts that stdio transports share.
 pub struct StdioPorts {
     /// Counts children.
     pub children: Children,
@@ -58,7 +58,7 @@ pub struct StdioTransport {
     server: Arc<ServerSettings>,
     settings: StdioSettings,
     make: MakeProcess,
-    /// What the server turned out to speak.
+    /// The eras of the server, once known.
     speaks: Mutex<Option<Speaks>>,
 }
 

@@ -25,7 +25,7 @@ const PROBE: Duration = Duration::from_secs(5);
 /// How long a server may take to answer a handshake; package runners fetch it first.
 const HANDSHAKE: Duration = Duration::from_secs(50);
 
-/// What a server turned out to speak.
+/// The eras of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     /// The legacy era alone.
@@ -34,7 +34,7 @@ pub(super) enum Speaks {
     Modern,
 }
 
-/// What was agreed on.
+/// The result of a handshake.
 struct Agreed {
     version: Version,
     described: Described,
