@@ -38,8 +38,8 @@ struct Union {
 }
 
 impl Core {
-    /// Describes the servers that a client sees. Waits at most [`LIST_PATIENCE`] for those that are
-    /// being started.
+    /// Describes the servers that a client sees. Waits for those that are being started, at most
+    /// 10 s.
     pub async fn describe(self: &Arc<Self>, caller: &Arc<Caller>) -> Description {
         let mounts = self.mounts.of(&caller.container);
         let described = mounts.iter().map(|mount| self.described(caller, mount));
