@@ -1,4 +1,4 @@
-//! Who sends: the source address first, then everything that must agree with it.
+//! Identifies the container of a flow by its source, and denies claims that contradict it.
 
 use std::sync::Arc;
 
@@ -18,13 +18,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Asks `containers` who is at a source.
+    /// Builds the addon. `containers` finds the container of a source.
     #[must_use]
     pub fn new(containers: Arc<dyn Containers>) -> Self {
         Self { containers }
     }
 
-    /// Whether the container may begin a flow: its lease holds, and nothing contradicts it.
+    /// Admits a flow whose container's lease has neither expired nor ended, and whose claimed id is
+    /// the container's.
     fn admit(&self, flow: &Flow, container: &Arc<Container>, claimed: Option<&str>) -> Verdict {
         if container.expired(flow.at.into()) {
             self.containers.expire(container);
@@ -71,7 +72,7 @@ impl Identify for Identity {
             verdict: Err(denial),
         };
         match &flow.principal {
-            // The engine speaks for itself in a phase of its own.
+            // Flows of the appliance itself run in the phase `system`, not in this one.
             Some(Principal::System(_)) => denied(unknown_source()),
             Some(_) if !self.containers.available() => denied(registry_unavailable()),
             Some(Principal::Container(lease)) => Identified {
@@ -83,7 +84,7 @@ impl Identify for Identity {
                 verdict: self.admit(flow, &delegation.lease, claimed.as_deref()),
             },
             None => match self.find(flow) {
-                // Named before it is judged, so that the audit can say whose flow was denied.
+                // Set even if the verdict is a denial, so that the audit has the container.
                 Ok(container) => Identified {
                     verdict: self.admit(flow, &container, claimed.as_deref()),
                     principal: Some(container.into()),
@@ -102,8 +103,8 @@ fn take_claimed_id(headers: &mut HeaderMap) -> Option<Box<str>> {
     claimed
 }
 
-/// The container's name as `X-Container-Id` claims it, in any spelling of the field. Values that
-/// differ are joined into a text that is nobody's name.
+/// The container's id that `X-Container-Id` claims, in any spelling of the field. Different values
+/// are joined with commas into a text that is no container's id.
 #[must_use]
 pub fn claimed_id(headers: &HeaderMap) -> Option<Box<str>> {
     let mut values = headers
@@ -161,7 +162,7 @@ mod tests {
         identified.verdict.err().map(|denial| denial.code())
     }
 
-    /// The verdicts on a tunnel, a request and a DNS question that begin as `flow` makes them.
+    /// The verdicts on a tunnel, a request and a DNS question made by `flow`.
     fn verdicts(identity: &Identity, flow: impl Fn(Kind) -> OwnedFlow) -> [Option<Code>; 3] {
         let mut asked = request("/", &[]);
         [
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_told_is_denied_at_every_door() {
+    fn flows_of_unknown_sources_are_denied_in_every_phase() {
         let container = fixtures::container("web");
         let (registry, identity) = identity(&container);
         let new = |kind| flow(kind, "api.example.com");

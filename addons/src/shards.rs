@@ -1,8 +1,8 @@
-//! What every flow writes to, once for each thread that serves flows.
+//! Values that every flow writes to, one shard for each thread that serves flows.
 //!
-//! A word that two cores write to in turn moves between their caches each time, which takes
-//! longer than what is done with it. What is only ever added up or gathered has a shard for each
-//! thread in its place, and whoever reads takes them all.
+//! A cache line that two cores write to in turn moves between their caches each time, which takes
+//! longer than the write. So counters and lists are sharded by thread, and a reader combines all
+//! shards. See ADR 009.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -15,15 +15,15 @@ thread_local! {
     static SHARD: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// How many threads have shards of their own.
+/// The number of threads that have a shard of their own.
 #[must_use]
 pub fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     *THREADS.get_or_init(|| available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Gives the calling thread the shards of this number, from 0 to below [`threads`]; others may
-/// have the same. All threads of higher numbers, and those that never call this, share one.
+/// Assigns the shards of a number to the calling thread. Threads with the same number share a
+/// shard; so do all threads whose number is not below [`threads`], and those that never call this.
 pub fn claim(number: usize) {
     SHARD.set(Some(number));
 }
@@ -42,7 +42,7 @@ impl<T: Default> Default for Shards<T> {
 }
 
 impl<T> Shards<T> {
-    /// Makes each of them.
+    /// Makes every shard with `make`.
     pub fn each(make: impl Fn() -> T) -> Self {
         let make = || CachePadded::new(make());
         Self {
@@ -51,13 +51,13 @@ impl<T> Shards<T> {
         }
     }
 
-    /// The calling thread's own.
+    /// The shard of the calling thread.
     pub fn mine(&self) -> &T {
         let own = SHARD.get().and_then(|at| self.threads.get(at));
         own.unwrap_or(&self.others)
     }
 
-    /// All of them, in a fixed order.
+    /// All shards, in a fixed order.
     pub fn all(&self) -> impl Iterator<Item = &T> {
         let others = std::iter::once(&self.others);
         others.chain(&self.threads).map(|shard| &**shard)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_claim_write_apart_and_others_together() {
+    fn threads_that_claim_have_their_own_shard_and_others_share_one() {
         let shards = Shards::<AtomicUsize>::default();
         let add = |number: Option<usize>| {
             number.into_iter().for_each(claim);

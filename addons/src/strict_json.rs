@@ -1,8 +1,8 @@
-//! JSON with one reading.
+//! Reads JSON and refuses ambiguous texts.
 //!
-//! Parsers disagree about what the standard leaves open: which of two equal keys counts, what
-//! bytes outside UTF-8 mean, how deep is too deep. What is judged here is parsed again by an
-//! upstream, so whatever two parsers could read in two ways is refused.
+//! Parsers differ in what RFC 8259 leaves open: duplicate keys, invalid UTF-8, the deepest nesting.
+//! An upstream parses a judged text again, so a text that two parsers could read differently is
+//! refused.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,33 +13,33 @@ use serde_json::{Map, Number, Value};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// How deep arrays and objects may lie in each other: as deep as the parser below would go.
+/// The deepest nesting of arrays and objects, which is the limit of `serde_json`.
 pub const MAX_NESTING: usize = 127;
 
-/// Why a text is not read.
+/// Why a text is refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StrictJsonError {
-    /// Bytes that are no text.
+    /// Invalid UTF-8.
     #[error("the JSON is not UTF-8")]
     NotUtf8,
-    /// Over [`MAX_NESTING`]. Found before anything recurses.
+    /// Nested deeper than [`MAX_NESTING`]. Checked before any recursion.
     #[error("the JSON is nested more than {MAX_NESTING} deep")]
     TooDeep,
-    /// More values than the caller is willing to read.
+    /// More values than the caller permits.
     #[error("the JSON has more than {0} values")]
     TooMany(usize),
-    /// No JSON, or a key that stands twice in an object.
+    /// Not JSON, or an object with a duplicate or reserved key.
     #[error("the JSON is malformed: {0}")]
     Malformed(String),
 }
 
-/// Reads one value, the whole text and nothing but it.
+/// Parses a text that is exactly one value.
 pub fn parse(bytes: &[u8]) -> Result<Value, StrictJsonError> {
     parse_at_most(usize::MAX, bytes)
 }
 
-/// The same for texts of no more than so many values: small values take far more memory and
-/// time than their text.
+/// Parses a text of at most `most` values. A small value takes far more memory and time than its
+/// text.
 pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError> {
     count_values(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
@@ -49,8 +49,8 @@ pub fn parse_at_most(most: usize, bytes: &[u8]) -> Result<Value, StrictJsonError
     Ok(value)
 }
 
-/// Checks that a text has one reading, without making a tree of it. What raw JSON is passed on is
-/// checked by this.
+/// Checks that a text is not ambiguous, without building a tree. For JSON that is passed on as
+/// received.
 pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<(), StrictJsonError> {
     count_values(most, bytes)?;
     let malformed = |error: serde_json::Error| StrictJsonError::Malformed(error.to_string());
@@ -61,8 +61,8 @@ pub fn check_at_most(most: usize, bytes: &[u8]) -> Result<(), StrictJsonError> {
     deserializer.end().map_err(malformed)
 }
 
-/// Counts the values of a text without parsing it, never fewer than a parser would find. Refuses
-/// a text that is not UTF-8, is nested too deep or has more than `most` values.
+/// Counts the values of a text without parsing it. The count is never lower than a parser's.
+/// Refuses a text that is not UTF-8, is nested too deep or has more than `most` values.
 pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError> {
     std::str::from_utf8(bytes).map_err(|_| StrictJsonError::NotUtf8)?;
     let shape = Shape::of(bytes);
@@ -75,8 +75,8 @@ pub fn count_values(most: usize, bytes: &[u8]) -> Result<usize, StrictJsonError>
     Ok(shape.values)
 }
 
-/// What brackets and commas outside strings tell of a text before it is parsed. They are counted
-/// without regard to whether they match, so it is never less than what a parser would find.
+/// Upper bounds for a text, from counting brackets and commas outside strings. Whether brackets
+/// match is not checked.
 struct Shape {
     nesting: usize,
     values: usize,
@@ -108,7 +108,7 @@ impl Shape {
     }
 }
 
-/// Reads a value as [`Value`] does, but refuses a key that stands twice.
+/// Deserializes a value as [`Value`] does, but refuses duplicate and reserved keys.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {
@@ -175,8 +175,8 @@ impl<'de> Visitor<'de> for Strict {
     }
 }
 
-/// `serde_json` reads an object with such a key as the JSON text that its value holds, wherever
-/// something deserializes it without this module.
+/// The prefix of keys that `serde_json` reserves: it deserializes an object with such a key as the
+/// JSON text in its value, which this module would not have checked.
 const PRIVATE_KEYS: &str = "$serde_json::private::";
 
 fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
@@ -186,7 +186,7 @@ fn refuse_private<E: serde::de::Error>(key: &str) -> Result<(), E> {
     Ok(())
 }
 
-/// Reads a value as [`Strict`] does, and keeps nothing of it but the keys of open objects.
+/// Checks a value as [`Strict`] does, and stores only the keys of open objects.
 struct OneReading;
 
 impl<'de> DeserializeSeed<'de> for OneReading {
@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for OneReading {
     }
 }
 
-/// The keys of one object: few are compared one by one, many are hashed.
+/// The keys of one object: the first 8 are compared one by one, further ones are hashed.
 #[derive(Default)]
 struct Keys<'de> {
     few: SmallVec<[Cow<'de, str>; 8]>,
@@ -254,7 +254,7 @@ struct Keys<'de> {
 }
 
 impl<'de> Keys<'de> {
-    /// Whether the key is new.
+    /// Adds a key. Returns whether it is new.
     fn insert(&mut self, key: Cow<'de, str>) -> bool {
         if self.few.contains(&key) {
             return false;
@@ -267,7 +267,7 @@ impl<'de> Keys<'de> {
     }
 }
 
-/// A key, borrowed from the text unless it is written with escapes.
+/// Deserializes a key, borrowed from the text unless it has escapes.
 struct KeyText;
 
 impl<'de> DeserializeSeed<'de> for KeyText {
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_with_one_reading_is_read() {
+    fn unambiguous_json_is_read() {
         each_row(
             [
                 "null",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn json_with_two_readings_is_refused() {
+    fn ambiguous_json_is_refused() {
         each_row(
             [
                 &b""[..],
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_says_the_same_to_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
+        fn accepted_text_is_the_same_to_a_lenient_parser(text in "[\\[\\]{}\":,a0-2 \\\\]{0,24}") {
             let checked = check_at_most(99, text.as_bytes());
             prop_assert_eq!(parse(text.as_bytes()).is_ok(), checked.is_ok());
             if let Ok(value) = parse(text.as_bytes()) {

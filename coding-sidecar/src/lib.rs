@@ -1,1 +1,58 @@
 //! Commands and file operations below one folder, for a caller on a Unix socket or TCP.
+#![deny(missing_docs)]
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use tokio::runtime;
+
+use crate::config::Config;
+use crate::workspace::Workspace;
+
+mod access;
+mod bash;
+pub mod config;
+mod connection;
+pub mod failure;
+pub mod files;
+pub mod search;
+mod server;
+pub mod truncation;
+pub mod work;
+pub mod workspace;
+
+pub use crate::bash::supervise;
+
+/// The version of this crate, as `/health` and `--version` show it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How long the end of the program waits for file operations, which have been cancelled by then.
+const OPERATIONS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+///
+/// A sentence: what cannot be opened.
+pub fn run(config: Config) -> Result<(), String> {
+    // Commands belong to the same user. Without this they read the token in `/proc/PID/environ`.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| format!("cannot hide the environment from commands: {error}"))?;
+    let root = &config.workspace_root;
+    let workspace = Workspace::open(root, config.allow_outside)
+        .map_err(|error| format!("WORKSPACE_ROOT {}: {error}", root.display()))?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(server::THREADS)
+        .build()
+        .map_err(|error| format!("cannot start the runtime: {error}"))?;
+    let outcome = runtime.block_on(server::serve(config, workspace));
+    runtime.shutdown_timeout(OPERATIONS_PATIENCE);
+    outcome
+}
+
+/// Writes a line to standard error, which may be closed.
+pub fn report(line: &str) {
+    let _ = writeln!(std::io::stderr(), "coding-sidecar: {line}");
+}

@@ -1,4 +1,4 @@
-//! The registry, over the admin API.
+//! Containers in the admin API.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,20 +20,20 @@ use super::schema::{ContainerEntry, RegistrationBody};
 use super::socket::Peer;
 use crate::registry::LeaseListener;
 
-/// How long a listener may take to open; it takes a moment.
+/// The most time for a listener to open, which usually takes milliseconds.
 const LISTENER_WAIT: Duration = Duration::from_secs(5);
 
-/// What was done to a container.
+/// The result of a change of a container.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Done {
     /// `registered`, `unregistered` or `reset`.
     status: &'static str,
     container_id: String,
-    /// The socket that was opened for it, if it asked for one.
+    /// The path of its socket, if it was registered with `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
     socket: Option<String>,
-    /// The containers whose leases ended because this one has their id or their address; its own
-    /// id is among them where another lease of it ended.
+    /// The containers whose leases ended because this one has their id or their address. Contains
+    /// its own id if an earlier lease of it ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     replaced: Vec<String>,
 }
@@ -55,8 +55,8 @@ pub(super) struct ContainerList {
     containers: Vec<ContainerEntry>,
 }
 
-/// Register a container, replacing whoever had its id or address. The same body again only
-/// extends the expiry.
+/// Register a container, replacing a container with the same id or address. The same body again
+/// only extends the expiry.
 #[utoipa::path(
     post,
     path = "/internal/containers",
@@ -104,11 +104,11 @@ pub(super) async fn register(
     Ok((StatusCode::CREATED, Json(done)))
 }
 
-/// The path of a listener that can be connected to.
+/// Waits until a listener is open. Returns its path.
 async fn announced(listener: &LeaseListener) -> Result<String, ApiError> {
     match tokio::time::timeout(LISTENER_WAIT, listener.opened.wait()).await {
         Ok(true) => Ok(listener.socket.display().to_string()),
-        // Why is in the log.
+        // The reason is logged.
         Ok(false) | Err(_) => Err(ApiError::Broken),
     }
 }
@@ -200,7 +200,7 @@ pub(super) async fn reset(
     Ok(Json(Done::new("reset", &id)))
 }
 
-/// What cannot be an id is nobody's.
+/// Parses an id. A text that is no valid id belongs to no container.
 pub(super) fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<ContainerId, ApiError> {
     let id = id.ok().and_then(|Path(id)| ContainerId::parse(&id));
     id.ok_or(ApiError::UnknownContainer)

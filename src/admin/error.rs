@@ -1,4 +1,4 @@
-//! What the admin API answers when it cannot do what was asked.
+//! Error responses of the admin API.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::registration::FieldError;
 use crate::mcp::AcceptError;
 use crate::registry::ChangeError;
 
-/// A refusal.
+/// An error.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct ErrorBody {
     /// What is wrong.
     pub error: String,
-    /// Every error of the configuration, where that was what was asked for.
+    /// Every error of the configuration, after a reload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
 }
 
-/// Each case has its status and its words, which clients compare.
+/// The errors of the API. Clients compare both status and text.
 #[derive(Debug)]
 pub(super) enum ApiError {
     Invalid(String),

@@ -1,11 +1,11 @@
-//! JSON with one reading: an object that has a key twice is refused.
+//! Parses JSON and refuses duplicate keys.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Parses a whole body. The message says what is wrong and where.
+/// Parses a whole body. An error has the reason and the position.
 pub(super) fn parse(body: &[u8]) -> Result<Value, String> {
     match serde_json::from_slice(body) {
         Ok(Unambiguous(value)) => Ok(value),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_serde_json_reads_but_for_duplicate_keys() {
+    fn json_is_read_as_serde_json_reads_it_without_duplicate_keys() {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"a": {}}}"#;
         assert_eq!(
             parse(text.as_bytes()),

@@ -1,4 +1,4 @@
-//! MCP, as an operator.
+//! MCP requests of an operator.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::error::{ApiError, ErrorBody};
 use super::socket::Peer;
 use crate::mcp::{Message, write_response};
 
-/// JSON values of one request. Its bytes are bounded as those of every body are.
+/// The most JSON values in a request.
 const MAX_VALUES: usize = 100_000;
 
 /// One MCP request on behalf of a container.
@@ -47,7 +47,7 @@ pub(super) struct Accepted {
 }
 
 /// Send one MCP request on behalf of a container. It passes the chain and is audited as a request
-/// of that container; the client is one of 2026-07-28 that can be asked nothing.
+/// of that container, from a client of version 2026-07-28 without elicitation, sampling or roots.
 #[utoipa::path(
     post,
     path = "/internal/containers/{id}/mcp",

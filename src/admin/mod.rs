@@ -1,4 +1,4 @@
-//! The admin API: HTTP over a Unix socket, for those whom the system vouches for.
+//! The admin API: HTTP over a Unix socket, for users that the kernel authenticates (`SO_PEERCRED`).
 
 mod containers;
 mod error;
@@ -36,25 +36,25 @@ use crate::mcp::{AcceptError, Outcome};
 use crate::registry::Registry;
 use crate::telemetry::FlowLog;
 
-/// The most that a body may hold.
+/// The most bytes of a request body.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// How long a request that has begun may still take after the shutdown.
+/// The time for open requests to finish after the shutdown.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
-/// Asks another part of the server something.
+/// A call to another part of the server.
 pub type Ask<Question, Answer> = Arc<dyn Fn(Question) -> BoxFuture<'static, Answer> + Send + Sync>;
 
-/// What the API speaks for.
+/// The parts of the server that the API gives access to.
 pub struct AdminState {
     pub registry: Arc<Registry>,
-    /// Who may connect, besides our own user and root.
+    /// The users that may connect, besides our own and root.
     pub admin_uids: Vec<u32>,
     pub health: Arc<dyn Fn() -> Health + Send + Sync>,
     pub metrics: prometheus::Registry,
     pub flows: Arc<FlowLog>,
-    /// Every error of the configuration, or none.
+    /// Reloads the configuration. An error has every error of the configuration.
     pub reload: Ask<(), Result<(), Vec<String>>>,
-    /// What a sandbox needs to use this proxy.
+    /// Returns the settings that a sandbox needs to use this proxy.
     pub sandbox: Arc<dyn Fn() -> SandboxSettings + Send + Sync>,
     pub explain: Ask<ExplainRequest, Result<Explanation, String>>,
     /// Sends an MCP request on behalf of a container.
@@ -63,7 +63,7 @@ pub struct AdminState {
     pub accept_definition: Ask<Acceptance, Result<(), AcceptError>>,
 }
 
-/// What every handler can reach.
+/// The state of every handler.
 struct Api {
     state: AdminState,
     writes: WriteLimit,

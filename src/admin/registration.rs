@@ -1,4 +1,4 @@
-//! Reads the body that a container is registered with, and names whatever is wrong in it.
+//! Parses the body of a registration. An error names the field.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -13,11 +13,11 @@ use time::{Duration, OffsetDateTime, UtcOffset};
 use super::json;
 use crate::registry::NewRegistration;
 
-/// How long a registration lasts that does not say.
+/// The lifetime of a registration without `expires_at`.
 const DEFAULT_LIFETIME: Duration = Duration::hours(24);
-/// The most that a repository's own push limit may be.
+/// The highest push limit of a repository, in bytes.
 const MAX_RECEIVE_PACK_BYTES: u64 = 524_288_000;
-/// The longest name of an owner or a repository.
+/// The longest name of an owner or a repository, in bytes.
 const MAX_REPO_PART: usize = 100;
 
 const FIELDS: [&str; 7] = [
@@ -43,7 +43,7 @@ pub enum FieldError {
     Body(String),
 }
 
-/// Clients compare the text, and it was Python that first wrote it.
+/// Formats names as a Python list: clients compare the text, which the Python proxy produced.
 fn python_list(names: &[String]) -> String {
     format!("['{}']", names.join("', '"))
 }
@@ -55,7 +55,7 @@ fn invalid(field: impl Display, problem: impl Display) -> FieldError {
     }
 }
 
-/// Reads a registration; `now` is what its expiry is measured against.
+/// Parses a registration, whose expiry must be after `now`.
 pub fn parse_registration(body: &[u8], now: OffsetDateTime) -> Result<NewRegistration, FieldError> {
     let body = match json::parse(body).map_err(FieldError::Body)? {
         Value::Object(body) => body,
@@ -191,7 +191,7 @@ fn repo(item: &Value, index: usize) -> Result<Repo, FieldError> {
     })
 }
 
-/// Checks that a text is `owner/name`; the error is the rest of a sentence.
+/// Checks that a text is `owner/name`. The error is the predicate of a sentence.
 pub fn repo_name(text: &str) -> Result<(), &'static str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     let is_part = |part: &str| {
@@ -243,7 +243,8 @@ fn expires_at(
     let Some(text) = text(body, "expires_at")? else {
         return Ok(now + DEFAULT_LIFETIME);
     };
-    // In UTC the last hours of the year 9999 may be in one that has no text form.
+    // A time in the last hours of the year 9999 may be in the year 10000 in UTC, which RFC 3339
+    // cannot express.
     let at = OffsetDateTime::parse(text, &Rfc3339)
         .ok()
         .and_then(|at| at.checked_to_offset(UtcOffset::UTC))
@@ -271,7 +272,7 @@ mod tests {
         parse_registration(&body, NOW).map_err(|error| error.to_string())
     }
 
-    /// A registration in order, but for some fields.
+    /// A valid registration with some fields replaced.
     fn with(changes: Value) -> Value {
         let mut body = json!({"container_ip": "10.0.0.5", "container_id": "c1", "repos": []});
         for (field, value) in changes.as_object().unwrap() {
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_listed_in_order() {
+    fn missing_fields_are_listed_in_order() {
         each_row(
             [
                 (json!({}), "['container_ip', 'container_id', 'repos']"),
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_is_named() {
+    fn an_invalid_field_is_named() {
         each_row(
             [
                 (json!({"container_ip": 7}), "container_ip"),
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_is_read_whole() {
+    fn all_fields_of_a_registration_are_read() {
         let body = with(json!({
             "container_ip": "::ffff:10.0.0.5",
             "repos": ["o/n", {"name": "o/m", "max_receive_pack_bytes": 524_288_000}],
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_defaults() {
+    fn absent_fields_have_defaults() {
         let new = parse(&with(json!({}))).unwrap();
         assert_eq!(new.auth_mode, AuthMode::User);
         assert_eq!(new.expires_at, NOW + Duration::hours(24));
@@ -433,7 +434,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(body: Vec<u8>) {
+        fn no_body_makes_it_panic(body: Vec<u8>) {
             let _ = parse_registration(&body, NOW);
         }
 

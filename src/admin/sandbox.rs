@@ -1,4 +1,4 @@
-//! What a sandbox needs to use this proxy. Nothing in it is secret.
+//! The settings that a sandbox needs to use this proxy. They contain no secret.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 
-/// Where the proxy listens, what to trust, and which credentials it holds.
+/// The proxy's addresses, the certificates to trust, and the active credentials.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SandboxSettings {
     /// The addresses of the proxy's listeners, `address:port`.
@@ -20,7 +20,7 @@ pub struct SandboxSettings {
     pub credentials: Vec<ActiveCredential>,
 }
 
-/// An entry of `credentials.yaml` that is active. No secret is in it.
+/// An active entry of `credentials.yaml`, without its secret.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ActiveCredential {
     pub name: String,
@@ -30,18 +30,18 @@ pub struct ActiveCredential {
     pub hosts: Vec<String>,
     /// The names of the headers that carry the secret.
     pub headers: Vec<String>,
-    /// The login's format; of `oauth` alone.
+    /// The format of the login; for `oauth` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// The key of the login in a token file that holds several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
-    /// The account of the login, where its token file names one. It grants no access.
+    /// The account of the login, if its token file has one. It grants no access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
 }
 
-/// What a sandbox needs to use this proxy: `env` and `sandbox-files` print it. No secret is in it.
+/// The settings that a sandbox needs to use this proxy, for `env` and `sandbox-files`; no secret.
 #[utoipa::path(
     get,
     path = "/internal/sandbox",

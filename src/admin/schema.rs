@@ -1,4 +1,4 @@
-//! What a container is registered with, and what it is shown as.
+//! The bodies of a registration and of a registered container.
 
 use addons::contract::{Container, HostPattern, Source};
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub struct RegistrationBody {
     /// IPv4 or IPv6; required unless there is a `listener`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_ip: Option<String>,
-    /// `unix`: a socket of its own instead of an address; the answer names it.
+    /// `unix`: a socket of its own instead of an address; the response has its path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
     /// 1 to 128 of `A-Z a-z 0-9 _ . -`
@@ -24,10 +24,10 @@ pub struct RegistrationBody {
     /// `user` (default) or `bot`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_mode: Option<String>,
-    /// RFC 3339; 24 hours on unless given.
+    /// RFC 3339; 24 hours from now by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// Host patterns that narrow the allowlist, and never widen it.
+    /// Host patterns that narrow the allowlist; they cannot widen it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_domains: Option<Vec<String>>,
 }
@@ -72,6 +72,6 @@ impl From<&Container> for ContainerEntry {
 }
 
 fn rfc3339(at: OffsetDateTime) -> String {
-    // Every year that a registration can hold has four digits.
+    // Cannot fail: the years of a registration have four digits.
     at.format(&Rfc3339).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The admin socket: who may hold it, and who may connect to it.
+//! The admin socket: bound by one server, open to permitted users.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,18 +11,19 @@ use axum::serve::{IncomingStream, Listener};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Opens the socket with the mode, replacing one that a dead server left. One that a living
-/// server holds is `AddrInUse`; what is no socket stays where it is.
+/// Opens a socket with a file mode, and replaces the socket of a dead server. The socket of a live
+/// server is an error (`AddrInUse`), and so is another file (`AlreadyExists`).
 ///
-/// The socket is bound in a private directory and moved from there, so at no time it can be
-/// connected to by more than the mode says.
+/// The socket is bound in a private directory and moved to its path, so that at no time more users
+/// can connect than the mode permits.
 pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     refuse_living(path)?;
     let parent = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // Short names: a socket's path holds 107 bytes, and this one must not need more than `path`.
+    // Short names: a socket's path has at most 107 bytes, and this one must not be longer than
+    // `path`.
     let private = tempfile::Builder::new()
         .prefix(".")
         .rand_bytes(4)
@@ -35,11 +36,10 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Connects to a socket without waiting. `ConnectionRefused` says that the server which opened it
-/// has died.
+/// Connects to a socket without waiting. `ConnectionRefused` means that its server has died.
 pub fn probe(path: &Path) -> io::Result<()> {
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // A living server whose queue is full would hold us up.
+    // A blocking connect would wait for a live server whose queue is full.
     probe.set_nonblocking(true)?;
     probe.connect(&SockAddr::unix(path)?)
 }
@@ -65,20 +65,20 @@ fn refuse_living(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Who is at the other end.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     pub(super) uid: u32,
 }
 
-/// Accepts connections of those who may use the API, and closes all others unread.
+/// Accepts connections of permitted users, and closes others before reading.
 pub(super) struct Peers {
     listener: UnixListener,
     allowed: Vec<u32>,
 }
 
 impl Peers {
-    /// Our own user and root always may.
+    /// Permits `admin_uids`, our own user and root.
     pub(super) fn new(listener: UnixListener, admin_uids: &[u32]) -> Self {
         Self::of_user(rustix::process::geteuid().as_raw(), listener, admin_uids)
     }
@@ -146,11 +146,11 @@ mod tests {
 
     use super::*;
 
-    /// A user who is neither root nor the one that the tests run as.
+    /// A user other than root and the user of the tests.
     const OTHER: u32 = 54_321;
 
-    /// Connects as a user who is not root and waits for the server to close the connection. Where
-    /// the tests run as root, the client switches to another user first.
+    /// Connects as a user other than root and waits for the server to close the connection. If the
+    /// tests run as root, the client switches to another user first.
     fn connect(path: &Path) -> (u32, Child) {
         let own = rustix::process::geteuid().as_raw();
         let mut client = Command::new("python3");
@@ -169,7 +169,7 @@ mod tests {
     const CLIENT: &str = "import socket, sys; s = socket.socket(socket.AF_UNIX); \
         s.settimeout(5); s.connect(sys.argv[1]); sys.exit(s.recv(1) != b'')";
 
-    /// A socket in a directory that every user may enter.
+    /// Opens a socket in a directory that every user may enter.
     fn open(mode: u32) -> (tempfile::TempDir, std::path::PathBuf, UnixListener) {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_of_another_user_is_closed_unread_though_the_mode_lets_it_connect() {
+    async fn a_peer_of_another_user_is_closed_unread_even_if_the_mode_permits_it() {
         let (_directory, path, listener) = open(0o666);
         let mut peers = Peers::of_user(OTHER, listener, &[]);
         let (_, mut client) = connect(&path);
@@ -207,7 +207,7 @@ mod tests {
         .await;
     }
 
-    /// Root passes every mode, so root connects as another user.
+    /// No mode keeps root out, so a test that runs as root connects as another user.
     #[tokio::test]
     async fn the_mode_keeps_other_users_from_connecting_at_all() {
         let (_directory, path, listener) = open(0o600);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_living_one_refused() {
+    async fn a_stale_socket_is_replaced_and_a_live_one_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api.sock");
         let first = bind(&path, 0o600).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_left_alone() {
+    async fn a_file_that_is_no_socket_is_not_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("api.sock");
         fs::write(&path, "mine").unwrap();

@@ -1,4 +1,4 @@
-//! How it fares: health, metrics, flows; and what an operator asks of the whole.
+//! Health, metrics, flows, reload and explain.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use utoipa::{OpenApi, ToSchema};
 use super::error::{ApiError, ErrorBody};
 use super::{Api, containers, json, mcp, sandbox};
 
-/// One thing that must work.
+/// The health of one part.
 #[derive(Clone, Debug)]
 pub struct Check {
     pub name: &'static str,
     pub ok: bool,
-    /// Whether the whole is degraded without it.
+    /// Whether the server is degraded if the check fails.
     pub critical: bool,
 }
 
-/// How the whole fares.
+/// The health of the server.
 #[derive(Clone, Debug)]
 pub struct Health(pub Vec<Check>);
 
 impl Health {
-    /// Whether everything works that must.
+    /// Whether all critical checks pass.
     pub fn is_healthy(&self) -> bool {
         self.0.iter().all(|check| check.ok || !check.critical)
     }
@@ -52,24 +52,24 @@ fn by_name<S: Serializer>(checks: &[Check], serializer: S) -> Result<S::Ok, S::E
     serializer.collect_map(checks.iter().map(|check| (check.name, check.ok)))
 }
 
-/// What `explain` is asked: what would happen to this request?
+/// A request to explain.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
     /// The container's id.
     pub container: String,
-    /// Of HTTP; or `tools/call`, which has `server`, `tool` and `arguments` in place of a URL.
+    /// An HTTP method, or `tools/call` with `server`, `tool` and `arguments` instead of a URL.
     pub method: String,
-    /// `wss://` or `ws://` for the opening of a WebSocket, `host:port` where the method is CONNECT.
+    /// A URL: `wss://` or `ws://` for a WebSocket. `host:port` if the method is CONNECT.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// The server of a tool call, as mcp.yaml names it.
+    /// The server of a tool call, by its name in mcp.yaml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// The tool, by the server's own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The arguments of a tool call; none are an empty object.
+    /// The arguments of a tool call; an empty object by default.
     #[schema(value_type = Option<Object>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<serde_json::Map<String, serde_json::Value>>,
@@ -83,12 +83,12 @@ pub struct Explanation {
     pub steps: Vec<ExplainStep>,
 }
 
-/// What one addon says to it.
+/// The verdict of one addon.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ExplainStep {
     pub addon: String,
     pub verdict: StepVerdict,
-    /// Its reasons.
+    /// The reasons of the verdict.
     pub notes: Vec<String>,
     /// The denial's code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,7 @@ pub struct ExplainStep {
 pub enum StepVerdict {
     Passes,
     Denies,
-    /// An addon before it denied.
+    /// An earlier addon denied the request.
     NotReached,
 }
 
@@ -156,10 +156,9 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Result<Response, Api
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
 }
 
-/// The flows that ended last, the newest first; or, asked for `text/event-stream`, every flow as
-/// it ends, with an event `missed` that counts what a slow reader lost. Among them are records of
-/// kind `lost`: so many lines (`count`) are missing from the audit log, given up between `since`
-/// and `until`.
+/// The flows that ended last, newest first; or, as `text/event-stream`, every flow when it ends.
+/// An event `missed` has the number of flows that a slow reader missed. A record of kind `lost`
+/// means that `count` lines, dropped between `since` and `until`, are missing from the audit log.
 #[utoipa::path(
     get,
     path = "/internal/flows",
@@ -201,7 +200,7 @@ fn live_flows(api: &Api) -> Response {
         .into_response()
 }
 
-/// Reload the configuration: whole, or not at all.
+/// Reload the configuration, all of it or nothing.
 #[utoipa::path(
     post,
     path = "/internal/reload",
@@ -237,7 +236,7 @@ pub(super) async fn explain(
     answer.map(Json).map_err(ApiError::Invalid)
 }
 
-/// This API.
+/// The OpenAPI document of this API.
 #[utoipa::path(
     get,
     path = "/internal/openapi.json",

@@ -1,20 +1,20 @@
-//! How often the registry may be written to.
+//! The rate limit of writes to the registry.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Writes within any one window; each is an `fsync`.
+/// The most writes within a window; each costs an `fsync`.
 const WRITES: usize = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// At most [`WRITES`] in any [`WINDOW`], wherever it begins.
+/// Permits at most [`WRITES`] in every [`WINDOW`], a sliding one.
 #[derive(Default)]
 pub(super) struct WriteLimit(Mutex<VecDeque<Instant>>);
 
 impl WriteLimit {
-    /// Takes one write, or says how long to wait for it.
+    /// Counts a write. An error is the time to wait.
     pub(super) fn take(&self, now: Instant) -> Result<(), Duration> {
         let mut taken = self.0.lock();
         match taken.front() {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_second_has_ten_writes_and_no_more() {
+    fn at_most_ten_writes_pass_in_any_second() {
         let limit = WriteLimit::default();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);

@@ -1,4 +1,4 @@
-//! From a configuration to a snapshot: the chain, the resolver, the roots.
+//! Builds a snapshot from a configuration: chain, resolver, TLS roots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::snapshot::Snapshot;
 use crate::tls::UpstreamTls;
 use crate::upstream::{NameserverWatch, Network, OwnListeners, Resolver, SocketBudget};
 
-/// How long a phase may take once an addon waits.
+/// The limit of a phase from the first wait of an addon on.
 const PHASE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Counts, budgets and tokens that go on over reloads.
+/// Metrics, budgets and tokens that are kept over reloads.
 pub struct LongLived {
     pub metrics: Arc<Metrics>,
     pub git_metrics: Arc<GitMetrics>,
@@ -37,7 +37,7 @@ pub struct LongLived {
     pub token_sources: Arc<TokenSources>,
     pub forge: Arc<dyn Forge>,
     pub sockets: Arc<SocketBudget>,
-    /// Questions to nameservers that may be under way at once.
+    /// The most concurrent questions to nameservers.
     pub lookups: usize,
     pub traces: Arc<Traces>,
     pub nameservers: Arc<NameserverWatch>,
@@ -45,7 +45,7 @@ pub struct LongLived {
     pub policy_metrics: Arc<PolicyMetrics>,
 }
 
-/// What stays the same over reloads.
+/// Builds snapshots, and holds the parts that reloads keep.
 pub struct Builder {
     registry: Arc<Registry>,
     own: Arc<OwnListeners>,
@@ -68,8 +68,8 @@ impl Builder {
         }
     }
 
-    /// Builds a snapshot, or says why the configuration cannot be used. The resolver stays, with all
-    /// that it knows, unless `upstream` is another than in the snapshot before.
+    /// Builds a snapshot. An error says why the configuration cannot be used. The resolver and its
+    /// cache are taken from `before`, unless `upstream` has changed.
     pub fn build(
         &self,
         generation: u64,
@@ -146,8 +146,8 @@ impl Builder {
         })
     }
 
-    /// Loads the policies. Those that cannot be loaded are logged; what they are for is denied,
-    /// unless `policies.on_unavailable` says otherwise. Answers whether all could be loaded.
+    /// Loads the policies. Logs each bundle that cannot be loaded; the messages that it would judge
+    /// are denied, unless `policies.on_unavailable` permits them. Returns whether all are loaded.
     fn mcp_ports(&self, policies: &PoliciesSettings) -> (McpPorts, bool) {
         let threads = Arc::clone(&self.long_lived.policy_threads);
         let metrics = Arc::clone(&self.long_lived.policy_metrics);

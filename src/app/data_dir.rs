@@ -1,4 +1,4 @@
-//! The directory of our state, which belongs to one server at a time.
+//! The data directory, which one server at a time uses.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -7,17 +7,17 @@ use std::path::Path;
 
 use super::failure::Failure;
 
-/// Locked by the server that runs, and names its process.
+/// The file that the running server locks, and that contains its process id.
 const LOCK: &str = "lock";
 
-/// Held for as long as the process uses the directory. The kernel lets go of it with the process.
+/// The lock of the data directory. The kernel releases it when the process ends.
 pub struct DataDir {
     _lock: File,
 }
 
 impl DataDir {
-    /// Creates the directory where it is missing, and checks that this process can write to it
-    /// and that no other server has it.
+    /// Creates the directory if it is missing, checks that this process can write to it, and locks
+    /// it. If another server has it, the error names that server's process.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let failed = |source| Failure::DataDir {
             path: path.to_owned(),
@@ -35,7 +35,7 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // The number is for people, so a full disk does not keep the server from starting.
+        // Errors are ignored: the number is for people, and a full disk must not prevent the start.
         let _ = write_pid(&mut lock);
         Ok(Self { _lock: lock })
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_server_is_told_who_has_the_directory_until_that_one_ends() {
+    fn a_second_server_gets_the_process_id_of_the_first_until_that_one_ends() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let first = DataDir::open(&path).unwrap();

@@ -1,39 +1,39 @@
-//! File descriptors: how many there are, and which part may take how many of them. Without shares,
-//! sandboxes that open connections would leave none for the registry, DNS and the admin API.
+//! Limits of file descriptors for each part. Without them, sandboxes that open connections would
+//! leave none for the registry, DNS and the admin API.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dns;
 
-/// Descriptors that a connection of a client takes at most, its upstream's included.
+/// The most descriptors of a client connection, its upstream's included.
 const PER_CONNECTION: u64 = 2;
 
 /// Descriptors for the registry, the audit log, the configuration, certificates and the admin API.
 const SPARE: usize = 24;
 
-/// Descriptors assumed to be open at the start where /proc is not mounted.
+/// The assumed number of open descriptors at start if /proc is not mounted.
 const OPEN_AT_START: usize = 64;
 
-/// Sockets that a question of DNS may hold, since it is sent again.
+/// The most sockets of a DNS question, which is sent again if there is no answer.
 const PER_QUESTION: usize = 2;
 
-/// The part of the free descriptors that DNS may take for its questions, and for its connections.
+/// One eighth of the free descriptors is for DNS questions, and another one for DNS connections.
 const PART_OF_DNS: usize = 8;
 
-/// How many descriptors each part may hold.
+/// The most concurrent connections and questions of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorShares {
     /// Connections of sandboxes.
     pub clients: usize,
     /// Connections to upstreams.
     pub upstreams: usize,
-    /// Questions to nameservers, for the DNS server and for the proxy's own flows.
+    /// Questions to nameservers, from the DNS server and from flows of the proxy.
     pub lookups: usize,
     pub dns: dns::Limits,
 }
 
 impl DescriptorShares {
-    /// DescriptorShares out what may be opened besides what is open now.
+    /// Divides the descriptors that this process may still open.
     pub fn of_this_process() -> Self {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open = std::fs::read_dir("/proc/self/fd").map_or(OPEN_AT_START, Iterator::count);
@@ -48,7 +48,7 @@ impl DescriptorShares {
             waiting: most.waiting.min((part / PER_QUESTION).max(1)),
             connections: most.connections.min(part),
         };
-        // As many again for flows, so that neither keeps the other waiting.
+        // The same number again for flows, so that neither waits for the other.
         let lookups = dns.waiting * 2;
         let rest = free.saturating_sub(lookups * PER_QUESTION + dns.connections);
         Self {
@@ -60,8 +60,8 @@ impl DescriptorShares {
     }
 }
 
-/// Raises the soft limit to the hard one: the soft one is as low as it is for the sake of
-/// programs that count descriptors in a fixed table. Says so where even that is too few.
+/// Raises the soft limit of open files to the hard one. Soft limits are low for programs that use
+/// `select`, which cannot handle higher descriptors. Warns if the hard limit is too low.
 pub fn raise_limit(max_connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_many_dns_has_its_usual_limits_and_the_rest_is_for_connections() {
+    fn with_many_descriptors_dns_has_its_default_limits_and_connections_the_rest() {
         let shares = DescriptorShares::of(1 << 20);
         assert_eq!(shares.dns, dns::Limits::default());
         assert!(shares.clients > 500_000 && shares.upstreams > 500_000);
     }
 
     #[test]
-    fn nothing_is_without_a_share() {
+    fn every_part_has_a_share() {
         each_row([0, 10, SPARE, SPARE + 1], |free| {
             let DescriptorShares {
                 clients,

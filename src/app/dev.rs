@@ -1,4 +1,4 @@
-//! `unified-proxy dev`: this machine as its own sandbox.
+//! `unified-proxy dev`: this machine is the sandbox.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use super::failure::Failure;
 use crate::config::{Config, Listen};
 use crate::registry::{NewRegistration, Registry};
 
-/// "Never" for a registry that knows only dates.
+/// The expiry of a registration that does not expire: the registry has no "never".
 const NEVER: OffsetDateTime = datetime!(9999-12-31 23:59:59 UTC);
 
-/// What `dev` was asked for.
+/// The options of `dev`.
 #[derive(Clone, Debug, Default)]
 pub struct DevOptions {
     /// Repositories that `local` may use, as `owner/name`.
     pub repos: Vec<String>,
-    /// Ports that go before those of the configuration.
+    /// Ports that replace those of the configuration.
     pub proxy_port: Option<u16>,
     pub dns_port: Option<u16>,
     pub mcp_port: Option<u16>,
 }
 
 impl DevOptions {
-    /// Puts the ports of the command line in the place of the configuration's.
+    /// Replaces the ports of the configuration by those of the command line.
     pub fn set_ports(&self, listen: &mut Listen) {
         for (addresses, port) in [
             (&mut listen.proxy, self.proxy_port),
@@ -59,15 +59,15 @@ impl DevOptions {
         };
         let registered = registry.register(registration).await;
         if registered.is_err() {
-            // It still runs, and says so: every flow is denied until the registry can be read.
+            // The server runs all the same, and denies every flow until the registry can be read.
             tracing::error!("the registry cannot be read, so `local` is not registered");
         }
         Ok(())
     }
 }
 
-/// What it listens on, and three commands that show what it does. `wanted` is where DNS was to
-/// listen.
+/// Prints the listeners and three commands to try. `wanted` are the configured DNS addresses, which
+/// may differ from the bound ones.
 pub fn print_what_to_try(config: &Config, wanted: &[SocketAddr]) {
     let listen = &config.proxy.listen;
     let first = |addresses: &[SocketAddr]| {

@@ -1,4 +1,4 @@
-//! What would happen to a request, without sending it.
+//! Explains the verdict on a request without sending it.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::admin::{ExplainRequest, ExplainStep, Explanation, StepVerdict};
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
-/// Runs a request dry: every addon is asked as for a real one, nothing is counted, and
-/// nothing is sent but the look-up of the name.
+/// Judges a request in a dry run: every addon judges it like a real one, but counts nothing, and
+/// nothing is sent except the look-up of the name.
 pub async fn explain(
     snapshot: &Snapshot,
     registry: &Registry,
@@ -49,7 +49,7 @@ pub async fn explain(
     );
     request.websocket = kind == Kind::Websocket;
     let verdict = dry_run(snapshot, &mut flow, &mut request).await;
-    // An addon's own answer is no refusal; a note of that addon says what would be answered.
+    // An answer by an addon itself is no refusal; a note of the addon describes the answer.
     Ok(report(
         snapshot,
         &flow,
@@ -65,9 +65,8 @@ async fn dry_run(
     let chain = snapshot.chain();
     let permit = chain.tunnel(flow).await?;
     let permit = match flow.kind {
-        // The address guard judges a tunnel with the first request in it, or at once where the
-        // host is passed through. A tunnel that no request can leave is of no use to anybody, so
-        // the guard is asked for both.
+        // The address guard judges a tunnel with its first request, or at once with passthrough.
+        // It is asked in both cases here, since a tunnel is useless if its requests are denied.
         Kind::Tunnel => permit,
         _ => chain.request(flow, request).await?,
     };
@@ -77,11 +76,11 @@ async fn dry_run(
     Ok(())
 }
 
-/// What each addon of the chain said.
+/// The verdict and the notes of each addon of the chain.
 pub fn report(snapshot: &Snapshot, flow: &Flow, denial: Option<Denial>) -> Explanation {
     let denied_by = denial.as_ref().map(Denial::addon);
     let mut names = snapshot.chain().names();
-    // The engine's own parts deny too; they come after the chain has cleared the flow.
+    // Parts of the engine deny too, after the chain has permitted the flow.
     names.extend(denied_by.filter(|name| !names.contains(name)));
     let mut reached = true;
     let all_notes = flow.notes();
@@ -143,7 +142,7 @@ fn destination(url: &str) -> Result<(Kind, Endpoint, Uri), String> {
     Ok((kind, endpoint(scheme, authority), uri))
 }
 
-/// A registered container.
+/// Finds a registered container.
 pub fn find(registry: &Registry, id: &str) -> Result<Arc<Container>, String> {
     let id = ContainerId::parse(id).ok_or("that is no container id")?;
     let found = registry.get(&id).map_err(|error| error.to_string())?;

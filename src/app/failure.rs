@@ -1,4 +1,4 @@
-//! Why the process ends, and with which code.
+//! Fatal errors and their exit codes.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::config::ConfigErrors;
 use crate::exit_code as code;
 use crate::tls::CaError;
 
-/// Why it could not start, or go on.
+/// Why the server could not start, or cannot go on.
 #[derive(Debug, Error)]
 pub enum Failure {
     #[error("{0}")]
@@ -28,7 +28,7 @@ pub enum Failure {
         address: SocketAddr,
         source: std::io::Error,
     },
-    /// Its own words name the address and the protocol.
+    /// The source names the address and the protocol.
     #[error("{source}{}", advice(source))]
     Dns { source: std::io::Error },
     #[error("cannot listen on {}: {source}; choose another path under `listen.admin` in proxy.yaml, or make its directory writable for this user", path.display())]

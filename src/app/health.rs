@@ -1,4 +1,4 @@
-//! What works, for health checks and for metrics.
+//! The health of all parts, for health checks and metrics.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,14 +16,14 @@ use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
 use crate::upstream::NameserverWatch;
 
-/// Everything that is looked at.
+/// The parts that are checked.
 #[derive(Clone)]
 pub struct Checks {
     pub proxy: HealthFlag,
     pub dns: HealthFlag,
-    /// `None` where `listen.mcp` is empty: the gateway is off.
+    /// `None` if `listen.mcp` is empty: then the gateway is off.
     pub mcp: Option<HealthFlag>,
-    /// The MCP servers, once they are known.
+    /// The MCP servers, set when the gateway is built.
     pub mcp_servers: Arc<OnceLock<Arc<Mounts>>>,
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
@@ -34,7 +34,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Listeners, registry and chain are what makes it healthy; the rest is told besides.
+    /// Runs all checks. Listeners, registry and chain are critical.
     pub fn health(&self) -> Health {
         let check = |name, ok, critical| Check { name, ok, critical };
         let mcp = self.mcp.as_ref();
@@ -43,7 +43,7 @@ impl Checks {
             check("proxy_listening", self.proxy.is_on(), true),
             check("dns_listening", self.dns.is_on(), true),
             check("registry_accessible", self.registry.available(), true),
-            // There is no running without a chain: it is checked before the first listener opens.
+            // Always true: the server does not start without a chain.
             check("addons_loaded", true, true),
             check("audit_writable", self.audit.is_on(), false),
             check("configuration_current", self.configuration.is_on(), false),
@@ -66,7 +66,7 @@ impl Checks {
     }
 }
 
-/// The same as metrics, looked up when somebody asks.
+/// The checks as metrics, run at each scrape.
 pub struct HealthCollector {
     checks: Checks,
     health: IntGaugeVec,

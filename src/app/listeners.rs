@@ -1,4 +1,4 @@
-//! The sockets that sandboxes reach, all opened before the first of them is served.
+//! The listeners, all opened before the first is served.
 
 use std::collections::HashSet;
 use std::fs::DirBuilder;
@@ -21,12 +21,12 @@ use crate::dns::DnsServer;
 use crate::ingress::{Engine, serve_unix};
 use crate::registry::{Registry, is_listener_name};
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// How long to wait after a container's own listener could not be opened.
+/// The pause after a lease's Unix listener could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The sockets, bound and not yet served.
+/// The listeners, bound but not served.
 pub struct Listeners {
     pub proxy: Vec<TcpListener>,
     pub dns: DnsServer,
@@ -35,8 +35,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens all of them; an error names the one that cannot be opened. Where `dns_may_move`, DNS
-    /// takes a free port in the place of one that another process has.
+    /// Opens all listeners. An error names the one that cannot be opened. With `dns_may_move`, DNS
+    /// takes a free port if another process has its port.
     pub fn bind(listen: &Listen, admin_mode: u32, dns_may_move: bool) -> Result<Self, Failure> {
         let bind_all = |addresses: &[SocketAddr]| {
             let bound = addresses.iter().map(|at| bind_tcp(*at));
@@ -63,7 +63,8 @@ impl Listeners {
         })
     }
 
-    /// Where sandboxes reach us, as it was bound: a port of 0 has become a real one.
+    /// The bound addresses of proxy, DNS and MCP. A configured port of 0 is replaced by the real
+    /// one.
     pub fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
         let mut addresses = self.dns.local_addresses()?;
         for listener in self.proxy.iter().chain(&self.mcp) {
@@ -92,7 +93,7 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
         source,
     };
     if let Some(directory) = path.parent() {
-        // Sockets of containers lie there too, open to all who reach them.
+        // The directory also has the leases' sockets, which everyone who reaches them may use.
         let closed = mode & 0o077 == 0;
         DirBuilder::new()
             .recursive(true)
@@ -103,10 +104,10 @@ fn bind_admin(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
     crate::admin::bind(path, mode).map_err(failed)
 }
 
-/// Removes the listeners that a killed server left: their leases may be over. Those of a server that
-/// still runs stay.
+/// Removes the sockets that a killed server left, whose leases may have ended. Sockets of a running
+/// server stay.
 fn remove_dead_listeners(directory: &Path) {
-    // A socket that cannot be removed does no harm: it has no listener.
+    // A socket that cannot be removed is harmless: it refuses connections.
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket
@@ -119,12 +120,12 @@ fn remove_dead_listeners(directory: &Path) {
     }
 }
 
-/// Whether a file is called as a socket that a server opens for others than the administrator.
+/// Whether a file name is that of a socket of a lease or of an MCP server.
 fn is_ours(name: &str) -> bool {
     is_listener_name(name) || is_way_out(name)
 }
 
-/// Opens a listener for each container that has one of its own, and closes it with the lease.
+/// Opens a Unix listener for each lease that has one, and closes it with the lease.
 pub async fn follow_own_listeners(
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -141,7 +142,7 @@ pub async fn follow_own_listeners(
                 continue;
             }
             let bound = bind_own(&own.socket);
-            // Tried once for each lease, so nobody has said so before.
+            // Only the result of the first attempt is kept.
             let _ = own.opened.set(bound.is_ok());
             match bound {
                 Ok(listener) => {
@@ -166,7 +167,8 @@ pub async fn follow_own_listeners(
     }
 }
 
-/// Who may connect is decided by who has the socket mounted, so its mode lets everybody.
+/// Opens the socket of a lease. Access is decided by mounting it into a container, so its mode
+/// permits everyone.
 fn bind_own(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

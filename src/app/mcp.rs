@@ -1,4 +1,4 @@
-//! The MCP gateway: its servers, what routes to them, and the front.
+//! Builds the MCP gateway: its servers, the core that routes to them, and the front end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::mcp::{
 };
 use crate::sandbox::OURSELVES;
 
-/// Builds the gateway over the servers of a configuration in the directory `files`, and the part
-/// that operators use.
+/// Builds the gateway for the servers of a configuration, and its interface for operators. `files`
+/// is the directory of the configuration.
 pub fn gateway(
     service: &Arc<Service>,
     config: &Config,
@@ -59,7 +59,7 @@ pub fn gateway(
     Ok((Arc::new(Gateway::new(core, metrics)), operator))
 }
 
-/// Builds the transports of all servers. `files` is the directory of the configuration.
+/// Builds the factory of the servers' transports. `files` is the directory of the configuration.
 fn transports(
     service: &Arc<Service>,
     config: &Config,

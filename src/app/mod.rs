@@ -1,4 +1,4 @@
-//! Builds everything from one configuration, runs it, and drains it.
+//! Builds the server from its configuration, runs it and drains it.
 
 mod build;
 mod data_dir;
@@ -63,18 +63,19 @@ use operator::Operator;
 use reload::{Reloader, Source};
 use way_out::WaysOut;
 
-/// How often a rotated CA is looked for.
+/// How often the interception CA is checked for a rotation.
 const CA_REFRESH: Duration = Duration::from_secs(60);
-/// How long the rest may take to end once all flows have.
+/// The time for other tasks to end after all flows have ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often folded audit lines are looked at.
+/// How often folded audit lines are checked for being due.
 const AUDIT_TICK: Duration = Duration::from_secs(1);
-/// How often what nobody uses any more is forgotten.
+/// How often idle buckets and circuits are freed.
 const FORGET_TICK: Duration = Duration::from_secs(5 * 60);
 
-/// The runtime that everything but connections runs on.
+/// Builds the runtime of everything except connections.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // Those that serve DNS come first; what starts later only waits for disks and look-ups.
+    // The first threads are the workers, which serve DNS. Later threads only block on disks and
+    // look-ups.
     let started = AtomicUsize::new(0);
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -82,7 +83,8 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Runs until a signal ends it. `dev` adds the container `local` and says what to try.
+/// Runs the server until a signal ends it. `dev` registers the container `local` and prints
+/// commands to try.
 pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Failure> {
     let profile = if dev.is_some() {
         Profile::Dev
@@ -95,7 +97,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
         tracing::warn!("{warning}");
     }
     descriptors::raise_limit(config.proxy.limits.max_connections);
-    // Before the state is opened: another process that listens there has it open as well.
+    // Before the state is opened: if another server runs, the error is about its listeners.
     let dns_may_move = dev.as_ref().is_some_and(|dev| dev.dns_port.is_none());
     if let Some(dev) = &dev {
         dev.set_ports(&mut config.proxy.listen);
@@ -121,7 +123,7 @@ pub async fn run(config_dir: PathBuf, dev: Option<DevOptions>) -> Result<(), Fai
     Ok(())
 }
 
-/// All parts, built and not yet running.
+/// All parts, built but not running.
 struct App {
     engine: Arc<Engine>,
     registry: Arc<Registry>,
@@ -219,7 +221,7 @@ impl App {
         let out = Arc::clone(&ways_out);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
-        // A second call would name the same ones.
+        // Fails only if it was set before, to the same servers.
         let _ = checks.mcp_servers.set(Arc::clone(&servers));
         let engine = Engine::new(
             service,
@@ -271,7 +273,7 @@ impl App {
             }
         }
         let questions = Arc::clone(&self.questions);
-        // It drains beside the proxy, and within the same time.
+        // DNS drains together with the proxy, within the same time.
         let stopping = self.engine.service.stopping.clone();
         let dns = listeners.dns.serve(questions, stopping);
         tasks.spawn(async move {
@@ -343,7 +345,7 @@ impl App {
     }
 }
 
-/// The parts at work.
+/// All parts, running.
 struct Running {
     app: App,
     tasks: TaskTracker,
@@ -355,7 +357,7 @@ impl Running {
         let mut terminate = signal(SignalKind::terminate()).map_err(ours)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ours)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(ours)?;
-        // Supervisors and log rotation send them; without a handler they end a process.
+        // Supervisors and log rotation send these. Without a handler they would end the process.
         let mut first_user = signal(SignalKind::user_defined1()).map_err(ours)?;
         let mut second_user = signal(SignalKind::user_defined2()).map_err(ours)?;
         loop {
@@ -363,7 +365,7 @@ impl Running {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 _ = hangup.recv() => {
-                    // What went wrong is in the log, and in `configuration_current`.
+                    // Errors are logged and shown by the check `configuration_current`.
                     let _ = self.app.reloader.reload();
                 }
                 _ = first_user.recv() => tracing::info!("SIGUSR1 is ignored; SIGHUP reloads the configuration"),
@@ -372,7 +374,7 @@ impl Running {
         }
     }
 
-    /// Stops accepting, lets flows finish, then closes what is left.
+    /// Stops accepting, lets flows finish, then closes the remaining connections.
     async fn drain(self) {
         tracing::info!("shutting down");
         let limit = self.app.snapshots.current().config.proxy.shutdown_timeout;
@@ -380,21 +382,21 @@ impl Running {
         let refreshes = tokio::time::timeout(limit, token_sources.drain());
         let begun = Instant::now();
         let _ = tokio::join!(self.app.engine.stop(limit), refreshes);
-        // After the calls that they answer, and within the same time.
+        // MCP servers stop after the flows that they answer, within the same time.
         let left = limit.saturating_sub(begun.elapsed()).max(LAST_WORDS);
         self.app.operator.core.mounts().stop(left).await;
-        // The last flows may have begun some more.
+        // The last flows may have started more refreshes.
         let _ = tokio::time::timeout(LAST_WORDS, token_sources.drain()).await;
         self.shutdown.cancel();
         self.tasks.close();
-        // What still waits for a nameserver or a disk has had its time.
+        // Tasks that still wait for a nameserver or a disk are dropped after this.
         let _ = tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await;
         self.app.audit.flush();
         self.app.log.finish();
     }
 }
 
-/// Writes folded audit lines when their time has come.
+/// Writes folded audit lines when they are due.
 async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
     while shutdown
         .run_until_cancelled(tokio::time::sleep(AUDIT_TICK))
@@ -405,7 +407,7 @@ async fn tick_audit(audit: Arc<Audit>, shutdown: CancellationToken) {
     }
 }
 
-/// Frees what limits and breakers remember of upstreams that nobody uses any more.
+/// Frees idle buckets of rate limits and idle circuits.
 async fn forget(buckets: RateBuckets, breakers: Breakers, shutdown: CancellationToken) {
     while shutdown
         .run_until_cancelled(tokio::time::sleep(FORGET_TICK))

@@ -1,4 +1,4 @@
-//! What operators do with MCP over the admin socket.
+//! MCP over the admin socket, for operators.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 /// The method of a tool call.
 pub const TOOL_CALL: &str = "tools/call";
 
-/// The gateway's parts that operators reach.
+/// The parts of the gateway that operators use.
 #[derive(Clone)]
 pub struct Operator {
     pub core: Arc<Core>,
@@ -24,10 +24,10 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Sends a request on behalf of a container, as a client of the newest revision that can be
-    /// asked nothing.
+    /// Sends a request on behalf of a container, as a client of the newest revision without any
+    /// capability.
     pub async fn request(self, request: OperatorRequest) -> Outcome {
-        // Nobody takes progress and log messages.
+        // Progress and log messages are dropped.
         let (events, _) = mpsc::channel(1);
         let request = ClientRequest {
             caller: Arc::new(caller(request.container)),
@@ -39,7 +39,7 @@ impl Operator {
         Arc::clone(&self.core).request(request).await
     }
 
-    /// Accepts a changed definition; clients see the tool again.
+    /// Accepts a changed definition, after which clients see the tool again.
     pub async fn accept(self, acceptance: Acceptance) -> Result<(), AcceptError> {
         let Acceptance { server, tool } = acceptance;
         let (definitions, of) = (Arc::clone(&self.definitions), server.clone());
@@ -50,8 +50,8 @@ impl Operator {
         Ok(())
     }
 
-    /// Runs a tool call dry. Nothing is sent to the server but the question for its tools, where
-    /// they are not known yet.
+    /// Judges a tool call in a dry run. The server gets no request except `tools/list`, if its
+    /// tools are not known yet.
     pub async fn explain(
         self,
         snapshot: &Snapshot,
@@ -82,7 +82,7 @@ impl Operator {
         Ok(report(snapshot, &flow, verdict.err()))
     }
 
-    /// The definition of a tool, as it was last read or as the server lists it now.
+    /// The definition of a tool, from the last listing, or from a new one if there is none.
     async fn definition(
         &self,
         container: &Arc<Container>,

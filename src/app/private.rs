@@ -1,4 +1,4 @@
-//! The appliance of one `run`: private state, and no listener but the admin socket.
+//! The appliance of one `run`, with private state and the admin socket as its only listener.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,16 +16,16 @@ use crate::sandbox::Channel;
 use crate::telemetry::init_logging;
 use crate::upstream::OwnListeners;
 
-/// What the appliance says once it serves its admin socket.
+/// The message of the appliance to its launcher, once it has started or failed to.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum PrivateStart {
     Ready,
-    /// It did not start: exit code and reason.
+    /// The exit code and the reason.
     Failed(u8, String),
 }
 
-/// Runs until the other end of `channel` is closed or a signal ends it. Says over it when it is
-/// ready, or why it is not.
+/// Runs until the launcher closes `channel` or a signal ends it. Sends a [`PrivateStart`] over
+/// `channel`.
 pub async fn run_private(
     options: PrivateOptions,
     channel: &Channel<BorrowedFd<'static>>,
@@ -46,16 +46,16 @@ pub async fn run_private(
         () = closed => {}
     }
     running.drain().await;
-    // A launcher that was killed cannot remove it.
+    // Removed here, since a launcher that was killed cannot remove it.
     let _ = std::fs::remove_dir_all(state);
     Ok(())
 }
 
-/// Ends when the launcher is gone, or closes its end.
+/// Returns a future that is ready when the launcher has ended or closed its end.
 fn closed(channel: &Channel<BorrowedFd<'static>>) -> io::Result<impl Future<Output = ()>> {
     let socket = channel.watch()?;
     Ok(async move {
-        // Nothing is sent to us: what can be read is the end.
+        // The launcher sends nothing, so the socket becomes readable only at its end.
         let _ = socket.readable().await;
     })
 }

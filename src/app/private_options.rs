@@ -1,4 +1,4 @@
-//! What the command line of `run` says beside the configuration files.
+//! The options of `run` that change the configuration of its appliance.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,28 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Config, ConfigErrors, Listen, Profile};
 
-/// What an appliance of one `run` is started with.
+/// The options of the appliance of one `run`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PrivateOptions {
-    /// Directory of the state, which ends with the appliance.
+    /// The directory of the state, deleted when the appliance ends.
     pub state: PathBuf,
-    /// Directory of the configuration files.
+    /// The directory of the configuration files.
     pub config: PathBuf,
     /// Hosts that are allowed besides those of the files: `name` or `name:port`.
     pub allow: Vec<String>,
-    /// Directory with a `credentials.yaml` whose entries are added for hosts that have none.
+    /// A directory with a `credentials.yaml`, whose entries are added for hosts without one.
     pub logins: Option<PathBuf>,
-    /// The audit log, which stays.
+    /// The path of the audit log, which outlives the appliance.
     pub audit: PathBuf,
 }
 
 impl PrivateOptions {
-    /// The admin socket.
+    /// The path of the admin socket.
     pub fn socket(&self) -> PathBuf {
         self.state.join("api.sock")
     }
 
-    /// Puts what the command line says in the place of what the files say, or beside it.
+    /// Applies the options to a configuration: replaces listeners and paths, adds hosts and
+    /// credentials.
     pub(super) fn apply(&self, config: &mut Config) -> Result<(), ConfigErrors> {
         config.proxy.listen = Listen {
             proxy: Vec::new(),
@@ -43,7 +44,7 @@ impl PrivateOptions {
         config.proxy.certs_dir = self.state.join("certs");
         config.proxy.audit.path.clone_from(&self.audit);
         let mut allowlist = (*config.addons.allowlist).clone();
-        // Each was read when the command line was.
+        // Each was checked when the command line was parsed.
         for entry in self.allow.iter().filter_map(|host| parse_entry(host).ok()) {
             extend_allowlist(&mut allowlist, entry);
         }

@@ -1,4 +1,4 @@
-//! Taking up a changed configuration: whole, or not at all.
+//! Reloads a changed configuration, all of it or nothing.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::mcp::Mounts;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::telemetry::{HealthFlag, HealthGuard};
 
-/// How often the files are looked at; changes are in force within five seconds.
+/// How often the files are checked for changes, which are in force within five seconds.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What changes when a file is written or replaced.
+/// The metadata of a file, which change when it is written or replaced.
 #[derive(PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -28,13 +28,13 @@ struct Version {
     bytes: u64,
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration: a directory, defaults and the command line.
 pub struct Source {
     pub dir: PathBuf,
     pub profile: Profile,
-    /// The listeners that the files named at the start; `dev` may listen elsewhere.
+    /// The listeners in the files at start, to detect a change; `dev` may listen on other ports.
     pub listen: Listen,
-    /// What the command line says beside the files.
+    /// The options of the command line of `run`.
     pub private: Option<PrivateOptions>,
 }
 
@@ -65,14 +65,15 @@ impl Source {
     }
 }
 
-/// Builds a new snapshot from changed files and puts it in the place of the old one.
+/// Builds a snapshot from changed files and puts it into force.
 pub struct Reloader {
     source: Source,
     builder: Builder,
     snapshots: Arc<SnapshotStore>,
     generation: AtomicU64,
     flag: HealthFlag,
-    /// On while the files are what is in force. The lock also keeps two reloads apart.
+    /// Held while the configuration in force is that of the files. The lock also serializes
+    /// reloads.
     current: Mutex<Option<HealthGuard>>,
     reloads: IntCounterVec,
     servers: Option<Arc<Mounts>>,
@@ -107,17 +108,17 @@ impl Reloader {
         })
     }
 
-    /// Has these MCP servers follow the configuration.
+    /// Applies every new configuration to these MCP servers as well.
     #[must_use]
     pub fn with_servers(mut self, servers: Arc<Mounts>) -> Self {
         self.servers = Some(servers);
         self
     }
 
-    /// Loads the files; answers every error if there is one, and then nothing has changed.
+    /// Loads the files. If there are errors, returns all of them and changes nothing.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let mut current = self.current.lock();
-        // Reads files and certificates: other tasks go on elsewhere meanwhile.
+        // Loading blocks on files and certificates; other tasks move to other threads meanwhile.
         let loaded = tokio::task::block_in_place(|| self.load());
         let status = if loaded.is_ok() { "ok" } else { "failed" };
         self.reloads.with_label_values(&[status]).inc();
@@ -125,11 +126,12 @@ impl Reloader {
             Ok(snapshot) => {
                 let settings = Arc::clone(&snapshot.config.addons.mcp);
                 self.snapshots.replace(snapshot);
-                // Behind it: clients that are told of changed lists read the new settings.
+                // After the replacement: clients that are notified of changed lists must get the
+                // new settings.
                 if let Some(servers) = &self.servers {
                     servers.apply(&settings.servers);
                 }
-                // The old guard clears the flag, so it goes first.
+                // Dropping the old guard clears the flag, so it is dropped before the flag is set.
                 *current = None;
                 *current = Some(self.flag.on());
                 tracing::info!("the configuration was reloaded");
@@ -164,8 +166,8 @@ impl Reloader {
             .map_err(|failure| vec![failure.to_string()])
     }
 
-    /// A file that was in force and is gone was rather lost than meant: its defaults may allow
-    /// what it denied.
+    /// Refuses a configuration without a file that is in force: it was more likely lost than
+    /// deleted on purpose, and the defaults may permit what it denied.
     fn refuse_gone(&self, config: &Config) -> Result<(), Vec<String>> {
         let in_force = &self.snapshots.current().config.files;
         let gone = in_force.iter().filter(|name| !config.files.contains(name));
@@ -182,7 +184,8 @@ impl Reloader {
         }
     }
 
-    /// Listeners and paths stay as they are until a restart.
+    /// Keeps the present listeners and paths, which change only with a restart, and warns of
+    /// changes to them.
     fn keep_what_needs_a_restart(&self, config: &mut Config) {
         let snapshot = self.snapshots.current();
         let in_force = &snapshot.config;
@@ -218,14 +221,14 @@ impl Reloader {
             let now = self.versions();
             if now != seen {
                 seen = now;
-                // Errors are in the log and in the health; the old configuration stays.
+                // Errors are logged and shown by the health check; the old configuration stays.
                 let _ = self.reload();
             }
         }
     }
 
-    /// What changes when a file is written, replaced, added or removed, or the directory cannot be
-    /// read any more.
+    /// A value that changes when a file is written, replaced, added or removed, or when the
+    /// directory becomes unreadable.
     fn versions(&self) -> (bool, Vec<Option<Version>>) {
         let version = |name: &&str| {
             let metadata = std::fs::metadata(self.source.dir.join(name)).ok()?;

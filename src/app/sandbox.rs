@@ -1,15 +1,15 @@
-//! What the admin API tells of the configuration in force for those who set sandboxes up.
+//! The settings of sandboxes, which the admin API returns for the configuration in force.
 
 use addons::credentials::{CredentialEntry, KindSettings, TokenSources};
 
 use crate::admin::{ActiveCredential, SandboxSettings};
 use crate::config::Config;
 
-/// The settings for clients under this configuration.
+/// The settings of sandboxes under a configuration.
 pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSettings {
     let listen = &config.proxy.listen.proxy;
     let certs = &config.proxy.certs_dir;
-    // Clients have another working directory.
+    // Absolute, since clients have another working directory.
     let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
     let credentials = config.addons.credentials.active.iter();
     SandboxSettings {

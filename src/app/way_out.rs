@@ -1,4 +1,4 @@
-//! Listeners that lead out of MCP servers' network namespaces.
+//! Unix listeners that lead out of the network namespaces of MCP servers.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,16 +12,17 @@ use tokio_util::sync::CancellationToken;
 use crate::ingress::{Engine, serve_delegated};
 use crate::mcp::{OpenWayOut, WayOut};
 
-/// Opens them beside the containers' own listeners.
+/// Opens these listeners, in the directory of the leases' sockets.
 pub struct WaysOut {
-    /// Set once there is one: it holds the gateway, whose servers come here.
+    /// Set after the engine is built. Weak, since the engine owns the gateway, whose servers own
+    /// this.
     engine: OnceLock<Weak<Engine>>,
     directory: PathBuf,
     runtime: Handle,
 }
 
 impl WaysOut {
-    /// Opens listeners in `directory`, served by the runtime that calls this.
+    /// Makes an opener of listeners in `directory`, which the calling runtime serves.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             engine: OnceLock::new(),
@@ -30,9 +31,9 @@ impl WaysOut {
         }
     }
 
-    /// Serves what comes by the listeners with this engine.
+    /// Sets the engine that serves the connections.
     pub fn serve_with(&self, engine: &Arc<Engine>) {
-        // A second call would name the same one.
+        // Fails only if it was set before, to the same engine.
         let _ = self.engine.set(Arc::downgrade(engine));
     }
 }
@@ -40,7 +41,7 @@ impl WaysOut {
 impl WayOut for WaysOut {
     fn open(&self, delegation: Arc<Delegation>) -> io::Result<OpenWayOut> {
         let _entered = self.runtime.enter();
-        // Random, and short: the path of a socket has at most 107 bytes.
+        // A short random name: the path of a socket has at most 107 bytes.
         let name = format!("mcp-{}.sock", LeaseId::generate().short());
         let path = self.directory.join(name);
         let engine = self.engine.get().and_then(Weak::upgrade);
@@ -59,7 +60,7 @@ impl WayOut for WaysOut {
     }
 }
 
-/// Whether a file is called as a listener of this kind.
+/// Whether a file name is that of such a listener.
 pub fn is_way_out(name: &str) -> bool {
     let short = name
         .strip_prefix("mcp-")

@@ -7,7 +7,7 @@ use std::path::Path;
 use addons::contract::settings::{Document, Env, Report};
 use zeroize::Zeroizing;
 
-/// The largest file that is read; the largest sensible one is a tenth of it.
+/// The largest file that is read, in bytes: ten times the largest sensible one.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads a file of the directory. With `env`, variables are expanded.
@@ -19,14 +19,14 @@ pub fn open<'a>(dir: &Path, name: &str, env: Option<Env<'_>>, report: &'a Report
     }
 }
 
-/// `None` where there is no such file; a link that leads nowhere is an error.
+/// Reads a file; `None` if it does not exist. A dangling symbolic link is an error.
 fn read(path: &Path) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
         Ok(_) => {}
     }
-    // Asked before it is opened: opening a pipe waits for a writer.
+    // Checked before it is opened, since opening a pipe waits for a writer.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }

@@ -1,6 +1,6 @@
-//! The configuration: one file of code for each YAML file, parsed whole into one immutable value.
+//! Reads the YAML files of the configuration into one immutable value.
 //!
-//! The reader with places, variables and the report is `addons::contract::settings`.
+//! The reader of single files is `addons::contract::settings`; each addon reads its own settings.
 
 mod files;
 mod proxy;
@@ -30,12 +30,12 @@ pub const FILES: [&str; 5] = [
     "mcp.yaml",
 ];
 
-/// Which defaults stand behind `proxy.yaml`; what the files say wins over either.
+/// The defaults of keys that `proxy.yaml` omits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// The appliance: every interface, the system's directories.
+    /// For the appliance: listeners on every interface, directories of the system.
     Serve,
-    /// A person's machine: loopback, and state below the working directory.
+    /// For a developer's machine: listeners on loopback, state below the working directory.
     Dev,
 }
 
@@ -77,13 +77,13 @@ impl Profile {
     }
 }
 
-/// Reads every file of a directory, with the variables of this process. A file that is absent
-/// means secure defaults; a directory that is absent, and a file that cannot be read, are errors.
+/// Reads every file of a directory, with the environment of this process. An absent file means
+/// secure defaults; an absent directory and a file that cannot be read are errors.
 pub fn load(dir: &Path, profile: Profile) -> Result<Config, ConfigErrors> {
     load_with(dir, profile, &|name| std::env::var(name).ok())
 }
 
-/// The same with variables from elsewhere.
+/// Like [`load`], with the variables of `env`.
 pub fn load_with(dir: &Path, profile: Profile, env: Env<'_>) -> Result<Config, ConfigErrors> {
     let report = Report::default();
     check_directory(dir, &report)?;
@@ -121,8 +121,8 @@ fn open<'a>(dir: &Path, env: Env<'_>, report: &'a Report) -> Files<'a> {
     }
 }
 
-/// The admin socket that `proxy.yaml` names. The other files are not read: the caller's shell may
-/// lack the variables that they need.
+/// Reads the path of the admin socket from `proxy.yaml`. The other files are not read: the caller's
+/// shell may lack the variables that they need.
 pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigErrors> {
     let env = |name: &str| std::env::var(name).ok();
     let report = Report::default();
@@ -136,7 +136,7 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
         mcp: absent("mcp.yaml"),
     };
     let proxy = proxy::read(&files, profile, &env);
-    // So that their keys are known.
+    // Claims the addons' keys in `proxy.yaml`.
     Settings::read(&files, &FilesOnDisk);
     files.refuse_unknown_keys();
     drop(files);
@@ -144,7 +144,8 @@ pub fn admin_socket(dir: &Path, profile: Profile) -> Result<PathBuf, ConfigError
     Ok(proxy.listen.admin)
 }
 
-/// The directory must be one; a YAML file in it that nobody reads may be a misspelt one.
+/// Checks that the directory can be read. Warns of YAML files that are not read, whose names may be
+/// misspelt.
 fn check_directory(dir: &Path, report: &Report) -> Result<(), ConfigErrors> {
     let entries = fs::read_dir(dir).map_err(|error| {
         ConfigErrors(vec![ConfigError {

@@ -1,4 +1,4 @@
-//! `proxy.yaml`
+//! Reads the engine's keys of `proxy.yaml`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -22,8 +22,8 @@ const GB: u64 = 1 << 30;
 
 const DNS_PORT: u16 = 53;
 
-/// The record types that may be answered. Not among them: HTTPS and SVCB, whose hints lead
-/// around the proxy, and the questions that are no types (ANY, AXFR).
+/// The record types that `dns.types` may contain. HTTPS and SVCB are left out, since their hints
+/// lead around the proxy, and so are ANY and AXFR, which are no types of records.
 const RECORD_TYPES: [(&str, u16); 12] = [
     ("A", 1),
     ("NS", 2),
@@ -89,7 +89,7 @@ fn listen(fields: &Fields<'_>, profile: Profile, polis: &PolisSettings) -> Liste
     let mut seen = HashSet::new();
     let mut address = |at: Setting<'_>| {
         let address = at.parse(socket_address)?;
-        // Port 0 is a new one each time.
+        // Port 0 is a different free port each time.
         if address.port() != 0 && !seen.insert(address) {
             at.refuse("another listener has this address already");
         }
@@ -148,7 +148,7 @@ fn limits(fields: &Fields<'_>) -> Limits {
             at.number(1..=1_000_000)
         }),
         header_read_timeout: fields.or("header_read_timeout", secs(15), |at| at.duration()),
-        // hyper reads heads into no less than 8 KB.
+        // hyper's buffer for heads has at least 8 KB.
         max_header_bytes: fields.or("max_header_bytes", 64 << 10, |at| at.size(8 * KB..=MB)),
         inspect_body_bytes: fields.or("inspect_body_bytes", 8 << 20, |at| at.size(KB..=GB)),
         inspect_values: fields.or("inspect_values", 100_000, |at| at.number(100..=10_000_000)),
@@ -171,7 +171,7 @@ fn dns(fields: &Fields<'_>) -> DnsConfig {
 fn logging(fields: &Fields<'_>, env: Env<'_>, polis: PolisSettings) -> Logging {
     let level = match fields.find("level") {
         Some(at) => at.parse(log_level),
-        // What the shipped file says.
+        // The default of the shipped file: `${LOG_LEVEL:-info}`.
         None => {
             let variable = env("LOG_LEVEL").filter(|level| !level.is_empty());
             let variable = variable.or(polis.log_level);
@@ -256,7 +256,8 @@ fn static_address(text: &str) -> Result<StaticAddress, &'static str> {
     })
 }
 
-/// A word that is no level would be read as the name of a module, and switch on everything in it.
+/// Checks a level or directives. `EnvFilter` reads a misspelt level as the name of a module, and
+/// enables all of its lines.
 fn log_level(text: &str) -> Result<String, &'static str> {
     let known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let fits = text.split(',').all(|part| !part.is_empty() && known(part));

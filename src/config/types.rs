@@ -1,4 +1,4 @@
-//! The validated configuration, as the rest of the engine reads it.
+//! The validated configuration.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,17 +9,16 @@ use std::time::Duration;
 use addons::Settings;
 use addons::contract::{EntryMap, Host, Origin};
 
-/// Everything the files say, validated. A reload builds another one or changes nothing.
+/// The settings of all files, validated. A reload builds another one or changes nothing.
 #[derive(Debug)]
 pub struct Config {
-    /// What `proxy.yaml` says to the engine.
+    /// The engine's settings, from `proxy.yaml`.
     pub proxy: ProxyConfig,
-    /// What the files say to the addons.
+    /// The settings of the addons, from all files.
     pub addons: Settings,
-    /// The files that were there.
+    /// The names of the files that exist.
     pub files: Vec<&'static str>,
-    /// What is in order but deserves a word at start and in `check`: inactive credentials and
-    /// the like. Never a secret.
+    /// Warnings for the log and for `check`, such as inactive credentials. Never a secret.
     pub warnings: Vec<String>,
 }
 
@@ -27,9 +26,9 @@ pub struct Config {
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
     pub listen: Listen,
-    /// Mode of the admin socket.
+    /// The file mode of the admin socket.
     pub admin_mode: u32,
-    /// Who may use the admin socket besides our own uid and 0.
+    /// The users that may use the admin socket besides our own and root.
     pub admin_uids: Vec<u32>,
     pub data_dir: PathBuf,
     pub certs_dir: PathBuf,
@@ -45,7 +44,7 @@ pub struct ProxyConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
     pub proxy: Vec<SocketAddr>,
-    /// UDP and TCP on each.
+    /// Each for UDP and TCP.
     pub dns: Vec<SocketAddr>,
     pub mcp: Vec<SocketAddr>,
     pub admin: PathBuf,
@@ -53,24 +52,24 @@ pub struct Listen {
 
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
-    /// Hosts tunnelled without interception.
+    /// Hosts whose TLS is not intercepted.
     pub passthrough: EntryMap<Origin>,
-    /// A PEM bundle trusted for upstreams besides the system roots.
+    /// A PEM bundle of CAs that are trusted for upstreams, besides the system's.
     pub upstream_ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// Empty: those of the system's resolv.conf.
+    /// If empty, those of the system's resolv.conf are used.
     pub nameservers: Vec<SocketAddr>,
     pub hosts: Arc<HashMap<Host, StaticAddress>>,
     pub connect_timeout: Duration,
-    /// To the response head.
+    /// The limit from the request to the response head.
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
 }
 
-/// A static answer; the port, where given, replaces the one that was asked for when dialling.
+/// A static DNS answer. If there is a port, it is dialled instead of the request's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticAddress {
     pub address: IpAddr,
@@ -83,13 +82,13 @@ pub struct Limits {
     pub max_connections_per_container: usize,
     pub header_read_timeout: Duration,
     pub max_header_bytes: usize,
-    /// The most that is buffered of one body, in bytes.
+    /// The most buffered bytes of one body.
     pub inspect_body_bytes: usize,
-    /// The most JSON values in a buffered body.
+    /// The most JSON values of a buffered body.
     pub inspect_values: usize,
-    /// From a message's head to the last byte that must be buffered.
+    /// The limit from a message's head to the last byte that must be buffered.
     pub inspect_timeout: Duration,
-    /// The most memory for all buffered bodies together, in bytes.
+    /// The most buffered bytes of all bodies together.
     pub inspect_memory: usize,
     pub certificates_per_minute: u32,
 }
@@ -102,7 +101,7 @@ pub struct DnsConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logging {
-    /// A level, or directives as `tracing_subscriber::EnvFilter` reads them.
+    /// A level, or directives of `tracing_subscriber::EnvFilter`.
     pub level: String,
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! Leases by one of their own properties.
+//! An index of leases by one of their properties.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -9,7 +9,7 @@ use addons::contract::{Container, ContainerId, Source};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-/// What leases are found by.
+/// A property by which leases are found.
 pub(super) trait Key: Eq + Hash {
     fn of(container: &Container) -> &Self;
 }
@@ -26,7 +26,8 @@ impl Key for Source {
     }
 }
 
-/// A lease that stands for its key: a second copy of each would be half of what a map takes.
+/// A lease that is hashed and compared by its key. Copies of the keys would double the memory of a
+/// map.
 struct Keyed<K>(Arc<Container>, PhantomData<fn() -> K>);
 
 impl<K: Key> Borrow<K> for Keyed<K> {
@@ -49,7 +50,7 @@ impl<K: Key> PartialEq for Keyed<K> {
 
 impl<K: Key> Eq for Keyed<K> {}
 
-/// Leases by a key of theirs, one for each.
+/// Leases by key, at most one for each key.
 pub(super) struct Index<K: Key>(DashMap<Keyed<K>, ()>);
 
 impl<K: Key> Default for Index<K> {
@@ -63,7 +64,7 @@ impl<K: Key> Index<K> {
         self.0.get(key).map(|found| Arc::clone(&found.key().0))
     }
 
-    /// Puts a lease in, in one step in the place of the one that it answers.
+    /// Inserts a lease. Atomically replaces the lease with the same key, and returns it.
     pub(super) fn insert(&self, container: &Arc<Container>) -> Option<Arc<Container>> {
         match self.0.entry(Keyed(Arc::clone(container), PhantomData)) {
             Entry::Occupied(entry) => Some(entry.replace_entry(()).0.0),
@@ -74,14 +75,14 @@ impl<K: Key> Index<K> {
         }
     }
 
-    /// Takes exactly this lease out.
+    /// Removes this lease, but not another one with the same key.
     pub(super) fn remove(&self, container: &Arc<Container>) {
         self.0.remove_if(K::of(container), |found, ()| {
             Arc::ptr_eq(&found.0, container)
         });
     }
 
-    /// Shows every lease, in no particular order.
+    /// Calls `show` with every lease, in no particular order.
     pub(super) fn each(&self, mut show: impl FnMut(&Arc<Container>)) {
         for entry in &self.0 {
             show(&entry.key().0);
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_takes_the_place_of_the_one_with_its_key_and_is_found_itself() {
+    fn a_lease_replaces_the_one_with_the_same_key() {
         let index = Index::<Source>::default();
         let (first, second) = (lease("a", 1), lease("b", 1));
         assert!(index.insert(&first).is_none());
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_lease_itself_is_taken_out() {
+    fn only_the_lease_itself_is_removed() {
         let index = Index::<ContainerId>::default();
         let (gone, present) = (lease("a", 1), lease("a", 2));
         index.insert(&present);

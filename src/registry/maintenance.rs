@@ -1,4 +1,4 @@
-//! Keeps time, and keeps view and store together.
+//! Ends leases in time, and keeps view and store in sync.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use super::tracked_store::TrackedStore;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the whole store is checked and read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
-/// A disk that takes longer than this counts as unreadable until it answers.
+/// After a round that takes longer than this, the registry is unavailable until the round ends.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
-/// How long another process may hold the store until it counts as unreadable.
+/// How long another process may lock the store before the registry becomes unavailable.
 const HELD_FOR: Duration = Duration::from_secs(10);
-/// How long a lease that is over stays in the store.
+/// How long an expired lease stays in the store.
 const KEPT_AFTER_EXPIRY: Duration = Duration::from_secs(60 * 60);
-/// A clock that moves this much more or less than time passed was set.
+/// The difference between the system clock and the monotonic clock from which the former was set.
 const CLOCK_JUMP: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// Reads the store for the first time; says what was found.
+    /// Opens, prunes and reads the store, and logs the result.
     pub(super) fn start(&self) {
         let mut tracked = self.tracked.lock();
         if let Err(error) = tracked.store.open() {
@@ -43,7 +43,7 @@ impl Registry {
         }
     }
 
-    /// Probes, reloads and ends leases until the shutdown.
+    /// Probes the store, reloads it and ends leases until the shutdown.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = interval(PROBE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -65,7 +65,7 @@ impl Registry {
             let mut round = tokio::task::spawn_blocking(move || registry.round(whole, prune));
             if timeout(HUNG_AFTER, &mut round).await.is_err() {
                 self.set_problem("the disk does not answer");
-                // It says itself how it went when it ends at last.
+                // The round sets or clears the problem when it ends.
                 if let Err(error) = round.await {
                     tracing::error!(%error, "registry maintenance failed");
                 }
@@ -85,7 +85,7 @@ impl Registry {
         self.note_writing(failed.map(|error| error.to_string()));
     }
 
-    /// Logged when it changes, not every second.
+    /// Records the error of deferred writes, and logs it when it changes.
     fn note_writing(&self, failed: Option<String>) {
         let mut before = self.unwritten.lock();
         if let Some(error) = failed.as_deref().filter(|_| *before != failed) {
@@ -94,8 +94,8 @@ impl Registry {
         *before = failed;
     }
 
-    /// Writes what can wait: ended leases, leases that the clock ended too early, and what
-    /// containers have come to.
+    /// Makes the deferred writes: expired leases, replacements of leases that ended too early, and
+    /// standings.
     fn tidy(
         &self,
         tracked: &mut TrackedStore,
@@ -135,7 +135,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Looks at the store: makes the view follow it, or the registry unavailable.
+    /// Reads the store and updates the view, or makes the registry unavailable.
     pub(super) fn look(&self, tracked: &mut TrackedStore, whole: bool) -> Result<(), Unavailable> {
         let mut draft = self.view.draft();
         match tracked.sync(whole, |lease| draft.add(lease)) {
@@ -149,7 +149,7 @@ impl Registry {
                 }
                 Ok(())
             }
-            // The view goes on for a while: a restore on a slow disk takes seconds.
+            // The registry stays available for flows: a restore on a slow disk takes seconds.
             Err(StoreError::Busy(_)) if self.busy_since.for_less_than(HELD_FOR) => Err(Unavailable),
             Err(error) => {
                 self.fail(tracked, &error);
@@ -162,7 +162,7 @@ impl Registry {
         self.set_problem(&format!("{}: {error}", tracked.store));
     }
 
-    /// Logged when it changes, not every second.
+    /// Makes the registry unavailable, and logs the problem when it changes.
     fn set_problem(&self, problem: &str) {
         let before = self.problem.replace(Some(problem));
         if before.is_none_or(|before| *before != problem) {
@@ -174,7 +174,7 @@ impl Registry {
     }
 }
 
-/// Since when another process has held the store, as far as was noticed.
+/// The time when the store was first found locked by another process; `None` while it is not.
 #[derive(Default)]
 pub(super) struct BusySince(Mutex<Option<Instant>>);
 
@@ -188,7 +188,7 @@ impl BusySince {
     }
 }
 
-/// Tells whether the clock on the wall can be trusted to delete by.
+/// Detects whether the system clock was set, and whether it can be trusted for deleting leases.
 struct Clock {
     wall: OffsetDateTime,
     steady: Instant,
@@ -205,8 +205,8 @@ impl Clock {
         }
     }
 
-    /// False for an hour after the clock was set: what a wrong clock lets expire is still there
-    /// when it is put right.
+    /// Whether leases may be deleted. `false` for an hour after start and after the clock was set,
+    /// so that leases that a wrong clock let expire are still in the store when it is corrected.
     fn is_steady(&mut self) -> bool {
         self.note(OffsetDateTime::now_utc(), Instant::now())
     }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_deleted_for_an_hour_after_the_clock_was_set() {
+    fn no_lease_is_deleted_for_an_hour_after_the_clock_was_set() {
         let mut clock = Clock::start();
         let (wall, steady) = (clock.wall, clock.steady);
         let hours = |count: u32| Duration::from_secs(3600) * count;

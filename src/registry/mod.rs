@@ -1,4 +1,5 @@
-//! Who is registered: a store that survives restarts, and the view of it that flows read.
+//! The registry of containers: a store that survives restarts, and its view in memory, which flows
+//! read.
 
 mod index;
 mod maintenance;
@@ -31,21 +32,21 @@ use problem::Problem;
 use tracked_store::TrackedStore;
 use view::View;
 
-/// What a container is registered with.
+/// The registration of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRegistration {
     pub id: ContainerId,
     pub source: Source,
     pub repos: Vec<Repo>,
     pub auth_mode: AuthMode,
-    /// What narrows the allowlist; `None`: nothing does.
+    /// The patterns that narrow the allowlist; `None`: the whole allowlist applies.
     pub allowed_domains: Option<Vec<HostPattern>>,
     pub expires_at: OffsetDateTime,
 }
 
 impl NewRegistration {
-    /// Begins a lease. Times are whole milliseconds, as a store keeps them, so that the lease is
-    /// the same after a restart.
+    /// Begins a lease. Its times are truncated to the milliseconds of a store, so that the lease is
+    /// equal after a restart.
     fn begin(self, now: OffsetDateTime) -> Registration {
         Registration {
             id: self.id,
@@ -61,24 +62,24 @@ impl NewRegistration {
     }
 }
 
-/// What came of a registration.
+/// The result of a registration.
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub container: Arc<Container>,
-    /// Whether the body was the same, so that the lease only got a later end.
+    /// Whether the registration was equal to the present one, so that only the lease's end changed.
     pub extended: bool,
-    /// What is opened for it, if it asked for a listener of its own.
+    /// The lease's Unix listener, if the registration has one.
     pub listener: Option<LeaseListener>,
-    /// Whose leases ended because this one has their id or their source.
+    /// The containers whose leases ended because this one has their id or their source.
     pub replaced: Vec<ContainerId>,
 }
 
-/// Why a change was not made.
+/// Why a change failed.
 #[derive(Debug, Error)]
 pub enum ChangeError {
     #[error("Registry unavailable")]
     Unavailable,
-    /// The store can be read, so flows go on.
+    /// The store can be read, so flows continue.
     #[error("Registry cannot be written: {0}")]
     Unwritten(String),
 }
@@ -89,25 +90,25 @@ impl From<Unavailable> for ChangeError {
     }
 }
 
-/// The registry. While its store cannot be read nothing is answered but [`Unavailable`].
+/// The registry. While its store cannot be read, look-ups and changes return [`Unavailable`].
 pub struct Registry {
     view: View,
-    /// Used on blocking threads, one operation at a time; the view changes under the same lock, so
-    /// that it never differs from the store by more than what others do to it.
+    /// Used on blocking threads, one operation at a time. The view is changed under the same lock,
+    /// so that it differs from the store only by changes of other processes and by `over`.
     tracked: Mutex<TrackedStore>,
     problem: Problem,
-    /// What kept the last round from writing what can wait.
+    /// The error of the last maintenance round, if its deferred writes failed.
     unwritten: Mutex<Option<String>>,
     busy_since: BusySince,
-    /// Leases that a flow found to be over, to be deleted from the store.
+    /// Leases that a flow found expired, to be deleted from the store.
     over: Mutex<Vec<LeaseId>>,
 }
 
 impl Registry {
-    /// Opens the store, creating one that is missing. Never fails: a store that cannot be read
-    /// stays as it is, the registry is unavailable, and [`Registry::run`] tries on.
+    /// Opens the store, or creates it if it is missing. Never fails: a store that cannot be read is
+    /// not touched, the registry is unavailable, and [`Registry::run`] tries again.
     ///
-    /// Blocks; meant for the start. Sockets of containers go to `socket_dir`.
+    /// Blocks; call it at start. Unix listeners of leases are created in `socket_dir`.
     pub fn open(store: impl LeaseStore + 'static, socket_dir: &Path) -> Arc<Self> {
         let registry = Arc::new(Self {
             view: View::new(socket_dir),
@@ -121,12 +122,12 @@ impl Registry {
         registry
     }
 
-    /// Why the registry is unavailable; `None` while it is in order.
+    /// Why the registry is unavailable; `None` while it is available.
     pub fn problem(&self) -> Option<Arc<String>> {
         self.problem.get()
     }
 
-    /// Registers a container. Durable before it is answered.
+    /// Registers a container. The lease is on disk before the future is ready.
     pub async fn register(
         self: &Arc<Self>,
         new: NewRegistration,
@@ -161,7 +162,7 @@ impl Registry {
         .await
     }
 
-    /// Ends a container's lease and forgets it. False: there was none.
+    /// Ends a container's lease and deletes it. Returns `false` if there was none.
     pub async fn unregister(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
             let Some(container) = registry.view.get(&id) else {
@@ -174,8 +175,8 @@ impl Registry {
         .await
     }
 
-    /// Lowers a container's security level to `Public` and opens its abort latch. False: there is no
-    /// such container.
+    /// Lowers a container's security level to `Public` and opens its abort latch. Returns `false`
+    /// if there is no such container.
     pub async fn reset(self: &Arc<Self>, id: ContainerId) -> Result<bool, ChangeError> {
         self.change(move |registry, tracked| {
             let now = OffsetDateTime::now_utc();
@@ -189,14 +190,15 @@ impl Registry {
         .await
     }
 
-    /// Records what a container has come to by its tool calls: on disk before it returns.
+    /// Raises a container's security level or closes its abort latch, as tool calls require. On
+    /// disk before the future is ready.
     pub async fn reach(
         self: &Arc<Self>,
         container: Arc<Container>,
         reached: Standing,
     ) -> Result<(), ChangeError> {
         self.change(move |_, tracked| {
-            // First, so that it holds whether or not it can be written.
+            // First, so that it is in force even if the write fails.
             container.reach(reached);
             tracked.set_standing(container.lease, container.standing())
         })
@@ -219,13 +221,13 @@ impl Registry {
         Ok(live)
     }
 
-    /// How many leases are live.
+    /// The number of live leases.
     pub fn count(&self) -> usize {
         let now = OffsetDateTime::now_utc();
         self.view.count(|container| container.is_live(now))
     }
 
-    /// The Unix listeners that should be open now, and every change to them.
+    /// Subscribes to the Unix listeners that should be open.
     pub fn subscribe_listeners(&self) -> watch::Receiver<LeaseListeners> {
         self.view.listeners()
     }
@@ -237,8 +239,8 @@ impl Registry {
         }
     }
 
-    /// Changes store and view on a blocking thread. The store is looked at first, so that a damaged
-    /// one is never written to, and one that others changed is read.
+    /// Changes store and view on a blocking thread. Syncs with the store first, so that a damaged
+    /// store is never written to, and changes by other processes are read.
     async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self, &mut TrackedStore) -> Result<T, StoreError> + Send + 'static,
@@ -267,7 +269,7 @@ impl RegistryRecords {
         reached: Standing,
     ) -> Result<(), Unavailable> {
         let written = self.0.reach(Arc::clone(container), reached).await;
-        // Why is in the log.
+        // The reason is logged in `change`.
         written.map_err(|_| Unavailable)
     }
 }

@@ -1,12 +1,12 @@
-//! Why the registry cannot be read, while it cannot.
+//! The reason why the registry is unavailable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// Every flow asks whether there is one, and hardly anybody what it is: so the first is answered
-/// without a lock.
+/// The present problem, if any. Every flow checks whether there is one, so `is_there` takes no
+/// lock; the text is read rarely.
 pub(super) struct Problem {
     is_there: AtomicBool,
     why: Mutex<Option<Arc<String>>>,
@@ -28,7 +28,7 @@ impl Problem {
         self.why.lock().clone()
     }
 
-    /// Answers the one that there was before.
+    /// Sets or clears the problem. Returns the previous one.
     pub(super) fn replace(&self, why: Option<&str>) -> Option<Arc<String>> {
         let mut present = self.why.lock();
         self.is_there.store(why.is_some(), Ordering::Release);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_there_until_it_is_taken_away_and_again_when_there_is_another() {
+    fn a_problem_is_there_until_it_is_cleared_and_again_when_another_is_set() {
         let problem = Problem::new("not read yet");
         assert!(problem.is_there());
         assert_eq!(**problem.replace(None).unwrap(), *"not read yet");

@@ -1,4 +1,4 @@
-//! A repository in JSON, as the admin API takes it and the store keeps it.
+//! A repository in JSON, in the admin API and in the store.
 
 use addons::contract::Repo;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The store with the standings written to it.
+//! The store, and the standings that were written to it.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use addons::contract::{Container, LeaseId, Registration, Standing};
 
 use super::store::{LeaseStore, StoreError};
 
-/// A store with the standings in it, so that only those that changed are written.
+/// A store, and a copy of its standings, so that only changed ones are written.
 pub(super) struct TrackedStore {
     pub(super) store: Box<dyn LeaseStore>,
-    /// Standings in the store that are not the one that every lease begins with.
+    /// The standings in the store that are not the default.
     standings: HashMap<LeaseId, Standing>,
 }
 
@@ -40,7 +40,7 @@ impl TrackedStore {
         Ok(was_read)
     }
 
-    /// Whether the store has what a lease's container has come to.
+    /// Whether the standing in the store is the container's present one.
     pub(super) fn has_standing(&self, container: &Container) -> bool {
         let standing = self.standings.get(&container.lease).copied();
         standing.unwrap_or_default() == container.standing()

@@ -1,4 +1,4 @@
-//! The registrations in memory: all that a flow ever reads.
+//! The leases in memory. Flows read only these, never the store.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,23 +11,24 @@ use tokio::sync::{SetOnce, watch};
 use super::NewRegistration;
 use super::index::Index;
 
-/// A Unix listener that one container has for its own.
+/// The Unix listener of one lease.
 #[derive(Clone, Debug)]
 pub struct LeaseListener {
-    /// Whose it is; close the socket when its lease ends.
+    /// Its container. The socket is to be closed when the lease ends.
     pub container: Arc<Container>,
-    /// Where it listens.
+    /// The path of its socket.
     pub socket: PathBuf,
-    /// Whether it could be opened, once that has been tried.
+    /// Whether opening it succeeded; unset until it was tried.
     pub opened: Arc<SetOnce<bool>>,
 }
 
-/// The name of a lease's listener. A container's id has up to 128 bytes; a socket's path holds 107.
+/// The file name of a lease's socket. It cannot contain the container's id, which has up to 128
+/// bytes: a socket's path has at most 107.
 fn listener_name(lease: LeaseId) -> String {
     format!("sandbox-{}.sock", lease.short())
 }
 
-/// Whether a file is called as the listener of a lease is.
+/// Whether a file name is that of a lease's socket.
 pub fn is_listener_name(name: &str) -> bool {
     let short = name
         .strip_prefix("sandbox-")
@@ -38,7 +39,8 @@ pub fn is_listener_name(name: &str) -> bool {
 /// The listeners that should be open, by lease.
 pub type LeaseListeners = BTreeMap<LeaseId, LeaseListener>;
 
-/// Every change costs the same, however many containers there are.
+/// The leases in memory, by source and by id. The cost of a change does not depend on the number of
+/// containers.
 pub(super) struct View {
     by_source: Index<Source>,
     by_id: Index<ContainerId>,
@@ -85,7 +87,7 @@ impl View {
         self.listeners.subscribe()
     }
 
-    /// The listener that a lease has for its own.
+    /// The Unix listener of a lease.
     pub(super) fn listener(&self, container: &Container) -> Option<LeaseListener> {
         self.listeners.borrow().get(&container.lease).cloned()
     }
@@ -97,7 +99,7 @@ impl View {
         }
     }
 
-    /// Who has the id or the source of a registration by a live lease.
+    /// The containers with a live lease that has the id or the source of a registration.
     pub(super) fn holders(&self, new: &NewRegistration, now: OffsetDateTime) -> Vec<ContainerId> {
         let found = [self.get(&new.id), self.find(&new.source)];
         let live = found.into_iter().flatten().filter(|old| old.is_live(now));
@@ -106,7 +108,7 @@ impl View {
         ids
     }
 
-    /// Puts a lease in; whoever had its id or its source ends.
+    /// Inserts a lease. Ends the leases that had its id or its source.
     pub(super) fn insert(&self, registration: Registration) -> Arc<Container> {
         let container = Arc::new(Container::new(registration));
         self.put(&container);
@@ -131,7 +133,7 @@ impl View {
         }
     }
 
-    /// Takes exactly this lease out, wherever it still stands, and ends it.
+    /// Ends this lease and removes it from all indexes, but no other lease with its id or source.
     pub(super) fn remove(&self, container: &Arc<Container>) {
         let same = |found: &Arc<Container>| Arc::ptr_eq(found, container);
         self.by_source.remove(container);
@@ -147,7 +149,7 @@ impl View {
         container.end();
     }
 
-    /// Begins to make the view like the store.
+    /// Begins to update the view from the store.
     pub(super) fn draft(&self) -> Draft<'_> {
         Draft {
             view: self,
@@ -157,7 +159,7 @@ impl View {
         }
     }
 
-    /// Ends the leases whose time is over.
+    /// Ends the leases that have expired.
     pub(super) fn end_expired(&self, now: OffsetDateTime) {
         self.by_id.each(|container| {
             if container.expired(now) {
@@ -166,9 +168,9 @@ impl View {
         });
     }
 
-    /// Leases to begin in the place of those that the clock ended too early, by a jump that was
-    /// taken back: only time ends a lease that still stands here. Each has a new id, since an ended
-    /// one never lives again.
+    /// The replacements of leases that ended too early because the system clock jumped forward and
+    /// was corrected. An ended lease that is still in the view has ended by expiry. Each
+    /// replacement has a new lease id, since an ended lease never becomes live again.
     pub(super) fn ended_too_early(&self, now: OffsetDateTime) -> Vec<Registration> {
         let ended = self.all_that(|container| container.has_ended() && !container.expired(now));
         let again = ended.iter().map(|container| Registration {
@@ -186,14 +188,15 @@ impl View {
     }
 }
 
-/// What the store holds, compared with the view row by row: all rows at once would take more
-/// memory than the view. Nothing changes before [`Draft::follow`].
+/// The differences between store and view. Rows are compared one by one, since all rows at once
+/// would take more memory than the view. The view is unchanged until [`Draft::follow`].
 pub(super) struct Draft<'a> {
     view: &'a View,
-    /// Leases that go on.
+    /// Leases of the view that are in the store.
     standing: HashSet<LeaseId>,
-    /// Those of them that got another end or standing.
+    /// Those of them with another expiry or standing in the store.
     moved: Vec<(Arc<Container>, OffsetDateTime, Standing)>,
+    /// Leases that are only in the store.
     begun: Vec<Arc<Container>>,
 }
 
@@ -211,8 +214,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Makes the view like the store. A lease that is the same keeps its `Container`, and with it
-    /// what it owns; one that is gone ends.
+    /// Updates the view from the store. An unchanged lease keeps its `Container` and the state that
+    /// it owns; a lease that is not in the store ends.
     pub(super) fn follow(self) {
         let gone = |container: &Container| !self.standing.contains(&container.lease);
         for container in self.view.all_that(gone) {
@@ -238,7 +241,7 @@ fn is_same_lease(container: &Container, row: &Registration) -> bool {
         && container.allowed_domains() == row.allowed_domains.as_deref()
 }
 
-/// Whether the body is the one that the lease began with, but for its expiry.
+/// Whether a registration is equal to that of a lease, apart from the expiry.
 pub(super) fn is_same_body(container: &Container, new: &NewRegistration) -> bool {
     container.id == new.id
         && container.source == new.source

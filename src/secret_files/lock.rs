@@ -1,4 +1,4 @@
-//! Keeps two processes that share a token file from spending its refresh token twice.
+//! Locks token files, so that processes that share one do not spend its refresh token twice.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use addons::contract::FileLock;
 use rustix::fs::{Gid, OFlags, Uid, fchown};
 
-/// How long the refresh of another process may take: its request has 20 s, then it writes.
+/// The longest wait for another process's refresh: its request may take 20 s, then it writes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a lock that is held is tried again.
+/// The pause between two attempts to take a lock.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
-/// The lock of a token file. The kernel releases it with the last handle, also when the process
-/// is killed. The lock is on a file beside the token file, since every refresh replaces that one.
+/// The lock of a token file. The kernel releases it with the last handle, also when the process is
+/// killed. It locks a file beside the token file, since every refresh replaces the token file.
 pub struct LockBeside(#[expect(dead_code, reason = "held for the lock on it")] File);
 
 impl FileLock for LockBeside {}
 
 impl LockBeside {
-    /// Waits for the lock, for 30 s at most. Blocks. An error says which file is locked or cannot
-    /// be.
+    /// Waits for the lock, for at most 30 s. Blocks. An error names the file that another process
+    /// has locked or that cannot be locked.
     pub fn acquire(token_file: &Path) -> Result<Self, String> {
         Self::acquire_within(token_file, PATIENCE)
     }
@@ -54,8 +54,8 @@ impl LockBeside {
     }
 }
 
-/// Opens the lock's file, or creates it with the owner of the token file: a server that runs as
-/// root must not lock that owner out.
+/// Opens the lock file, or creates it with the owner of the token file, so that a server that runs
+/// as root does not lock that owner out.
 fn open(path: &Path, token_file: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let mut create = File::options();
@@ -64,11 +64,11 @@ fn open(path: &Path, token_file: &Path) -> io::Result<File> {
         Ok(file) => {
             let owner = token_file.metadata()?;
             let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-            // Only root may give files away.
+            // Only root may change the owner; other users' lock files are their own anyway.
             let _ = fchown(&file, Some(uid), Some(gid));
             Ok(file)
         }
-        // A lock needs no right to write.
+        // Locking needs no write permission.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             File::options().read(true).custom_flags(flags).open(path)
         }
@@ -76,7 +76,7 @@ fn open(path: &Path, token_file: &Path) -> io::Result<File> {
     }
 }
 
-/// `auth.json` is locked by `auth.json.lock`.
+/// The path of a token file's lock: `auth.json.lock` for `auth.json`.
 fn path_of(token_file: &Path) -> PathBuf {
     let mut path = token_file.as_os_str().to_owned();
     path.push(".lock");
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_file_is_locked_by_one_at_a_time_and_free_once_that_one_is_gone() {
+    fn a_token_file_has_one_lock_at_a_time_which_ends_when_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("auth.json");
         std::fs::write(&file, "{}").unwrap();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_written_says_so() {
+    fn an_error_names_the_lock_file_that_cannot_be_created() {
         let why = LockBeside::acquire(Path::new("/nowhere/auth.json")).err();
         let why = why.unwrap();
         assert!(why.starts_with("/nowhere/auth.json.lock cannot be locked"));

@@ -1,4 +1,5 @@
-//! Files that hold secrets: read as they change, locked beside themselves, and rewritten whole.
+//! Files that hold secrets: read again after changes, locked by a file beside them, and replaced
+//! atomically.
 
 mod lock;
 mod replacement;
@@ -17,10 +18,10 @@ use lock::LockBeside;
 use replacement::TempBeside;
 use source::InFile;
 
-/// A larger file is a mistake in the path.
+/// The largest token file, in bytes. A larger one is a mistake in the path.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The files of this machine.
+/// Files on the disks of this machine.
 pub struct FilesOnDisk;
 
 impl SecretFiles for FilesOnDisk {
@@ -29,7 +30,7 @@ impl SecretFiles for FilesOnDisk {
     }
 
     fn check(&self, path: &Path) -> io::Result<()> {
-        // Asked before it is opened: opening a pipe waits for a writer.
+        // Checked before it is opened, since opening a pipe waits for a writer.
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
@@ -45,7 +46,7 @@ impl SecretFiles for FilesOnDisk {
         if !metadata.is_file() || metadata.len() > MAX_BYTES {
             return Err(io::Error::other("it is no token file"));
         }
-        // The version first: a change in between is then seen as one.
+        // The version before the text, so that a change in between is seen at the next read.
         let version = version(&metadata);
         if known == Some(&version) {
             return Ok(None);

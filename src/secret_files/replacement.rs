@@ -1,4 +1,4 @@
-//! Rewrites a file whole or not at all.
+//! Replaces a file atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,14 +11,14 @@ use tempfile::NamedTempFile;
 
 use super::version;
 
-/// A temporary file beside the one that it will replace.
+/// A temporary file in the directory of the file that it will replace.
 pub struct TempBeside {
     file: NamedTempFile,
     target: PathBuf,
 }
 
 impl TempBeside {
-    /// Creates the file. An error says why the target cannot be replaced.
+    /// Creates the temporary file. An error says why the target cannot be replaced.
     pub fn create(path: &Path) -> io::Result<Self> {
         let target = fs::canonicalize(path)?;
         let dir = dir_of(&target);
@@ -38,7 +38,8 @@ impl Replacement for TempBeside {
         let file = self.file.as_file();
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         let owner = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-        // Only root may; another user's file then becomes ours, as it does with any editor.
+        // Only root may change the owner. Otherwise another user's file becomes ours, as with most
+        // editors.
         let _ = fchown(file, Some(owner.0), Some(owner.1));
         self.file.write_all(text)?;
         self.file.as_file().sync_all()
@@ -56,7 +57,7 @@ fn dir_of(target: &Path) -> &Path {
     target.parent().unwrap_or(Path::new("/"))
 }
 
-/// Whether a file is a mount of its own: no other can be put in its place.
+/// Whether a file is a mount point, which cannot be replaced.
 fn is_mounted(target: &Path, dir: &Path) -> io::Result<bool> {
     if let Ok(stat) = statx(CWD, target, AtFlags::empty(), StatxFlags::BASIC_STATS) {
         let root = StatxAttributes::MOUNT_ROOT;
@@ -64,7 +65,7 @@ fn is_mounted(target: &Path, dir: &Path) -> io::Result<bool> {
             return Ok(stat.stx_attributes.contains(root));
         }
     }
-    // A kernel that does not tell: mounts from the same file system are not seen there.
+    // A kernel without this attribute: a mount from the same file system is not detected.
     Ok(fs::metadata(target)?.dev() != fs::metadata(dir)?.dev())
 }
 
@@ -102,9 +103,9 @@ mod tests {
         assert!(FILES.read(&link, Some(&before)).unwrap().is_some());
     }
 
-    /// In a process of its own, since mounts are seen by a whole process.
+    /// Runs in a process of its own, since a mount namespace belongs to a whole process.
     #[test]
-    fn a_file_that_is_mounted_by_itself_is_not_begun_to_be_replaced() {
+    fn replacing_a_file_that_is_a_mount_point_is_refused_at_the_start() {
         const MOUNTED: &str = "TOKEN_FILE_THAT_IS_MOUNTED";
         if let Some(file) = std::env::var_os(MOUNTED) {
             let refused = TempBeside::create(Path::new(&file)).err().unwrap();

@@ -1,4 +1,4 @@
-//! A file's text as a secret, read again when the file changes.
+//! A secret in a file, read again when the file changes.
 
 use std::fmt::Display;
 use std::fs;
@@ -13,20 +13,20 @@ use zeroize::Zeroizing;
 
 use super::version;
 
-/// How long a value is used before its file is looked at again.
+/// How long a value is used before its file's metadata is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// No token is longer; a larger file is a mistake in the path.
+/// The longest secret, in bytes. A larger file is a mistake in the path.
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// A secret in a file.
 pub struct InFile {
     path: PathBuf,
     began: Instant,
-    /// Until when the file need not be looked at, in milliseconds since the beginning.
+    /// The time of the next look at the file, in milliseconds since `began`.
     fresh_until: AtomicU64,
-    /// Counts what `seen` was.
+    /// The number of changes of `seen`.
     version: AtomicU64,
-    /// What the file held, unless it could not be read.
+    /// The last content of the file; `None` if it could not be read.
     seen: Mutex<Option<Seen>>,
 }
 
@@ -55,7 +55,7 @@ impl InFile {
         self.millis() < self.fresh_until.load(Ordering::Acquire)
     }
 
-    /// What the file holds, read only where it is not what was seen.
+    /// The content of the file. It is read only if its version is not that of `seen`.
     fn look(&self, seen: Option<&Seen>) -> Result<Seen, String> {
         let failed = |why: &dyn Display| format!("{}: {why}", self.path.display());
         let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
@@ -87,7 +87,7 @@ impl SecretSource for InFile {
         if now != seen.as_ref().map(|seen| &seen.version) {
             self.version.fetch_add(1, Ordering::Release);
         }
-        // What cannot be read is looked at each time, so that it is back at once.
+        // A file that cannot be read is looked at each time, so that a correction is seen at once.
         let until = if found.is_ok() { until } else { 0 };
         *seen = found.clone().ok();
         self.fresh_until.store(until, Ordering::Release);
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_in_a_file_is_read_again_when_it_changes_and_an_error_never_shows_it() {
+    fn a_changed_secret_is_read_again_and_errors_never_contain_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_another_one_exactly_when_the_file_is() {
+    fn the_version_changes_exactly_when_the_file_does() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_within_a_second_by_whoever_asks_for_the_version_alone() {
+    fn the_version_alone_shows_a_change_within_a_second() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let source = InFile::new(&path);

@@ -1,4 +1,4 @@
-//! The audit log on disk: lines chained by hashes, in files that rotate.
+//! The audit log on disk: a hash chain of lines, in rotated files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,23 +10,23 @@ use super::audit_head::AuditHead;
 use super::lost::Lost;
 use crate::config::AuditConfig;
 
-/// How much is gathered before it is handed to the system.
+/// The bytes that are gathered before a write.
 const GATHERED: usize = 64 * 1024;
 
 /// The log, open for appending.
 pub struct AuditFile {
     config: AuditConfig,
     file: File,
-    /// What was appended and the system does not have yet.
+    /// Lines that were appended and not yet written.
     gathered: Vec<u8>,
-    /// How long the file is with what is gathered.
+    /// The length of the file, including the gathered lines.
     length: u64,
+    /// The hash of the last line.
     previous: Digits,
 }
 
 impl AuditFile {
-    /// Opens the log and goes on where it ended. A last line that a crash cut in the middle is
-    /// no record and is removed.
+    /// Opens the log to continue its chain. Removes a last line that a crash cut off.
     pub fn open(config: AuditConfig) -> io::Result<Self> {
         if let Some(directory) = config.path.parent() {
             fs::create_dir_all(directory)?;
@@ -43,7 +43,7 @@ impl AuditFile {
         })
     }
 
-    /// Appends a line: the JSON object, with the hash of the line before as its last member.
+    /// Appends a JSON object as a line, with the hash of the previous line as its last member.
     pub fn append(&mut self, object: &[u8]) -> io::Result<()> {
         let start = self.gathered.len();
         let members = object.strip_suffix(b"}").unwrap_or(object);
@@ -64,8 +64,8 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Hands what was appended to the system, and notes how far the log goes, so that lines
-    /// cut from its end are missed, and which lines were lost that it has no record of.
+    /// Writes what was appended, and the head: the last hash, so that lines cut from the end are
+    /// detected, and the lost lines that the log has no record of.
     pub fn flush(&mut self, lost: Option<Lost>) -> io::Result<()> {
         self.write(self.gathered.len())?;
         let head = AuditHead {
@@ -75,14 +75,14 @@ impl AuditFile {
         head.write(&self.config.path)
     }
 
-    /// Forgets the lines that were appended and that the system does not have; answers how many
-    /// those were. The log must be opened again before another line is appended.
+    /// Drops the lines that were appended but not written, and returns their number. The log must
+    /// be opened again before another line is appended.
     pub fn discard(&mut self) -> u64 {
         let gathered = std::mem::take(&mut self.gathered);
         gathered.iter().filter(|byte| **byte == b'\n').count() as u64
     }
 
-    /// Hands the first bytes of what is gathered to the system.
+    /// Writes the first `length` gathered bytes.
     fn write(&mut self, mut length: usize) -> io::Result<()> {
         while length > 0 {
             let left = self.gathered.get(..length).unwrap_or_default();
@@ -91,14 +91,14 @@ impl AuditFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 taken => taken?,
             };
-            // What the system has is no longer waiting, whatever becomes of the rest.
+            // Removed at once: the next write may fail, and must not write these bytes twice.
             self.gathered.drain(..taken);
             length -= taken;
         }
         Ok(())
     }
 
-    /// Begins a new file, for what is gathered from `start` on.
+    /// Begins a new file, with the gathered bytes from `start` on.
     fn rotate(&mut self, start: usize) -> io::Result<()> {
         self.write(start)?;
         let path = &self.config.path;
@@ -116,14 +116,14 @@ impl AuditFile {
     }
 }
 
-/// Lines that were lost before the log was opened, and of which it has no record.
+/// The lost lines of an earlier process that the log has no record of.
 pub fn unrecorded_loss(path: &Path) -> Option<Lost> {
     let lost = AuditHead::read(path)?.lost?;
     let last = File::open(path).and_then(|mut log| {
         let length = whole_length(&mut log)?;
         newest_line(path, &mut log, length)
     });
-    // The process may have been killed after it wrote the record, and before it said so.
+    // The process may have been killed after it wrote the record and before it wrote the head.
     let is_recorded = last.ok().flatten().is_some_and(|line| {
         let record = String::from_utf8_lossy(&line).into_owned();
         record.contains(&lost.members())
@@ -155,13 +155,13 @@ fn cut_half_line(file: &mut File) -> io::Result<u64> {
     Ok(whole)
 }
 
-/// The length of the whole lines.
+/// The length of the file up to the end of its last complete line.
 fn whole_length(file: &mut File) -> io::Result<u64> {
     let length = file.metadata()?.len();
     Ok(length - trailing_bytes(file, length, |byte| byte != b'\n')?)
 }
 
-/// The log's last line, which a rotated file has where the new one has none.
+/// The log's last line, from the newest rotated file if the present one is empty.
 fn newest_line(path: &Path, file: &mut File, length: u64) -> io::Result<Option<Vec<u8>>> {
     let last = last_line(file, length)?;
     match File::open(rotated(path, 1)) {
@@ -173,7 +173,7 @@ fn newest_line(path: &Path, file: &mut File, length: u64) -> io::Result<Option<V
     }
 }
 
-/// The last line below `length`, which is the length of whole lines.
+/// The last line of the first `length` bytes, which end with a line feed.
 fn last_line(file: &mut File, length: u64) -> io::Result<Option<Vec<u8>>> {
     let Some(end) = length.checked_sub(1) else {
         return Ok(None);
@@ -185,7 +185,7 @@ fn last_line(file: &mut File, length: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(line))
 }
 
-/// How many bytes before `end` satisfy `fits`, without a gap.
+/// The number of consecutive bytes before `end` that satisfy `fits`.
 fn trailing_bytes(file: &mut File, end: u64, fits: impl Fn(u8) -> bool) -> io::Result<u64> {
     const BLOCK: u64 = 4096;
     let mut counted = 0;
@@ -229,7 +229,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_chain_goes_on_over_restarts_and_rotations() {
+    fn the_chain_continues_over_restarts_and_rotations() {
         let dir = tempfile::tempdir().unwrap();
         let config = AuditConfig {
             max_bytes: 400,
@@ -263,7 +263,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_takes_what_a_budget_counts() {
+    fn a_line_has_the_length_that_a_budget_counts() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 7..8);
@@ -272,7 +272,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_that_a_crash_cut_in_half_is_removed_and_the_chain_goes_on() {
+    fn a_line_that_a_crash_cut_off_is_removed_and_the_chain_continues() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 0..3);
@@ -296,7 +296,7 @@ pub(super) mod tests {
         let config = config(dir.path());
         let path = &config.path;
         assert_eq!(unrecorded_loss(path), None);
-        // Without a log, with a log, and with one that ends in the record of another loss.
+        // Without a log, with a log, and with a log that ends in the record of another loss.
         let mut log = None;
         for before in [None, Some(b"{\"n\":1}".to_vec()), Some(lost(3).record())] {
             if let Some(line) = before {

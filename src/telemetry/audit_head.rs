@@ -1,6 +1,7 @@
-//! The file beside the audit log: how far the log goes, and which lines it lost.
+//! The head file beside the audit log: the hash of the log's last line, and lost lines.
 //!
-//! It has always the same length and is overwritten in place, which needs no space on the disk.
+//! Its length never changes and it is overwritten in place, so that a full disk does not prevent
+//! it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,18 +11,18 @@ use std::path::Path;
 use super::audit_chain::{Digits, GENESIS, suffixed};
 use super::lost::Lost;
 
-/// What stands in the file.
+/// The content of the head file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditHead {
-    /// The hash of the last line that the system has, so that lines cut from the log's end are
-    /// missed.
+    /// The hash of the last line that was written, so that lines cut from the log's end are
+    /// detected.
     pub last: Digits,
-    /// Lines that were lost, and of which the log has no record yet.
+    /// Lost lines that the log has no record of yet.
     pub lost: Option<Lost>,
 }
 
 impl AuditHead {
-    /// Reads the file of a log; `None` where there is none, or where a full disk left it empty.
+    /// Reads the head of a log; `None` if there is none, or if a full disk left it empty.
     pub fn read(log: &Path) -> Option<Self> {
         let text = fs::read(suffixed(log, ".head")).ok()?;
         if text.is_empty() {
@@ -38,7 +39,7 @@ impl AuditHead {
         })
     }
 
-    /// Writes the file of a log.
+    /// Writes the head of a log.
     pub fn write(&self, log: &Path) -> io::Result<()> {
         let lost = self.lost.unwrap_or(Lost {
             count: 0,
@@ -60,7 +61,7 @@ impl AuditHead {
             .write_all(&text)
     }
 
-    /// Notes lines of which the log cannot have a record now.
+    /// Stores lost lines in the head while the log cannot be written.
     pub fn note_lost(log: &Path, lost: Lost) -> io::Result<()> {
         let last = Self::read(log).map_or(GENESIS, |head| head.last);
         let lost = Some(lost);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_is_not_taken_for_one_that_agrees() {
+    fn a_damaged_head_does_not_agree_with_a_log() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("audit.jsonl");
         let digits = str::from_utf8(&GENESIS).unwrap();

@@ -1,4 +1,4 @@
-//! Writing the audit log without making anybody wait for a disk.
+//! Writes the audit log on its own thread, so that no flow waits for the disk.
 
 use std::io;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use super::health_flag::{HealthFlag, HealthGuard};
 use super::line_buffer::LineBuffer;
 use crate::config::AuditConfig;
 
-/// Lines reach the system at the latest after this time.
+/// The longest time until a line is written.
 const FLUSH: Duration = Duration::from_millis(200);
-/// How long the writer lets lines gather, so that flows do not wake it one by one.
+/// The pause in which the writer lets lines gather, so that not every flow wakes it.
 const GATHERING: Duration = Duration::from_millis(10);
-/// How long a disk that failed is left alone. Losses are recorded as often at most.
+/// The pause before another attempt after the disk failed, and between two records of losses.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The thread that writes what the flow log has for the log.
+/// The thread that writes the flow log's lines to the audit log.
 pub struct AuditLog {
     flow_log: Arc<FlowLog>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl AuditLog {
-    /// Begins to write. `flag` is on while the disk takes what it is given.
+    /// Starts the thread. `flag` is on while the log can be written.
     pub fn start(
         config: AuditConfig,
         flag: HealthFlag,
@@ -56,12 +56,12 @@ impl AuditLog {
         })
     }
 
-    /// Where flows leave their lines.
+    /// The flow log, to which flows write their lines.
     pub fn flow_log(&self) -> Arc<FlowLog> {
         Arc::clone(&self.flow_log)
     }
 
-    /// Writes what waits and ends.
+    /// Writes the waiting lines and ends the thread.
     pub fn finish(&self) {
         self.flow_log.end();
         if let Some(writer) = self.writer.lock().take() {
@@ -74,7 +74,7 @@ struct Writer {
     config: AuditConfig,
     flag: HealthFlag,
     file: Option<AuditFile>,
-    /// While the disk takes what it is given.
+    /// Held while the log can be written.
     guard: Option<HealthGuard>,
     has_failed: bool,
     flow_log: Arc<FlowLog>,
@@ -128,8 +128,8 @@ impl Writer {
         }
     }
 
-    /// Opens a log that failed, and records the lines that were lost. The disk counts as mended
-    /// once it has taken that record.
+    /// Opens the log again after a failure, and records the lost lines. The log counts as healthy
+    /// once that record is written.
     fn recover(&mut self) {
         let recovered = self.open().and_then(|()| self.record_loss());
         match recovered {
@@ -148,8 +148,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends a record of the lines that were lost since the last one, if any were, and hands it
-    /// to the system.
+    /// Appends and writes a record of the lines that were lost since the last record, if any.
     fn record_loss(&mut self) -> io::Result<()> {
         let Some(file) = self
             .file
@@ -158,8 +157,8 @@ impl Writer {
         else {
             return Ok(());
         };
-        // What was appended before is written first, so that whether the record was written can be
-        // told from whether anything is left.
+        // Earlier lines are written first. If the write of the record fails, anything left
+        // unwritten is then the record.
         file.flush(self.flow_log.lost())?;
         let Some(lost) = self.flow_log.take_lost() else {
             return Ok(());
@@ -175,7 +174,8 @@ impl Writer {
         written
     }
 
-    /// Flows go on: an audit that blocks the appliance would be a way to stop it.
+    /// Logs an error and counts the lines that it lost. Flows continue: if a failed audit blocked
+    /// them, filling the disk would stop the appliance.
     fn fail(&mut self, error: &io::Error) {
         if !self.has_failed {
             tracing::error!(path = %self.config.path.display(), %error, "the audit log cannot be written");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_writes_all_that_waits_and_counts_what_comes_after() {
+    fn finish_writes_the_waiting_lines_and_counts_later_ones_as_lost() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_doubled_while_a_reader_drains_what_is_for_the_log() {
+    fn no_line_is_lost_or_doubled_while_a_reader_drains() {
         const THREADS: usize = 3;
         const LINES: u64 = 5000;
         let dir = tempfile::tempdir().unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_lines_are_recorded_and_shown_as_soon_as_the_disk_takes_them() {
+    fn lost_lines_are_recorded_and_shown_once_the_disk_has_space() {
         let dir = tempfile::tempdir().unwrap();
         let path = full(dir.path());
         let flag = HealthFlag::default();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_lines_are_recorded_by_the_next_process_where_the_disk_stayed_full() {
+    fn lost_lines_are_recorded_by_the_next_process_if_the_disk_stayed_full() {
         let dir = tempfile::tempdir().unwrap();
         let path = full(dir.path());
         for (round, lines) in [(1, 5), (2, 7)] {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_the_writer_could_not_keep_up_with_are_recorded_too() {
+    fn lines_dropped_by_a_slow_writer_are_recorded_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let log = start(path.clone());

@@ -1,4 +1,4 @@
-//! Following the audit log's hashes from its first line to its last.
+//! Verifies the hash chain of the audit log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,29 +12,29 @@ use super::audit_chain::{Digits, GENESIS, hash, rotated};
 use super::audit_head::AuditHead;
 use super::lost::{self, Lost};
 
-/// The newest gaps that are kept to be shown.
+/// The most gaps that are shown.
 const GAPS: usize = 10;
 
-/// What a log has whose hash chain is intact.
+/// The contents of a log whose hash chain is intact.
 #[derive(Debug, Default)]
 pub struct Verified {
-    /// All lines.
+    /// The number of lines.
     pub lines: u64,
-    /// Lines among them that stand for several flows.
+    /// The number of lines that stand for several flows.
     pub folded: u64,
-    /// The flows that those stand for.
+    /// The number of flows that folded lines stand for.
     pub folded_flows: u64,
-    /// Lines that are missing, as the records of lost lines have it.
+    /// The number of lost lines, by the log's records of them.
     pub lost: u64,
-    /// How many such records there are.
+    /// The number of these records.
     pub gaps: u64,
-    /// The newest of them, the oldest first.
+    /// The newest of these records, oldest first.
     pub newest_gaps: VecDeque<Gap>,
-    /// Lines that are missing and of which the log has no record yet.
+    /// Lost lines that the log has no record of yet.
     pub unrecorded: Option<Lost>,
 }
 
-/// Lines that are missing from the log.
+/// A record of lost lines.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gap {
     pub count: u64,
@@ -78,8 +78,8 @@ pub enum AuditBroken {
     Cut { path: PathBuf },
 }
 
-/// Reads the whole chain, oldest file first. What was rotated away is gone by the operator's own
-/// rule, so the oldest line left is where trust begins.
+/// Verifies the whole chain, oldest file first. Rotation deletes the oldest files, so if there are
+/// rotated files, the `prev` of the oldest line is not checked.
 pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
     let newest_rotated = (1..)
         .take_while(|number| rotated(path, *number).exists())
@@ -109,11 +109,11 @@ pub fn verify(path: &Path) -> Result<Verified, AuditBroken> {
     }
 }
 
-/// The chain up to some line.
+/// The chain up to a line.
 struct HashChain {
-    /// The hash of that line; `None` before the oldest line where older ones were rotated away.
+    /// The hash of that line; `None` before the oldest line if older ones were rotated away.
     previous: Option<Digits>,
-    /// The hash that a later line must have, so that none is missing from the end.
+    /// The hash of the last line, from the head; `None` once that line was found.
     end: Option<Digits>,
     verified: Verified,
 }
@@ -134,7 +134,7 @@ impl HashChain {
         Ok(())
     }
 
-    /// Takes the next line, unless it does not follow from the one before.
+    /// Adds the next line to the chain. Returns `false` if its `prev` is not the previous hash.
     fn takes(&mut self, line: &[u8]) -> bool {
         let read: Value = serde_json::from_slice(line).unwrap_or_default();
         let claimed = read.get("prev").and_then(Value::as_str);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_lost_lines_and_folded_lines_are_told_and_protected_like_any_line() {
+    fn records_of_lost_lines_and_folded_lines_are_counted_and_protected() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let mut log = AuditFile::open(config.clone()).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_full_leaves_a_head_that_does_not_accuse_anybody() {
+    fn an_empty_head_from_a_full_disk_is_no_cut_log() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         written(&config, 0..3);

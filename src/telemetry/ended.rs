@@ -1,4 +1,4 @@
-//! Flows that ended, for tests of what hears of them.
+//! Ended flows, for tests of their sinks.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use addons::contract::{
 };
 use addons::observe::{Audit, AuditSettings, AuditSink};
 
-/// Ends as many flows, told apart by their ports.
+/// Ends `count` flows, with the ports 0, 1 and so on.
 pub fn end_flows(sink: Arc<dyn AuditSink>, count: usize) {
     let settings = AuditSettings {
         lines_per_minute_per_container: NonZeroU32::MAX,

@@ -1,8 +1,8 @@
-//! The lines of flows that ended, on their way to the log and to those who watch.
+//! The lines of ended flows, on their way to the audit log and to live readers.
 //!
-//! A flow writes its line once, to memory that its own thread has for itself. Whoever wants the
-//! lines drains them from all threads: the writer of the audit log a while after the first one,
-//! and whoever asks for the newest flows.
+//! A flow writes its line once, to the buffer of its thread. Readers drain the buffers of all
+//! threads: the writer of the audit log a while after the first line, and the admin API when it is
+//! asked for the newest flows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,29 +18,28 @@ use super::lost::Lost;
 use super::newest_flows::NewestFlows;
 use super::thread_buffer::{Bounds, ROOM, ThreadBuffer, Waiting};
 
-/// Text that may wait in the buffers of all threads, in bytes; each has an equal share. What comes on top is
-/// dropped from the log and counted. As much again may be drained and not yet taken by the
-/// writer, as much be with a writer whose disk hangs, and, for the moment of a drain, as much be
-/// on its way. A buffer that grows has room for up to twice its text.
+/// The most text in the buffers of all threads, in bytes; each buffer has an equal share. Lines
+/// beyond it are dropped from the log and counted. The same amount may be drained but not yet taken
+/// by the writer, the same again may be held by a writer whose disk hangs, and the same again may
+/// be moving during a drain. A growing buffer allocates up to twice its text.
 const WAITING: usize = 16 * 1024 * 1024;
-/// Lines for the log that wait in one buffer at most: a bound on what is kept of each beside its
-/// text.
+/// The most lines for the log in one buffer, which bounds the memory of their spans.
 const LINES: usize = 16 * 1024;
 
-/// Where flows leave their lines.
+/// The lines of ended flows: written by flows, drained by readers.
 pub struct FlowLog {
     buffers: Shards<Mutex<ThreadBuffer>>,
     notify: Notify,
-    /// Held by whoever drains, and never where flows end.
+    /// Locked by readers that drain, never by flows.
     drained: Mutex<Drained>,
     bounds: Bounds,
     dropped: IntCounter,
-    /// Lines of which the log has no record yet.
+    /// Lost lines that the log has no record of yet.
     lost: Mutex<Option<Lost>>,
 }
 
 impl FlowLog {
-    /// Registers `proxy_audit_lines_dropped_total` and begins.
+    /// Makes an empty log, and registers `proxy_audit_lines_dropped_total`.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let help = "Audit lines that were lost: the disk failed, or could not keep up.";
         let dropped = IntCounter::new("proxy_audit_lines_dropped_total", help)?;
@@ -60,12 +59,13 @@ impl FlowLog {
         })
     }
 
-    /// The newest flows as a JSON array, the newest first. Every flow that ended is among them.
+    /// The newest flows as a JSON array, newest first. Includes flows that ended just before the
+    /// call.
     pub fn newest(&self) -> Vec<u8> {
         self.drain().flows.newest()
     }
 
-    /// The flows that end from now on.
+    /// Subscribes to the flows that end from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<str>> {
         self.drain().flows.subscribe()
     }
@@ -78,35 +78,35 @@ impl FlowLog {
         }
     }
 
-    /// Lost lines of which the log has no record yet.
+    /// Lost lines that the log has no record of yet.
     pub(super) fn lost(&self) -> Option<Lost> {
         *self.lost.lock()
     }
 
-    /// Takes those lost lines out; the caller records them or adds them back.
+    /// Takes the lost lines; the caller records them or adds them back.
     pub(super) fn take_lost(&self) -> Option<Lost> {
         self.lost.lock().take()
     }
 
-    /// Adds lines of which the log has no record, and which are counted already.
+    /// Adds lost lines that the metric has counted already.
     pub(super) fn add_lost(&self, more: Lost) {
         let mut lost = self.lost.lock();
         *lost = Some(lost.map_or(more, |lost| lost.and(more)));
     }
 
-    /// Shows a record of the log itself among the flows.
+    /// Shows a record of the log itself to readers of flows.
     pub(super) fn show(&self, record: &[u8]) {
         self.drain().flows.push(record);
     }
 
-    /// How many lines were lost to the log.
+    /// The number of lost lines.
     #[cfg(test)]
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Where no line was written since it was last asked, waits for one with `patience`. Says
-    /// whether more may come after those that wait now.
+    /// Waits until a line was written since the last call, at most for `patience`. Returns `false`
+    /// once the log has ended, so that no line follows those that wait now.
     pub(super) fn wait(&self, patience: Duration) -> bool {
         self.notify.wait(patience)
     }
@@ -119,18 +119,19 @@ impl FlowLog {
         std::mem::swap(&mut self.drain().log, done);
     }
 
-    /// The log takes nothing any more, but for what waits.
+    /// Ends the log: it takes no more lines, and the writer takes those that wait.
     pub(super) fn end(&self) {
         self.buffers.all().for_each(|buffer| buffer.lock().close());
         self.notify.end();
     }
 
-    /// Brings together what all threads wrote.
+    /// Drains the buffers of all threads.
     fn drain(&self) -> MutexGuard<'_, Drained> {
         let mut drained = self.drained.lock();
         let taken = &mut drained.taken;
         {
-            // All at once: what was written before another line is not drained after it.
+            // All locked at once: a line that was written before another one is not drained after
+            // it.
             let mut buffers: Vec<_> = self.buffers.all().map(Mutex::lock).collect();
             taken.resize_with(buffers.len(), Waiting::default);
             for (buffer, taken) in buffers.iter_mut().zip(taken) {
@@ -158,19 +159,19 @@ impl AuditSink for FlowLog {
     }
 }
 
-/// What came from all threads.
+/// The drained lines of all threads.
 #[derive(Default)]
 struct Drained {
     flows: NewestFlows,
-    /// What waits to be taken by the writer of the log.
+    /// Lines that wait for the writer of the log.
     log: LineBuffer,
     /// Empty buffers that are swapped with those of the threads; only their allocation counts.
     taken: Vec<Waiting>,
 }
 
 impl Drained {
-    /// Hands on what was taken, what ended first before the rest. Answers how many lines the log
-    /// has no room for.
+    /// Distributes the drained lines in the order in which their flows ended. Returns the number of
+    /// lines that the log has no room for.
     fn merge(&mut self, of_buffer: Bounds) -> u64 {
         let bounds = Bounds {
             lines: of_buffer.lines * self.taken.len(),
@@ -206,7 +207,7 @@ struct Notify {
 
 #[derive(Default)]
 struct NotifyState {
-    /// Since it was last heard.
+    /// Since the last call of [`Notify::wait`].
     notified: bool,
     ended: bool,
 }
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
     use crate::telemetry::ended::end_flows;
 
-    /// With bounds that are the same on every machine.
+    /// A log with the same bounds on every machine.
     fn flow_log() -> FlowLog {
         let mut flow_log = FlowLog::new(&Registry::new()).unwrap();
         flow_log.bounds.bytes = 5_000_000;
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_several_threads_are_merged_by_when_their_flows_ended() {
+    fn lines_of_several_threads_are_merged_by_the_ends_of_their_flows() {
         let (flow_log, start) = (flow_log(), Instant::now());
         thread::scope(|scope| {
             for first in 0..3 {
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_goes_where_it_is_to_go() {
+    fn a_line_goes_to_its_destination() {
         let flow_log = flow_log();
         write(&flow_log, [1], Destination::Both);
         write(&flow_log, [2], Destination::Live);
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_is_shown_the_flows_that_end_from_then_on() {
+    fn a_subscriber_sees_the_flows_that_end_afterwards() {
         let flow_log = Arc::new(flow_log());
         end_flows(Arc::clone(&flow_log) as _, 3);
         let mut reader = flow_log.subscribe();
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_for_which_there_is_no_room_are_dropped_from_the_log_alone_and_counted() {
+    fn lines_over_the_bound_are_dropped_from_the_log_alone_and_counted() {
         let flow_log = flow_log();
         write(&flow_log, 0..LINES + 5, Destination::Both);
         assert_eq!(flow_log.dropped(), 5);
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_waits_is_bounded_in_the_thread_buffers_and_where_it_was_drained() {
+    fn waiting_text_is_bounded_in_thread_buffers_and_after_a_drain() {
         let mut flow_log = flow_log();
         flow_log.bounds.bytes = 64_000;
         let line = [b'1'; 1000];
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_that_the_log_does_not_have_takes_none_of_its_room() {
+    fn a_flood_of_unlogged_lines_takes_no_room_from_the_log() {
         let flow_log = flow_log();
         write(&flow_log, 0..2 * LINES, Destination::Live);
         write(&flow_log, 0..LINES, Destination::Log);
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_burst_took_is_given_back() {
+    fn memory_of_a_burst_is_freed() {
         let flow_log = flow_log();
         let mut batch = LineBuffer::default();
         let line = [b'x'; 300];
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_wakes_who_waits_and_so_does_the_end() {
+    fn a_line_and_the_end_wake_the_writer() {
         let flow_log = flow_log();
         let patience = Duration::from_secs(60);
         thread::scope(|scope| {
@@ -389,7 +390,7 @@ mod tests {
                 (more, begun.elapsed() < patience)
             });
             write(&flow_log, [1], Destination::Log);
-            // The line after a drain is the first again.
+            // The next line is again the first in its buffer.
             drop(flow_log.drain());
             while flow_log.notify.state.lock().notified {
                 thread::yield_now();

@@ -1,4 +1,4 @@
-//! Whether a part works, for health checks.
+//! A flag for health checks: whether a part of the appliance works.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
-//! Many lines in one piece of memory.
+//! Many lines in one allocation.
 
 use std::ops::Range;
 
-/// Lines in the order in which they came, each with a mark: to add one is to copy it.
+/// Lines in the order of their arrival, each with a mark. Adding one copies its text.
 pub struct LineBuffer<M = ()> {
     text: Vec<u8>,
     spans: Vec<(M, Range<usize>)>,
@@ -32,12 +32,12 @@ impl<M: Copy> LineBuffer<M> {
         self.spans.is_empty()
     }
 
-    /// How many bytes the lines have.
+    /// The bytes of all lines.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// The lines and their marks, the oldest first.
+    /// The lines and their marks, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (M, &[u8])> {
         let line = |span: &Range<usize>| self.text.get(span.clone()).unwrap_or_default();
         self.spans
@@ -45,20 +45,19 @@ impl<M: Copy> LineBuffer<M> {
             .map(move |(mark, span)| (*mark, line(span)))
     }
 
-    /// Forgets the lines, and keeps their room for others.
+    /// Drops the lines and keeps the allocation.
     pub fn clear(&mut self) {
         self.text.clear();
         self.spans.clear();
     }
 
-    /// Gives back what room there is over so many bytes of text, and over as much for their
-    /// bounds.
+    /// Frees what is allocated beyond `bytes` for text, and beyond `bytes` for spans.
     pub fn shrink_to(&mut self, bytes: usize) {
         self.text.shrink_to(bytes);
         self.spans.shrink_to(bytes / size_of::<(M, Range<usize>)>());
     }
 
-    /// How many bytes of memory it has.
+    /// The allocated bytes.
     #[cfg(test)]
     pub fn room(&self) -> usize {
         self.text.capacity() + self.spans.capacity() * size_of::<(M, Range<usize>)>()

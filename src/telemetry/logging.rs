@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::Logging;
 
-/// Begins to log. Answers what is wrong with the level, if something is.
+/// Begins to log. An error says what is wrong with the level.
 pub fn init(logging: &Logging) -> Result<(), String> {
     let filter = EnvFilter::try_new(directives(&logging.level))
         .map_err(|error| format!("logging.level {:?}: {error}", logging.level))?;
@@ -23,7 +23,7 @@ pub fn init(logging: &Logging) -> Result<(), String> {
     started.map_err(|error| error.to_string())
 }
 
-/// A bare level is for what we say; libraries speak up when something is wrong.
+/// The filter for a level: a bare level applies to our own lines, and libraries log warnings.
 fn directives(level: &str) -> String {
     if level.parse::<tracing::Level>().is_ok() {
         format!("warn,unified_proxy={level}")

@@ -1,4 +1,4 @@
-//! Lines that the audit log lost, and the record that it has of them.
+//! Lines that the audit log lost, and their record in the log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,8 +7,8 @@ use addons::observe::rfc_3339;
 /// The `kind` of a record of lost lines.
 pub const KIND: &str = "lost";
 
-/// A number of lost lines, and the times at which the first and the last of them were given up,
-/// in milliseconds since 1970.
+/// The number of lost lines, and the times at which the first and the last of them were dropped, in
+/// milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     pub count: u64,
@@ -17,7 +17,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Lines that are lost now.
+    /// Lines that are dropped now.
     pub fn now(count: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = u64::try_from(now.unwrap_or_default().as_millis()).unwrap_or_default();
@@ -28,7 +28,7 @@ impl Lost {
         }
     }
 
-    /// Both together.
+    /// The sum of both counts, over both periods.
     pub fn and(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
@@ -43,13 +43,13 @@ impl Lost {
         format!("{{\"ts\":\"{ts}\",{}}}", self.members()).into_bytes()
     }
 
-    /// What a record says of these lines, and no record of others.
+    /// The members of the record that identify these lines.
     pub fn members(self) -> String {
         let (count, [since, until]) = (self.count, self.period());
         format!("\"kind\":\"{KIND}\",\"count\":{count},\"since\":\"{since}\",\"until\":\"{until}\"")
     }
 
-    /// The first and the last time, as the log shows times.
+    /// The first and the last time, in the log's format.
     pub fn period(self) -> [String; 2] {
         [self.since, self.until].map(shown)
     }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_beyond_all_clocks_is_shown_all_the_same() {
+    fn a_time_out_of_range_still_yields_a_record() {
         let lost = Lost {
             count: u64::MAX,
             since: 0,

@@ -1,4 +1,4 @@
-//! What operators see: logs, the audit log, the newest flows.
+//! Logs, the audit log and the newest flows.
 
 mod audit_chain;
 mod audit_file;

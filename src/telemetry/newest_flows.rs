@@ -1,4 +1,4 @@
-//! The newest flows that ended, for `tail` and the admin API.
+//! The flows that ended last, for `tail` and the admin API.
 
 use std::sync::Arc;
 
@@ -6,28 +6,28 @@ use tokio::sync::broadcast;
 
 use super::newest_lines::{KEPT, NewestLines};
 
-/// A bounded memory of finished flows, each as its line of JSON, and the way to those who watch.
+/// A bounded list of finished flows as lines of JSON, and the channel to live readers.
 #[derive(Default)]
 pub struct NewestFlows {
     lines: NewestLines,
-    /// The way to the readers, while there may be some; one that falls further behind than what
-    /// is kept misses some.
+    /// The channel to the readers; `None` if there are none. A reader that falls more than
+    /// [`KEPT`] lines behind misses some.
     live: Option<broadcast::Sender<Arc<str>>>,
 }
 
 impl NewestFlows {
-    /// Waits for nobody: a reader that is too slow is told how many it missed.
+    /// Adds a line. Never waits: a reader that is too slow gets the number of lines that it missed.
     pub fn push(&mut self, line: &[u8]) {
         if let Some(live) = &self.live
             && live.send(String::from_utf8_lossy(line).into()).is_err()
         {
-            // The last reader went away.
+            // There is no reader left.
             self.live = None;
         }
         self.lines.push(line, ());
     }
 
-    /// The flows that are kept as a JSON array, the newest first.
+    /// The newest flows as a JSON array, newest first.
     pub fn newest(&self) -> Vec<u8> {
         let mut array = vec![b'['];
         for (at, (_, line)) in self.lines.iter().rev().take(KEPT).enumerate() {
@@ -40,7 +40,7 @@ impl NewestFlows {
         array
     }
 
-    /// The flows that are pushed from now on.
+    /// Subscribes to the flows that are pushed from now on.
     pub fn subscribe(&mut self) -> broadcast::Receiver<Arc<str>> {
         let live = self
             .live
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_reader_is_given_the_line_that_is_kept() {
+    fn a_live_reader_gets_the_line_that_is_kept() {
         let mut log = NewestFlows::default();
         let mut reader = log.subscribe();
         log.push(b"{\"port\":1}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_come_and_go() {
+    fn readers_subscribe_and_unsubscribe() {
         let mut log = NewestFlows::default();
         for _ in 0..2 {
             let (mut one, mut other) = (log.subscribe(), log.subscribe());
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_what_it_missed_and_holds_nobody_up() {
+    fn a_slow_reader_gets_the_number_of_missed_lines_and_delays_nothing() {
         let mut log = NewestFlows::default();
         let mut reader = log.subscribe();
         push(&mut log, 0..2 * KEPT + 100);

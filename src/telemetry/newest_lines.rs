@@ -1,17 +1,17 @@
-//! The newest of many lines.
+//! A buffer of the newest lines.
 
 use super::line_buffer::LineBuffer;
 
-/// How many lines are kept.
+/// The number of lines that are kept at least, and the lines of a page.
 pub const KEPT: usize = 1000;
 
-/// A bounded memory of lines: the newest thousand, and at most as many that are older. A line has
-/// at most 3 KiB but for the operator's own names: two pages of so many have 6 MiB, room for at
-/// most twice as much, and seldom more than one.
+/// The newest 1000 lines, and at most 1000 older ones. A line has at most 3 KiB, apart from long
+/// names of the operator, so the two pages hold at most 6 MiB of text. They allocate at most twice
+/// as much, and seldom more than 1 MiB.
 pub struct NewestLines<M = ()> {
-    /// Full, once there is one.
+    /// The full page; empty until there is one.
     older: LineBuffer<M>,
-    /// The page that is written; when it is full, it becomes the older.
+    /// The page that lines are added to. When it is full, it becomes the older one.
     newer: LineBuffer<M>,
 }
 
@@ -25,7 +25,7 @@ impl<M> Default for NewestLines<M> {
 }
 
 impl<M: Copy> NewestLines<M> {
-    /// The oldest make room.
+    /// Adds a line. If its page is full, the older page is dropped.
     pub fn push(&mut self, line: &[u8], mark: M) {
         if self.newer.len() == KEPT {
             std::mem::swap(&mut self.older, &mut self.newer);
@@ -38,12 +38,12 @@ impl<M: Copy> NewestLines<M> {
         self.newer.is_empty()
     }
 
-    /// The lines and their marks, the oldest first.
+    /// The lines and their marks, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (M, &[u8])> {
         self.older.iter().chain(self.newer.iter())
     }
 
-    /// Forgets the lines, and gives back what room there is over so many bytes for each page.
+    /// Drops the lines, and frees what each page has allocated beyond `bytes`.
     pub fn clear(&mut self, bytes: usize) {
         for page in [&mut self.older, &mut self.newer] {
             page.clear();
@@ -51,7 +51,7 @@ impl<M: Copy> NewestLines<M> {
         }
     }
 
-    /// How many bytes of memory it has.
+    /// The allocated bytes.
     #[cfg(test)]
     pub fn room(&self) -> usize {
         self.older.room() + self.newer.room()
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_for_lines_is_used_again_and_given_back() {
+    fn allocations_are_reused_and_freed_on_clear() {
         let mut lines = NewestLines::default();
         let line = b"0123456789".repeat(300);
         (0..50 * KEPT).for_each(|_| lines.push(&line, ()));

@@ -1,4 +1,4 @@
-//! What one thread wrote to the flow log.
+//! The lines that one thread wrote to the flow log.
 
 use std::time::Instant;
 
@@ -7,11 +7,11 @@ use addons::observe::Destination;
 use super::line_buffer::LineBuffer;
 use super::newest_lines::NewestLines;
 
-/// The room that a buffer keeps, in bytes of text and as many for the rest: enough for what
-/// gathers under load. What a burst or a slow disk took on top of it is given back.
+/// The allocation that a drained buffer keeps, in bytes for text and as many for the spans: enough
+/// for sustained load. What a burst or a slow disk needed on top is freed.
 pub const ROOM: usize = 256 * 1024;
 
-/// What may wait for the disk.
+/// The most lines, and the most bytes of text, that may wait for the disk.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub lines: usize,
@@ -25,21 +25,21 @@ impl Bounds {
     }
 }
 
-/// One thread's part of the flow log.
+/// The buffer of one thread in the flow log.
 #[derive(Default)]
 pub struct ThreadBuffer {
     waiting: Waiting,
-    /// The log takes nothing any more.
+    /// The log takes no more lines.
     closed: bool,
 }
 
 /// Lines that wait to be drained.
 #[derive(Default)]
 pub struct Waiting {
-    /// What the log is to have.
+    /// Lines for the log.
     logged: LineBuffer<Mark>,
-    /// What the log does not have, so that no flood of it takes the room of what the log is to
-    /// have. Of more than the newest flows the older would be forgotten by whoever drains.
+    /// Lines that are not for the log, separately, so that a flood of them takes no room from
+    /// lines for the log. Only as many as readers are shown are kept.
     unlogged: NewestLines<Instant>,
 }
 
@@ -61,8 +61,8 @@ impl ThreadBuffer {
         self.waiting.logged.is_empty() && self.waiting.unlogged.is_empty()
     }
 
-    /// Says whether the line gets where it is to go. Where the log has no room for it, those who
-    /// watch have it all the same.
+    /// Adds a line. Returns `false` if it was for the log and the log has no room for it or is
+    /// closed; then live readers still get it.
     pub fn push(&mut self, line: &[u8], ended: Instant, to: Destination, bounds: Bounds) -> bool {
         let Waiting { logged, unlogged } = &mut self.waiting;
         let is_for_log = to != Destination::Live;
@@ -75,17 +75,17 @@ impl ThreadBuffer {
         is_logged == is_for_log
     }
 
-    /// From now on, the log takes nothing.
+    /// Drops further lines for the log.
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Changes what waits for an empty one.
+    /// Swaps the waiting lines for empty buffers.
     pub fn swap(&mut self, empty: &mut Waiting) {
         std::mem::swap(&mut self.waiting, empty);
     }
 
-    /// How many bytes of memory it has.
+    /// The allocated bytes.
     #[cfg(test)]
     pub fn room(&self) -> usize {
         self.waiting.room()
@@ -93,7 +93,7 @@ impl ThreadBuffer {
 }
 
 impl Waiting {
-    /// The lines: those for the log in their order, and the others in theirs.
+    /// The lines: those for the log, oldest first, then the others, oldest first.
     pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
         let logged = self.logged.iter().map(|(mark, text)| Line {
             ended: mark.ended,
@@ -108,14 +108,14 @@ impl Waiting {
         logged.chain(unlogged)
     }
 
-    /// Forgets the lines, and gives back what a burst took.
+    /// Drops the lines, and frees what is allocated beyond [`ROOM`].
     pub fn clear(&mut self) {
         self.logged.clear();
         self.logged.shrink_to(ROOM);
         self.unlogged.clear(ROOM);
     }
 
-    /// How many bytes of memory it has.
+    /// The allocated bytes.
     #[cfg(test)]
     pub fn room(&self) -> usize {
         self.logged.room() + self.unlogged.room()

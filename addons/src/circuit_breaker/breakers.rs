@@ -1,4 +1,4 @@
-//! Every circuit there is: those that hold for all, and those of the leases.
+//! All circuits: the shared ones and those of each lease.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::circuits::{Circuits, State};
 use crate::contract::Container;
 
-/// The circuits, over reloads: made once and handed in.
+/// All circuits. Created once and kept over reloads.
 #[derive(Clone)]
 pub struct Breakers {
-    /// What holds for every container: whether a host can be connected to.
+    /// The circuits of all containers together, for faults of connecting.
     pub(super) shared: Arc<Circuits>,
     leases: Arc<Mutex<Vec<Weak<LeaseCircuits>>>>,
+    /// The number of circuits, shared and of leases.
     troubled: Arc<AtomicUsize>,
     /// The entries of the allowlist in force.
     upstreams: Arc<Mutex<Vec<Arc<str>>>>,
@@ -27,7 +28,7 @@ pub struct Breakers {
     failures: IntCounterVec,
 }
 
-/// What holds for one container alone: whether a host answers it. Owned by its lease.
+/// The circuits of one container, for faulty responses. Owned by its lease.
 pub(super) struct LeaseCircuits {
     pub(super) circuits: Arc<Circuits>,
     ended: CancellationToken,
@@ -57,7 +58,7 @@ impl Breakers {
         Ok(breakers)
     }
 
-    /// Takes up the entries of an allowlist, so that those without a fault are told of too.
+    /// Sets the entries of the allowlist in force, so that the metrics have those without a fault.
     pub fn name_upstreams(&self, upstreams: impl Iterator<Item = Arc<str>>) {
         let upstreams: Vec<_> = upstreams.collect();
         for upstream in &upstreams {
@@ -66,20 +67,20 @@ impl Breakers {
         *self.upstreams.lock() = upstreams;
     }
 
-    /// Whether no upstream is left alone, for anybody.
+    /// Whether every circuit is closed.
     pub fn all_closed(&self) -> bool {
         let states = self.states();
         states.values().all(|state| *state == State::Closed)
     }
 
-    /// Forgets circuits that nobody used for an hour.
+    /// Removes circuits that were unused for an hour.
     pub fn forget_idle(&self, now: Instant) {
         for circuits in self.all() {
             circuits.forget_idle(now);
         }
     }
 
-    /// Whether there is anything to look up at all.
+    /// Whether there is any circuit to look up.
     pub(super) fn troubled(&self) -> bool {
         self.troubled.load(Ordering::Relaxed) > 0
     }
@@ -100,7 +101,8 @@ impl Breakers {
         })
     }
 
-    /// The shared ones and those of leases that hold; the others are forgotten.
+    /// Returns the shared circuits and those of leases that have not ended. Removes ended leases
+    /// from the list.
     fn all(&self) -> Vec<Arc<Circuits>> {
         let mut leases = self.leases.lock();
         let live: Vec<_> = leases
@@ -113,7 +115,7 @@ impl Breakers {
         circuits.chain([Arc::clone(&self.shared)]).collect()
     }
 
-    /// The worst of each entry of the allowlist.
+    /// The worst state of each allowlist entry.
     fn states(&self) -> BTreeMap<Arc<str>, State> {
         let upstreams = self.upstreams.lock();
         let closed = upstreams
@@ -122,7 +124,7 @@ impl Breakers {
         let mut worst: BTreeMap<_, _> = closed.collect();
         let now = Instant::now();
         for (upstream, state) in self.all().iter().flat_map(|circuits| circuits.states(now)) {
-            // An entry that a reload took away can no longer be asked for.
+            // An entry that a reload removed is not reported.
             if let Some(known) = worst.get_mut(&upstream) {
                 *known = state.max(*known);
             }

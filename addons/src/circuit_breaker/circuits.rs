@@ -1,4 +1,4 @@
-//! Circuits, and what opens and closes them.
+//! Circuits, and the rules that open and close them.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -10,47 +10,46 @@ use parking_lot::Mutex;
 
 use crate::contract::Endpoint;
 
-/// Circuits that are kept, for all containers and for each lease: names under a wildcard are
-/// endless. Over that the one that was quiet the longest is forgotten, a closed one first.
+/// The most circuits in one map, shared or of a lease, since a wildcard entry has endless names.
+/// Beyond it, the circuit that was unused the longest is removed, closed ones first.
 const MAX_CIRCUITS: usize = 1024;
 
-/// A circuit that nobody used for so long is forgotten.
+/// How long an unused circuit is kept.
 const FORGET: Duration = Duration::from_secs(3600);
 
-/// How long to wait while somebody else's probe is under way.
+/// The time to wait for a flow that is denied while a probe is under way.
 const WHILE_PROBING: Duration = Duration::from_secs(1);
 
 /// When a circuit opens and closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Faults in a row that open it.
+    /// Consecutive faults that open it.
     pub failures: NonZeroU32,
     /// How long it stays open before a probe may pass.
     pub recovery: Duration,
-    /// Probes that close it.
+    /// Successful flows that close it once it is half-open.
     pub successes: NonZeroU32,
 }
 
-/// How a circuit stands; the worst is the greatest.
+/// The state of a circuit, in ascending order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Everything passes.
+    /// Every flow passes.
     Closed,
     /// One probe at a time passes.
     HalfOpen,
-    /// Nothing passes.
+    /// No flow passes.
     Open,
 }
 
-/// The circuits of endpoints that had faults lately. Faults of one endpoint do not count for
-/// another: a client that asks for a closed port, or for TLS where there is none, must not close the
-/// good endpoint to others.
+/// The circuits of endpoints with recent faults. Faults are counted for each endpoint: a client
+/// that connects to a closed port, or uses TLS at a port without it, must not deny the working
+/// endpoint of the host to others.
 ///
-/// One that is well is not kept at all, so while
-/// everything is well there is nothing to look up.
+/// An endpoint without faults has no circuit, so usually there is nothing to look up.
 pub struct Circuits {
     circuits: Mutex<HashMap<Endpoint, Circuit>>,
-    /// How many circuits there are, here and elsewhere.
+    /// The number of circuits in all maps.
     troubled: Arc<AtomicUsize>,
     probes: AtomicUsize,
 }
@@ -80,7 +79,7 @@ impl Open {
     }
 }
 
-/// The one place among probes. Whatever becomes of the flow that holds it, it is free afterwards.
+/// The permit for the one probe of a half-open circuit. Dropping it lets the next probe pass.
 pub struct Probe {
     circuits: Arc<Circuits>,
     endpoint: Endpoint,
@@ -102,7 +101,7 @@ impl Drop for Probe {
 }
 
 impl Circuits {
-    /// No circuits yet; `troubled` counts those to come.
+    /// Makes an empty map, whose circuits are counted in `troubled`.
     pub fn new(troubled: Arc<AtomicUsize>) -> Self {
         Self {
             circuits: Mutex::default(),
@@ -111,7 +110,7 @@ impl Circuits {
         }
     }
 
-    /// Whether a flow may go; an error says how long to wait.
+    /// Whether a flow may pass. An error is the time to wait.
     pub fn check(&self, endpoint: &Endpoint, now: Instant) -> Result<(), Duration> {
         let circuits = self.circuits.lock();
         match circuits
@@ -123,7 +122,8 @@ impl Circuits {
         }
     }
 
-    /// The same, and takes the place among probes where the circuit is half-open.
+    /// Like [`check`](Self::check), but if the circuit is half-open, the flow becomes its probe, or
+    /// has to wait for the present one.
     pub fn admit(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -149,8 +149,8 @@ impl Circuits {
         }))
     }
 
-    /// A flow that began at `began` came through. What began before the circuit opened says
-    /// nothing about whether it may close.
+    /// Counts a success of a flow that began at `began`. Flows that began before the circuit was
+    /// half-open do not count towards closing it.
     pub fn success(&self, endpoint: &Endpoint, began: Instant, thresholds: Thresholds) {
         let mut circuits = self.circuits.lock();
         let Some(circuit) = circuits.get_mut(endpoint) else {
@@ -170,7 +170,8 @@ impl Circuits {
         self.troubled.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A flow that began at `began` met a fault of the upstream at `now`.
+    /// Counts a fault of the upstream at `now`, in a flow that began at `began`. Flows that began
+    /// before the circuit opened do not prolong it.
     pub fn failure(
         &self,
         endpoint: &Endpoint,
@@ -213,7 +214,7 @@ impl Circuits {
         }
     }
 
-    /// Forgets what nobody used for an hour.
+    /// Removes circuits that were unused for an hour.
     pub fn forget_idle(&self, now: Instant) {
         let mut circuits = self.circuits.lock();
         let before = circuits.len();
@@ -222,7 +223,7 @@ impl Circuits {
             .fetch_sub(before - circuits.len(), Ordering::Relaxed);
     }
 
-    /// How each circuit stands, with the allowlist entry it is counted under.
+    /// The state of each circuit, with the label of its allowlist entry.
     pub fn states(&self, now: Instant) -> Vec<(Arc<str>, State)> {
         let circuits = self.circuits.lock();
         let state = |circuit: &Circuit| match &circuit.open {
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_in_a_row_open_it_and_a_success_between_them_starts_anew() {
+    fn consecutive_faults_open_it_and_a_success_restarts_the_count() {
         let clock = clock();
         for second in 0..2 {
             clock.fails(second);
@@ -359,7 +360,7 @@ mod tests {
         for second in 30..35 {
             assert!(clock.admit(second).unwrap().is_some());
         }
-        // One that lost its place to a reopening frees nobody else's.
+        // A probe from before a reopening does not free the place of the new probe.
         let old = clock.admit(36).unwrap();
         clock.fails(36);
         let new = clock.admit(66).unwrap();
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_it_opened_neither_closes_nor_prolongs_it() {
+    fn flows_from_before_it_opened_neither_close_nor_prolong_it() {
         let clock = clock();
         (0..3).for_each(|_| clock.fails(10));
         let endpoint = endpoint("api.example.com", 443);
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_that_go_with_their_lease_are_no_longer_counted() {
+    fn circuits_freed_with_their_lease_are_no_longer_counted() {
         let clock = clock();
         clock.fails(0);
         assert_eq!(clock.troubled.load(Ordering::Relaxed), 1);

@@ -1,9 +1,8 @@
-//! An upstream that fails again and again is left alone for a while.
+//! Circuit breakers: denies flows to an upstream that keeps failing, for a while.
 //!
-//! Only faults of the upstream count, never a denial. Whether a host can be connected to is the
-//! same for everybody, so those faults are counted for all containers together. How it answers
-//! depends on what it is sent: those faults are counted for each container, and open nothing for
-//! others.
+//! Only faults of the upstream count, never a denial. Faults of connecting do not depend on the
+//! container, so they are counted for all containers together. Faulty responses depend on the
+//! request, so they are counted for each container and open no circuit of another one.
 
 mod breakers;
 mod circuits;
@@ -22,32 +21,32 @@ pub use breakers::Breakers;
 pub use circuits::Thresholds;
 pub use settings::CircuitBreakerSettings;
 
-/// Turns flows away from upstreams that are failing.
+/// Denies flows to upstreams whose circuit is open.
 pub struct CircuitBreaker {
     settings: CircuitBreakerSettings,
     breakers: Breakers,
 }
 
-/// The places among probes that a flow holds.
+/// The probes of half-open circuits that a flow holds.
 struct Probes {
     _held: Vec<Probe>,
 }
 
-/// Left in a flow's slots by the engine when the fault that ends it is one that another flow met:
-/// several waited for one connection, and it is one fault all the same.
+/// Marks a flow whose fault another flow reports: several flows waited for one connection, whose
+/// failure counts once. Set by the engine in the flow's slots.
 pub struct SharedFault;
 
-/// What a fault says something about.
+/// The scope of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
-    /// The host, for everybody who wants to go there.
+    /// Connecting to the host: counts for all containers.
     Host,
-    /// How it answers one container.
+    /// Its responses: counts for one container.
     Answers,
 }
 
 impl CircuitBreaker {
-    /// Asks the breakers before each request; they remember the circuits across reloads.
+    /// Builds the addon. `breakers` has the circuits, which are kept over reloads.
     #[must_use]
     pub fn new(settings: CircuitBreakerSettings, breakers: Breakers) -> Self {
         Self { settings, breakers }
@@ -58,11 +57,11 @@ impl CircuitBreaker {
         own.copied().unwrap_or(self.settings.defaults)
     }
 
-    /// Lets a flow go, or says how long to wait. A tunnel takes no place among probes: it may
-    /// stand for hours. Without an entry there is nothing to look up: policy denies it.
+    /// Admits a flow, or denies it with the time to wait. A tunnel is no probe, since it may last
+    /// for hours. A flow without an allowlist entry passes, since policy denies it.
     fn admit(&self, flow: &mut Flow) -> Verdict {
         let breakers = &self.breakers;
-        // The request that a look-up is part of was let go, and has the place.
+        // The request that the look-up is made for was admitted, and holds the probe.
         let part_of_another = flow.find_slot::<Lookup>().is_some();
         if flow.entry.is_none() || !breakers.troubled() || part_of_another {
             return Ok(());
@@ -88,7 +87,8 @@ impl CircuitBreaker {
         Ok(())
     }
 
-    /// The upstream answered: it can be reached, and it is well unless it says otherwise.
+    /// Counts a response: a success of connecting, and a success or, from status 500, a fault of
+    /// responding.
     fn answered(&self, flow: &mut Flow, status: u16) {
         let breakers = &self.breakers;
         let fails = status >= 500;
@@ -106,7 +106,7 @@ impl CircuitBreaker {
             let lease = breakers.of(container);
             lease.circuits.success(endpoint, flow.started, thresholds);
         }
-        // The body may stream for hours; the next probe need not wait for it.
+        // The next probe need not wait for the body, which may stream for hours.
         flow.take_slot::<Probes>();
     }
 
@@ -166,8 +166,7 @@ impl Addon for CircuitBreaker {
         }
         match outcome.denial.as_ref().and_then(about) {
             Some(about) => self.failed(flow, about, flow.started + outcome.duration),
-            // A tunnel that is passed through has no response; that it was connected is all
-            // there is to know.
+            // A tunnel with passthrough has no response that we see, so a connection is a success.
             None if flow.kind == Kind::Tunnel && flow.record().upstream.is_some() => {
                 let shared = &self.breakers.shared;
                 if let Some(endpoint) = flow.endpoint() {
@@ -179,8 +178,8 @@ impl Addon for CircuitBreaker {
     }
 }
 
-/// A name that does not resolve is no fault of a host, and neither is a protocol that a client
-/// insists on and the host does not have.
+/// The scope of the fault that a denial stands for. `None`: no fault of the host, such as a name
+/// that does not resolve, or a protocol that the client requires and the host does not speak.
 fn about(denial: &Denial) -> Option<About> {
     use Code::{UpstreamTimeout, UpstreamTls, UpstreamUnreachable};
     match (denial.code(), denial.stage()?) {

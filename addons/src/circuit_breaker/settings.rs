@@ -6,29 +6,29 @@ use super::Thresholds;
 use crate::contract::settings::{Fields, Files, Passthrough, at_least_one};
 use crate::contract::{EntryMap, Host, HostPattern, Origin};
 
-/// One lost request opens nothing, an outage is noticed within a few.
+/// A single failed request opens no circuit; an outage does within a few requests.
 const DEFAULTS: Thresholds = Thresholds {
     failures: at_least_one(5),
     recovery: Duration::from_secs(30),
     successes: at_least_one(2),
 };
 
-/// Upstreams whose faults last: their circuits open sooner and stay open longer.
+/// Upstreams whose outages last: their circuits open sooner and stay open longer.
 const PATIENT_UPSTREAMS: [&str; 3] = ["api.anthropic.com", "api.openai.com", "api.tavily.com"];
 
 /// When circuits open and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitBreakerSettings {
-    /// For most hosts.
+    /// For hosts that `upstreams` does not match.
     pub defaults: Thresholds,
-    /// For some hosts.
+    /// By host pattern.
     pub upstreams: EntryMap<Thresholds>,
-    /// Hosts whose tunnels are connected before anything is seen of what is inside.
+    /// Hosts whose tunnels are not decrypted.
     pub passthrough: EntryMap<Origin>,
 }
 
 impl CircuitBreakerSettings {
-    /// Reads the settings. What an upstream leaves out, the defaults say.
+    /// Reads the settings. Keys that an upstream omits have the value of `defaults`.
     pub fn read(files: &Files<'_>) -> Self {
         let fields = files.policy.fields().section("circuit_breakers");
         let defaults = thresholds(&fields.section("defaults"), DEFAULTS);

@@ -97,7 +97,7 @@ impl Breaker {
         self.addon.finished(&flow, &outcome);
     }
 
-    /// One exchange that begins so many seconds from now.
+    /// One exchange that begins `seconds` from now.
     fn exchange(&self, container: &Arc<Container>, seconds: u64, end: End) -> Verdict {
         let mut flow = flow_at(container, Kind::Http, seconds);
         self.begin(&mut flow)?;
@@ -121,7 +121,7 @@ fn unreachable() -> End {
 }
 
 #[test]
-fn an_open_circuit_answers_at_once_and_says_when_to_come_back() {
+fn an_open_circuit_denies_at_once_with_the_time_to_wait() {
     let (breaker, web) = (breaker(2), container("web"));
     for _ in 0..2 {
         breaker.exchange(&web, 0, End::Status(503)).unwrap();
@@ -137,7 +137,7 @@ fn an_open_circuit_answers_at_once_and_says_when_to_come_back() {
 }
 
 #[test]
-fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
+fn faults_of_connecting_count_for_all_and_responses_for_their_container_alone() {
     use Code::*;
     each_row(
         [
@@ -148,7 +148,7 @@ fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
             (UpstreamTimeout, Some(Stage::Response), true, false),
             (UpstreamUnreachable, Some(Stage::Response), true, false),
             (UpstreamUnreachable, Some(Stage::Resolve), false, false),
-            // A WebSocket to a host that speaks HTTP/2 alone.
+            // A WebSocket to a host that speaks only HTTP/2.
             (UpstreamTls, None, false, false),
             (DomainNotAllowed, None, false, false),
             (InternalError, Some(Stage::Connect), false, false),
@@ -165,7 +165,7 @@ fn connect_and_tls_faults_hold_for_all_and_answers_for_their_container_alone() {
 }
 
 #[test]
-fn a_fault_that_several_flows_waited_for_counts_once() {
+fn a_fault_of_a_connection_that_several_flows_waited_for_counts_once() {
     let (breaker, web) = (breaker(2), container("web"));
     breaker.exchange(&web, 0, unreachable()).unwrap();
     for _ in 0..5 {
@@ -203,7 +203,7 @@ fn every_5xx_counts_and_any_other_status_resets() {
 }
 
 #[test]
-fn a_probe_is_decided_by_the_head_and_freed_by_whatever_ends_it() {
+fn a_probe_ends_with_the_response_head_or_with_its_flow() {
     let (breaker, web) = (breaker(1), container("web"));
     breaker.exchange(&web, 0, unreachable()).unwrap();
     let mut probe = flow_at(&web, Kind::Http, RECOVERY + 1);
@@ -218,7 +218,7 @@ fn a_probe_is_decided_by_the_head_and_freed_by_whatever_ends_it() {
     breaker.begin(&mut probe).unwrap();
     let mut head = Response::new(StatusCode::OK, HeaderMap::new());
     verdict(breaker.addon.response(&mut probe, &mut head)).unwrap();
-    // Its body is still on the way.
+    // The body of its response has not ended.
     assert!(
         breaker
             .exchange(&web, RECOVERY + 2, End::Status(200))
@@ -242,7 +242,7 @@ fn a_dry_run_takes_no_place_and_counts_nothing() {
 }
 
 #[test]
-fn only_tunnels_that_are_passed_through_are_judged_and_their_connection_counts() {
+fn only_tunnels_with_passthrough_are_judged_and_their_connections_count() {
     let (breaker, web) = (breaker(1), container("web"));
     let tunnel = |host: &str, seconds| {
         let mut flow = flow_at(&web, Kind::Tunnel, seconds);
@@ -272,7 +272,7 @@ fn a_reload_keeps_the_circuits() {
 }
 
 #[test]
-fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
+fn requests_of_the_appliance_use_the_shared_circuit_alone() {
     let (breaker, web) = (breaker(1), container("web"));
     let system = Arc::new(System {
         name: "token refresh".into(),
@@ -291,7 +291,7 @@ fn what_the_appliance_asks_for_itself_is_held_to_the_hosts_circuit_alone() {
 }
 
 #[test]
-fn metrics_tell_the_worst_circuit_of_an_entry_and_its_faults() {
+fn metrics_have_the_worst_circuit_of_an_entry_and_its_faults() {
     let (breaker, web) = (breaker(2), container("web"));
     let shows = |value| {
         let line = format!("proxy_circuit_breaker_state{{upstream=\"*.example.com\"}} {value}");

@@ -7,14 +7,14 @@ use brotli_decompressor::{
 
 use super::{CORRUPT, Encoding, Fault, Progress, Side, TRAILING};
 
-/// What encoders use by default, and more than a body that is inspected needs: 4 MiB.
+/// 4 MiB: the default of encoders, and more than a body that is inspected needs.
 const MAX_REQUEST_WINDOW_BITS: u8 = 22;
 
 /// RFC 7932, section 9.1: 16 MiB.
 const MAX_WINDOW_BITS: u8 = 24;
 
-/// Three groups of at most 256 prefix codes, of which each gets the longest table there is, and
-/// some smaller tables.
+/// Bytes of the tables: three groups of at most 256 prefix codes, each with a table of the largest
+/// size, and some smaller tables.
 const TABLES: usize = (3 * 256 + 8) * 1080 * size_of::<HuffmanCode>() + 128 * 1024;
 
 type State = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
@@ -30,7 +30,7 @@ impl Brotli {
     pub(super) fn new(side: Side) -> Self {
         let alloc = StandardAlloc::default;
         Self {
-            // Strict: without the extension for windows of up to 1 GiB.
+            // Strict: without the extension for windows of up to 1 GiB, which RFC 7932 lacks.
             state: Box::new(State::new_strict(alloc(), alloc(), alloc())),
             max_window_bits: match side {
                 Side::Request => MAX_REQUEST_WINDOW_BITS,
@@ -41,7 +41,7 @@ impl Brotli {
         }
     }
 
-    /// Refuses a window before it is allocated: the first byte tells its size.
+    /// Refuses a window that is too large, before it is allocated. Its size is in the first byte.
     fn begin(&mut self, first: u8) -> Result<(), Fault> {
         self.has_begun = true;
         match window_bits(first) <= self.max_window_bits {
@@ -51,8 +51,8 @@ impl Brotli {
     }
 }
 
-/// Reads WBITS (RFC 7932, section 9.1) from the first byte. A decoder that is strict refuses what the
-/// RFC reserves.
+/// Reads WBITS (RFC 7932, section 9.1) from the first byte. The strict decoder refuses reserved
+/// values.
 fn window_bits(first: u8) -> u8 {
     match (first & 1, first >> 1 & 7, first >> 4 & 7) {
         (0, _, _) => 16,
@@ -75,7 +75,7 @@ impl Encoding for Brotli {
             }
             _ => {}
         }
-        // Pending output first: given more input, the decoder would go on to fill its window.
+        // Pending output first: with more input, the decoder would decode ahead into its window.
         let has_more = BrotliDecoderHasMoreOutput(&self.state);
         let input = if has_more { &[] } else { input };
         let (mut read, mut written) = (0, 0);

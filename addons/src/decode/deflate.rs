@@ -1,20 +1,21 @@
-//! Deflate (RFC 1951), bare or in zlib's wrapping (RFC 1950).
+//! Deflate (RFC 1951), raw or as zlib (RFC 1950).
 
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::{CORRUPT, Encoding, Fault, Progress, TRAILING};
 
-/// The state of miniz_oxide: a window of 32 KiB and three tables; its fields are private.
+/// An upper bound for the state of miniz_oxide, in bytes: a window of 32 KiB and three tables. Its
+/// fields are private.
 pub(super) const INFLATE_MEMORY: usize = 64 * 1024;
 
-/// A deflate stream that may be decoded again and again.
+/// A decoder of deflate streams.
 pub(super) struct Inflate {
     state: Decompress,
     pub(super) is_done: bool,
 }
 
 impl Inflate {
-    /// `is_zlib`: with zlib's header and checksum.
+    /// Makes a decoder. `is_zlib`: the stream has zlib's header and checksum.
     pub(super) fn new(is_zlib: bool) -> Self {
         Self {
             state: Decompress::new(is_zlib),
@@ -22,13 +23,13 @@ impl Inflate {
         }
     }
 
-    /// Makes ready for another bare stream.
+    /// Resets the decoder for another raw stream.
     pub(super) fn restart(&mut self) {
         self.state.reset(false);
         self.is_done = false;
     }
 
-    /// Decodes up to the end of the stream, where `is_done` is set and input may be left.
+    /// Decodes at most to the end of the stream; then `is_done` is set, and input may be left.
     pub(super) fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
         let before = (self.state.total_in(), self.state.total_out());
         let status = self
@@ -36,7 +37,7 @@ impl Inflate {
             .decompress(input, out, FlushDecompress::None)
             .map_err(|_| CORRUPT)?;
         self.is_done = status == Status::StreamEnd;
-        // No more than the lengths of `input` and `out`.
+        // The differences fit: they are at most the lengths of `input` and `out`.
         Ok(Progress {
             read: (self.state.total_in() - before.0) as usize,
             written: (self.state.total_out() - before.1) as usize,
@@ -44,7 +45,8 @@ impl Inflate {
     }
 }
 
-/// `deflate` means zlib, but some servers send the bare stream: the first two bytes tell.
+/// The encoding `deflate`: zlib, or the raw stream that some servers send. The first two bytes tell
+/// which.
 pub(super) struct Deflate {
     first: Option<u8>,
     stream: Option<Inflate>,
@@ -58,7 +60,7 @@ impl Deflate {
         }
     }
 
-    /// RFC 1950, section 2.2: method 8, and a header that 31 divides.
+    /// Recognises zlib (RFC 1950, section 2.2) by method 8 and a header that is a multiple of 31.
     fn decide(first: u8, second: u8) -> Inflate {
         let header = u16::from_be_bytes([first, second]);
         Inflate::new(first & 15 == 8 && header.is_multiple_of(31))
@@ -78,8 +80,8 @@ impl Encoding for Deflate {
             }
             (None, Some(first), [second, ..]) => {
                 let stream = self.stream.insert(Self::decide(first, *second));
-                // A first byte is too short for output: three bits of a block's header, and the
-                // shortest code of a fixed block has seven.
+                // One byte yields no output: a block's header has three bits, and the shortest code
+                // of a fixed block has seven.
                 stream.decode(&[first], out)?;
                 stream
             }

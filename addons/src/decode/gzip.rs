@@ -1,4 +1,4 @@
-//! gzip (RFC 1952): members one after another, each with a header, a deflate stream and a checksum.
+//! gzip (RFC 1952): a sequence of members, each a header, a deflate stream and a checksum.
 
 use flate2::Crc;
 
@@ -14,23 +14,23 @@ const RESERVED: u8 = 0b1110_0000;
 
 pub(super) struct Gzip {
     part: Part,
-    /// The flags whose parts of the header are still to come.
+    /// The flags of header parts that have not been read.
     flags: u8,
     field: [u8; 10],
     held: usize,
-    /// Of the header until the body begins, then of the body.
+    /// The checksum of the header until the body begins, then of the body.
     crc: Crc,
     body: Inflate,
     has_members: bool,
 }
 
-/// The part of a member that comes next.
+/// The next part of a member.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Fixed,
     ExtraLength,
     Extra(usize),
-    /// A file's name or a comment: not held, up to a zero byte.
+    /// A file name or a comment, up to a zero byte; it is skipped.
     Text,
     HeaderCrc,
     Body,
@@ -50,7 +50,8 @@ impl Gzip {
         }
     }
 
-    /// Collects a field, of which only a piece may be there; `true` when it is whole.
+    /// Collects a field that may be split over chunks. Returns the bytes read, and `true` when the
+    /// field is whole.
     fn collect(&mut self, input: &[u8], length: usize) -> (usize, bool) {
         let missing = length.saturating_sub(self.held);
         let piece = input.get(..missing).unwrap_or(input);
@@ -64,7 +65,7 @@ impl Gzip {
         (piece.len(), is_whole)
     }
 
-    /// Reads from a part that is not the body; answers how many bytes.
+    /// Reads from a part that is not the body. Returns the number of bytes read.
     fn read(&mut self, input: &[u8]) -> Result<usize, Fault> {
         let (read, is_whole) = match self.part {
             Part::Fixed => self.collect(input, 10),
@@ -124,7 +125,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// Goes on to the next part of the header whose flag is set, or to the body.
+    /// Advances to the next part of the header whose flag is set, or to the body.
     fn enter_next_part(&mut self) {
         let parts = [
             (FEXTRA, Part::ExtraLength),

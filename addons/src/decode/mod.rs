@@ -1,8 +1,8 @@
-//! Decodes a message body's `Content-Encoding` piece by piece, at the pace of its reader.
+//! Decodes the `Content-Encoding` of a message body piece by piece, at the pace of its reader.
 //!
-//! A few bytes of a compressed body may stand for gigabytes. So output is pulled: each call decodes
-//! as much as its caller has room for, and what the rest of the input expands to is neither
-//! computed nor held. How much was fed before makes no difference.
+//! A few bytes of a compressed body may expand to gigabytes. So the caller pulls the output: each
+//! call decodes as much as the caller has room for, and the rest of the input is not decoded,
+//! however much was fed.
 
 mod brotli;
 mod deflate;
@@ -19,15 +19,15 @@ use deflate::Deflate;
 use gzip::Gzip;
 use zstd::Zstd;
 
-/// The most bytes that [`Decoder::next`] returns at once: one buffer of this size is held.
+/// The most bytes that [`Decoder::next`] returns at once, and the size of its buffer.
 const MAX_PIECE: usize = 16 * 1024;
 
-/// The most encoded bytes that are read between two looks at how much of them was padding.
+/// The most encoded bytes that are read between two checks of the share of padding.
 const MAX_STEP: usize = 16 * 1024;
 
-/// The encoded bytes that a body may have before what they decode to counts: headers and flushes
-/// need far less. The bound on padding is one on time: for an empty deflate block of 10 bits, tables
-/// are built that take 2 µs in a test build (`padding_costs_little_time`).
+/// The encoded bytes of a body that are not checked for padding: headers and flushes need far less.
+/// Limiting padding limits time: decoding an empty deflate block of 10 bits builds tables, which
+/// takes 2 µs in a test build (`padding_costs_little_time`).
 const FREE_BYTES: u64 = 64 * 1024;
 
 /// A decoder for one body. The caller alternates [`feed`](Self::feed) and [`next`](Self::next):
@@ -52,12 +52,12 @@ pub struct Decoder {
 pub enum Side {
     /// A request: gzip, br and zstd, with windows of at most 4 MiB.
     Request,
-    /// A response: also `deflate`, as zlib or raw, and the largest windows that RFC 7932 (16 MiB)
-    /// and RFC 9659 (8 MiB) allow.
+    /// A response: also `deflate`, as zlib or raw, with the largest windows that RFC 7932 (16 MiB)
+    /// and RFC 9659 (8 MiB) permit.
     Response,
 }
 
-/// The reason why a body is refused: the predicate of a sentence about it.
+/// Why a body is refused, as the predicate of a sentence about it.
 type Fault = &'static str;
 
 const CORRUPT: Fault = "is corrupt";
@@ -65,37 +65,37 @@ const CUT_SHORT: Fault = "ends before its encoding does";
 const PADDED: Fault = "is mostly padding, which decodes to nothing";
 const TRAILING: Fault = "goes on after the end of its encoding";
 
-/// How far one call of [`Encoding::decode`] came.
+/// The bytes read and written by one call of [`Encoding::decode`].
 struct Progress {
     read: usize,
     written: usize,
 }
 
-/// One encoding. It holds no output beyond its window.
+/// The decoder of one encoding. It buffers no output beyond its window.
 trait Encoding: Send {
     /// Decodes from `input` to the front of `out`, which is not empty.
     ///
-    /// It may stop at any point, but when it neither reads nor writes, all output of the input so
-    /// far has been written and `input` is empty.
+    /// It may stop at any point. If it neither reads nor writes, `input` is empty and all output of
+    /// the input so far has been written.
     fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault>;
 
-    /// Whether the encoding may end after what was decoded so far.
+    /// Whether the input so far is a complete encoding.
     fn is_complete(&self) -> bool;
 
-    /// The most bytes that it holds at any time.
+    /// The most bytes that it allocates at any time.
     fn memory(&self) -> usize;
 
-    /// The most decoded bytes that it keeps although more could be written.
+    /// The most decoded bytes that it delays although there is room for them.
     fn holds_back(&self) -> usize {
         0
     }
 }
 
 impl Decoder {
-    /// Makes the decoder that a head's `Content-Encoding` asks for; `None` for a plain body.
+    /// Makes the decoder for the `Content-Encoding` of a head; `None` for a plain body.
     ///
-    /// An unknown encoding, more than one, and on requests `deflate`, are denied with
-    /// `unsupported_encoding`: what cannot be decoded cannot be inspected.
+    /// An unknown encoding, more than one, and `deflate` on requests, are denied with
+    /// `unsupported_encoding`: a body that cannot be decoded cannot be inspected.
     pub fn of(side: Side, headers: &HeaderMap) -> Result<Option<Self>, Denial> {
         let mut encoding: Option<Box<dyn Encoding>> = None;
         for value in headers.get_all(CONTENT_ENCODING) {
@@ -120,9 +120,9 @@ impl Decoder {
         }))
     }
 
-    /// Hands over the next chunk of the encoded body, which is kept without a copy. To be called
-    /// only after [`next`](Self::next) has returned `None`: input that is left is dropped, and the
-    /// body then counts as corrupt.
+    /// Takes the next chunk of the encoded body, without a copy. Call it only after
+    /// [`next`](Self::next) has returned `None`: otherwise the rest of the former chunk is lost,
+    /// and the body counts as corrupt.
     pub fn feed(&mut self, chunk: Bytes) {
         if !self.input.is_empty() {
             self.failed = Some(CORRUPT);
@@ -132,18 +132,18 @@ impl Decoder {
     }
 
     /// Decodes the next bytes of the body: at least one, at most `most` and at most 16 KiB. `None`
-    /// when all that the input so far yields has been returned.
+    /// when all output of the input so far has been returned.
     ///
     /// A `most` of 0 counts as 1, so that a caller without room learns that the body is too long.
-    /// Flushed data is returned at once, except for zstd, which holds back a window until its frame
-    /// ends. A body that is corrupt, or hardly anything but padding, is denied with
-    /// `unsupported_encoding`, and so is each later call.
+    /// Flushed data is returned at once, except for zstd, which delays up to a window until its
+    /// frame ends. A body that is corrupt or mostly padding is denied with `unsupported_encoding`,
+    /// and so is each later call.
     pub fn next(&mut self, most: usize) -> Result<Option<Bytes>, Denial> {
         loop {
             let Progress { read, written } = self.step(most)?;
             self.input.advance(read);
             if let Some(piece) = self.out.get(..written).filter(|piece| !piece.is_empty()) {
-                // A copy, so that a caller who collects short pieces does not hold whole buffers.
+                // A copy: a caller that collects short pieces must not keep whole buffers alive.
                 return Ok(Some(Bytes::copy_from_slice(piece)));
             }
             if read == 0 {
@@ -152,9 +152,8 @@ impl Decoder {
         }
     }
 
-    /// Checks that the encoding ends where the body does. To be called after
-    /// [`next`](Self::next) has returned `None`; it makes no more output available. A body without
-    /// a single byte is complete in any encoding.
+    /// Checks that the encoding ends with the body. Call it after [`next`](Self::next) has returned
+    /// `None`; it yields no further output. An empty body is complete in any encoding.
     pub fn end(&mut self) -> Result<(), Denial> {
         if self.fed == 0 || (self.failed.is_none() && self.encoding.is_complete()) {
             return Ok(());
@@ -162,8 +161,8 @@ impl Decoder {
         Err(denied(self.side, self.failed.unwrap_or(CUT_SHORT)))
     }
 
-    /// The most bytes that the decoder holds at any time: its window, tables and buffers, but not
-    /// the chunk that was fed. It does not change, and hardly any of it is allocated before the
+    /// The most bytes that the decoder allocates at any time: window, tables and buffers, without
+    /// the chunk that was fed. The value is constant; hardly any of it is allocated before the
     /// first call of [`next`](Self::next).
     pub fn memory(&self) -> usize {
         self.out.len().saturating_add(self.encoding.memory())
@@ -183,7 +182,7 @@ impl Decoder {
         let out = self.out.get_mut(..room).unwrap_or_default();
         let step = self.encoding.decode(input, out)?;
         if step.read == 0 && step.written == 0 && !input.is_empty() {
-            // It would never come to an end.
+            // Decoding would never end.
             return Err(CORRUPT);
         }
         self.read = self.read.saturating_add(step.read as u64);
@@ -194,11 +193,11 @@ impl Decoder {
         }
     }
 
-    /// How many encoded bytes what was written so far may have taken.
+    /// The most encoded bytes that the output so far may have taken.
     fn most_encoded(&self) -> u64 {
         let for_each_byte = match self.side {
             Side::Request => 2,
-            // A stream whose events are flushed one by one, or even in a gzip member each.
+            // For a stream whose events are flushed one by one, or are even one gzip member each.
             Side::Response => 16,
         };
         let held_back = self.encoding.holds_back() as u64;
@@ -226,7 +225,8 @@ fn unknown(side: Side) -> Fault {
 fn named(side: Side, name: &str) -> Option<Box<dyn Encoding>> {
     Some(match name {
         "gzip" | "x-gzip" => Box::new(Gzip::new()),
-        // zlib by its definition, raw by what some servers send: two readings, so not for requests.
+        // RFC 9110, section 8.4.1.2, defines it as zlib, but some servers send raw deflate. It is
+        // ambiguous, so requests may not use it.
         "deflate" if side == Side::Response => Box::new(Deflate::new()),
         "br" => Box::new(Brotli::new(side)),
         "zstd" => Box::new(Zstd::new(side)),

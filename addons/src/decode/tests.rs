@@ -7,7 +7,7 @@ use testkit::each_row;
 use super::*;
 use crate::fixtures::headers;
 
-/// A body as an encoder of each encoding writes it.
+/// Encodes a body. `name` is one of [`ENCODINGS`].
 pub(crate) fn encoded(name: &str, body: &[u8]) -> Vec<u8> {
     use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
     let level = Compression::default();
@@ -69,7 +69,7 @@ fn text() -> Vec<u8> {
 }
 
 #[test]
-fn what_cannot_be_undone_is_denied() {
+fn an_unknown_encoding_and_more_than_one_are_denied() {
     each_row(
         ["compress", "gzip, br", "gzip, gzip", "aws-chunked", "dcb"],
         |name| {
@@ -83,7 +83,7 @@ fn what_cannot_be_undone_is_denied() {
 }
 
 #[test]
-fn a_request_may_not_be_in_an_encoding_with_two_readings() {
+fn a_request_may_not_use_an_ambiguous_encoding() {
     each_row(
         [
             ("gzip", true),
@@ -99,7 +99,7 @@ fn a_request_may_not_be_in_an_encoding_with_two_readings() {
 }
 
 #[test]
-fn a_bomb_yields_no_more_than_is_asked_for() {
+fn a_bomb_yields_no_more_than_the_caller_has_room_for() {
     let zeros = vec![0; 4 << 20];
     let mut failures = Vec::new();
     for name in ENCODINGS {
@@ -118,7 +118,7 @@ fn a_bomb_yields_no_more_than_is_asked_for() {
 }
 
 #[test]
-fn a_body_is_whole_where_its_encoding_ends_and_nowhere_else() {
+fn a_body_must_end_exactly_where_its_encoding_ends() {
     let text = b"0123456789".repeat(30);
     let mut failures = Vec::new();
     for name in ENCODINGS {
@@ -145,7 +145,7 @@ fn a_body_is_whole_where_its_encoding_ends_and_nowhere_else() {
 }
 
 #[test]
-fn what_was_denied_stays_denied() {
+fn a_denied_body_stays_denied() {
     each_row(ENCODINGS, |name| {
         let mut broken = decoder(name).unwrap().unwrap();
         broken.feed(Bytes::from_static(&[0xff; 64]));
@@ -179,7 +179,7 @@ fn frames_and_members_may_follow_one_another() {
     });
 }
 
-/// A gzip member with every part that RFC 1952 knows.
+/// A gzip member with every optional part of the header.
 fn gzip_with_all_parts(header_crc_mask: u16) -> Vec<u8> {
     let mut member = vec![0x1f, 0x8b, 8, 0b1_1111, 0, 0, 0, 0, 0, 3];
     member.extend([5, 0]);
@@ -223,7 +223,7 @@ fn every_part_of_a_gzip_header_is_read_and_its_checksums_are_verified() {
     assert_eq!(failures, []);
 }
 
-/// The events of a stream, each as the encoder flushes it.
+/// Encodes the events of a stream, with a flush after each.
 fn flushed(name: &str, events: &[&str]) -> Vec<Vec<u8>> {
     fn each<W: Write>(
         mut encoder: W,
@@ -265,7 +265,7 @@ fn flushed(name: &str, events: &[&str]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn all_that_a_flushed_stream_says_comes_out_at_once() {
+fn flushed_events_are_decoded_at_once() {
     let events = [
         "data: one\n\n",
         "data: two\n\n",
@@ -301,9 +301,9 @@ fn a_stream_of_tiny_events_is_not_taken_for_padding() {
 }
 
 #[test]
-fn a_long_body_is_decoded_however_little_is_asked_for() {
+fn a_long_body_is_decoded_in_pieces_of_any_size() {
     let text = text();
-    // What does not compress is not taken for padding while a window of it is still to be read.
+    // Incompressible data is not mistaken for padding while a window of it is delayed.
     let noise: Vec<u8> = (0..600_000_u64)
         .map(|n| {
             (n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -325,7 +325,7 @@ fn a_long_body_is_decoded_however_little_is_asked_for() {
 
 proptest! {
     #[test]
-    fn every_encoding_is_undone_however_it_is_cut(
+    fn every_encoding_is_decoded_with_chunks_of_any_size(
         body in proptest::collection::vec("[a-f]{1,9}", 0..400),
         chunk in 1..300_usize,
         most in 1..300_usize,
@@ -338,7 +338,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_body_fares_the_same_however_it_is_cut(
+    fn chunk_sizes_do_not_change_the_result_of_a_damaged_body(
         body in "[a-f]{0,200}",
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         chunk in 1..50_usize,

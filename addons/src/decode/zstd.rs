@@ -1,4 +1,4 @@
-//! zstd (RFC 8878): frames one after another, each of blocks.
+//! zstd (RFC 8878): a sequence of frames, each a sequence of blocks.
 
 use std::io::Read;
 
@@ -7,38 +7,38 @@ use ruzstd::decoding::errors::FrameDecoderError;
 
 use super::{CORRUPT, Encoding, Fault, Progress, Side};
 
-/// As for brotli: encoders use at most 4 MiB unless they are told to try their hardest.
+/// 4 MiB, as for brotli. Encoders use larger windows only at their highest levels.
 const MAX_REQUEST_WINDOW: usize = 4 * 1024 * 1024;
 
-/// RFC 9659, section 3: the largest window that a content encoding may ask for.
+/// The largest window of the content encoding (RFC 9659, section 3).
 const MAX_WINDOW: usize = 8 * 1024 * 1024;
 
-/// RFC 8878, section 3.1.1.2.4: what a block holds at most, encoded or decoded.
+/// The most bytes of a block, encoded or decoded (RFC 8878, section 3.1.1.2.4).
 const MAX_BLOCK: usize = 128 * 1024;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const BLOCK_HEADER: usize = 3;
 const CHECKSUM: usize = 4;
 
-/// Collects a header or a block until it is whole, and then decodes it.
+/// Collects each header and block until it is whole, then decodes it.
 ///
-/// ruzstd gives no output back before it has a window more, or the frame ends; so a stream in zstd
-/// is delayed. Its checksums are not verified.
+/// ruzstd delays output by a window until the frame ends, so a zstd stream of events is delayed.
+/// Checksums are not verified.
 pub(super) struct Zstd {
     decoder: FrameDecoder,
     max_window: usize,
     window_fault: Fault,
     waiting: Vec<u8>,
     part: Part,
-    /// The length of the part, as far as it is known.
+    /// The bytes to collect in `waiting`: the length of the part that is known so far.
     length: usize,
     has_checksum: bool,
 }
 
-/// The part of a frame that comes next.
+/// The next part of a frame.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
-    /// The magic number and the frame header's descriptor, which tells how long the header is.
+    /// The magic number and the frame header descriptor, from which the header's length follows.
     Descriptor,
     Header,
     BlockHeader,
@@ -65,7 +65,7 @@ impl Zstd {
         }
     }
 
-    /// Goes on with what is waiting, which is as long as was asked for.
+    /// Processes `waiting`, which has `length` bytes, and sets the next part.
     fn advance(&mut self) -> Result<(), Fault> {
         match (self.part, self.waiting.as_slice()) {
             (Part::Descriptor, [a, b, c, d, descriptor]) if [*a, *b, *c, *d] == MAGIC => {
@@ -90,7 +90,7 @@ impl Zstd {
             }
             (Part::Block, _) => self.block()?,
             (Part::Checksum, _) => self.expect(Part::Descriptor, MAGIC.len() + 1),
-            // Skippable frames too, which carry nothing.
+            // Skippable frames as well, which have no content.
             (Part::Descriptor | Part::BlockHeader, _) => return Err(CORRUPT),
         }
         Ok(())
@@ -129,8 +129,8 @@ impl Zstd {
 
 impl Encoding for Zstd {
     fn decode(&mut self, input: &[u8], out: &mut [u8]) -> Result<Progress, Fault> {
-        // First what there is: one block at a time is decoded ahead of the reader, and the header
-        // of another frame would drop it.
+        // Pending output first: only one block may be decoded ahead, and the header of another
+        // frame would discard it.
         let written = self.decoder.read(out).map_err(|_| CORRUPT)?;
         if written > 0 {
             return Ok(Progress { read: 0, written });
@@ -151,9 +151,9 @@ impl Encoding for Zstd {
         self.part == Part::Descriptor && self.waiting.is_empty()
     }
 
-    /// The ring that holds the window and two blocks, while it grows from half of that. A block
-    /// that breaks its limit is found out when it has needed the next larger ring. And the tables,
-    /// literals and sequences of a block, with the block itself twice.
+    /// The sum of two ring buffers while one grows into the next larger size, since a block over
+    /// its limit is detected only after the buffer has grown; and of the tables, literals and
+    /// sequences of a block, and the block itself twice.
     fn memory(&self) -> usize {
         let ring = |window: usize| window + 2 * MAX_BLOCK;
         let sequences = 0x17eff * 12;
@@ -165,7 +165,7 @@ impl Encoding for Zstd {
     }
 }
 
-/// RFC 8878, section 3.1.1.1.1: how many bytes of the header follow its descriptor.
+/// The length of the frame header after its descriptor (RFC 8878, section 3.1.1.1.1).
 fn header_length(descriptor: u8) -> Result<usize, Fault> {
     let is_single_segment = descriptor & 0x20 != 0;
     let window = usize::from(!is_single_segment);
@@ -183,7 +183,7 @@ fn header_length(descriptor: u8) -> Result<usize, Fault> {
     }
 }
 
-/// RFC 8878, section 3.1.1.2: how many bytes follow a block's header.
+/// The length of a block after its header (RFC 8878, section 3.1.1.2).
 fn block_length(header: u32) -> Result<usize, Fault> {
     let size = (header >> 3) as usize;
     match header >> 1 & 3 {
@@ -194,8 +194,8 @@ fn block_length(header: u32) -> Result<usize, Fault> {
     }
 }
 
-/// RFC 8878, section 3.1.1.3.1.1: how many literals a compressed block expands to. The decoder
-/// checks what a block expands to as a whole, but would make up to 1 MiB of literals before.
+/// The number of literals of a compressed block (RFC 8878, section 3.1.1.3.1.1). The decoder checks
+/// the decoded size of the whole block only after it has made up to 1 MiB of literals.
 fn literals_length(content: &[u8]) -> usize {
     let [a, b, c, ..] = content else { return 0 };
     let header = u32::from_le_bytes([*a, *b, *c, 0]);

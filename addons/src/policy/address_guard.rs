@@ -1,4 +1,4 @@
-//! Addresses that are never connected to, however a name resolves.
+//! Addresses that are never dialled, whatever a name resolves to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::contract::{OwnAddresses, fold_address};
 
-/// Everything that is not the public internet.
+/// The ranges that are not part of the public internet, and metadata services.
 const SPECIAL: [IpNet; 25] = [
     v4([0, 0, 0, 0], 8),
     v4([10, 0, 0, 0], 8),
@@ -26,8 +26,8 @@ const SPECIAL: [IpNet; 25] = [
     v4([240, 0, 0, 0], 4),
     v6([0, 0, 0, 0], 128),
     v6([0, 0, 0, 1], 128),
-    v6([0x64_ff9b, 0x0001_0000, 0, 0], 48), // NAT64 within one network: routed nowhere else
-    v6([0x0100_0000, 0, 0, 0], 64),         // discarded
+    v6([0x64_ff9b, 0x0001_0000, 0, 0], 48), // NAT64 with a local prefix (RFC 8215)
+    v6([0x0100_0000, 0, 0, 0], 64),         // discard-only (RFC 6666)
     v6([0x2001_0db8, 0, 0, 0], 32),
     v6([0xfc00_0000, 0, 0, 0], 7), // also the metadata addresses fd00:ec2::254 and fd20:ce::254
     v6([0xfe80_0000, 0, 0, 0], 10),
@@ -36,7 +36,7 @@ const SPECIAL: [IpNet; 25] = [
     v6([0x3fff_0000, 0, 0, 0], 20), // documentation
 ];
 
-/// Where an operator's own services are.
+/// The ranges in which operators have their own services.
 const PRIVATE: [IpNet; 7] = [
     v4([10, 0, 0, 0], 8),
     v4([100, 64, 0, 0], 10),
@@ -47,7 +47,7 @@ const PRIVATE: [IpNet; 7] = [
     v6([0xfc00_0000, 0, 0, 0], 7),
 ];
 
-/// Services within those that a cloud lends to its machines: metadata, and identities.
+/// Metadata services of clouds within the private ranges; they return a machine's credentials.
 const METADATA: [IpNet; 3] = [
     v4([100, 100, 100, 200], 32),
     v6([0xfd00_0ec2, 0, 0, 0], 32),
@@ -65,7 +65,7 @@ const fn v6(words: [u32; 4], prefix: u8) -> IpNet {
     IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(bits)), prefix)
 }
 
-/// Tells what may be dialled from what may not.
+/// Decides which addresses may be dialled.
 pub(super) struct AddressGuard {
     allow_private: Vec<IpNet>,
     own: Arc<dyn OwnAddresses>,
@@ -76,14 +76,14 @@ impl AddressGuard {
         Self { allow_private, own }
     }
 
-    /// Whether the address may be connected to: it, and every address inside it.
+    /// Whether the address, and every IPv4 address embedded in it, may be dialled.
     pub(super) fn may_dial(&self, address: SocketAddr) -> bool {
         let ours = |ip| self.own.is_ours(SocketAddr::new(ip, address.port()));
         all_forms(address.ip()).all(|form| !ours(form) && self.is_open(form))
     }
 
-    /// Whether the address is one of the operator's own networks: none of our own listeners, and
-    /// none that a network lends to its machines to tell them secrets.
+    /// Whether the address is in a private range and neither one of our own listeners nor a
+    /// metadata service.
     pub(super) fn is_trusted_private(&self, address: SocketAddr) -> bool {
         let ip = fold_address(address.ip());
         let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&ip));
@@ -92,7 +92,7 @@ impl AddressGuard {
             && !self.own.is_ours(SocketAddr::new(ip, address.port()))
     }
 
-    /// Whether a DNS answer may give the address away, to be dialled at one of these ports.
+    /// Whether a DNS answer may contain the address, whose host may be dialled at these ports.
     pub(super) fn may_tell(&self, address: IpAddr, ports: &[u16]) -> bool {
         let ours = |ip| {
             let mut ports = ports.iter();
@@ -107,7 +107,7 @@ impl AddressGuard {
     }
 }
 
-/// The address, and the IPv4 addresses that a translator or tunnel would make of it.
+/// The address, and the IPv4 addresses that a translator or tunnel extracts from it.
 fn all_forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = fold_address(address);
     let inner = match address {
@@ -124,13 +124,13 @@ fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     let [.., before_last, last] = words;
     let tail = pair(before_last, last);
     match words {
-        // Compatible, translated (SIIT), and NAT64 under the well-known prefix.
+        // IPv4-compatible, IPv4-translated (SIIT), and NAT64 with the well-known prefix.
         [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => {
             [Some(tail), None, None, None]
         }
-        // NAT64 under a prefix of the network's own choice: RFC 6052 puts the address behind 48,
-        // 56, 64 or 96 bits, around a byte that is zero. Which it is cannot be told from here,
-        // and an empty place is no address.
+        // NAT64 with a local prefix: RFC 6052, section 2.2, puts the IPv4 address after 48, 56, 64
+        // or 96 bits, around a zero byte. The length of the prefix is unknown here, so all four
+        // places are judged; a place whose first byte is zero holds no address.
         [0x64, 0xff9b, 1, ..] => {
             let [.., a, b, _, c, d, e, f, _, _, _] = address.octets();
             let real = |inner: Ipv4Addr| (inner.octets()[0] != 0).then_some(inner);
@@ -141,8 +141,9 @@ fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
                 real(tail),
             ]
         }
+        // 6to4.
         [0x2002, ..] => [Some(pair(first, second)), None, None, None],
-        // Teredo: the server's address, and the client's with its bits turned.
+        // Teredo: the server's address, and the client's with its bits inverted.
         [0x2001, 0, ..] => {
             let client = Ipv4Addr::from_bits(!tail.to_bits());
             [Some(pair(second, third)), Some(client), None, None]
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn wrapped_addresses_are_judged_by_what_is_inside() {
+    fn addresses_that_embed_a_guarded_one_are_not_dialled() {
         each_row(
             [
                 "::ffff:10.0.0.1",
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nat64_of_the_networks_own_is_judged_at_every_place_an_address_may_stand() {
+    fn nat64_with_a_local_prefix_is_judged_at_every_place_of_the_address() {
         let open = guard(&["64:ff9b:1::/48"]);
         assert!(!may_dial(&guard(&[]), "64:ff9b:1::8.8.8.8"));
         assert!(may_dial(&open, "64:ff9b:1::8.8.8.8"));
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn allow_private_opens_what_it_names_and_nothing_inside_or_beside_it() {
+    fn allow_private_opens_its_ranges_but_no_embedded_or_other_address() {
         let open = guard(&["10.0.0.0/8", "fd00::/8"]);
         assert!(may_dial(&open, "10.0.0.1"));
         assert!(may_dial(&open, "fd00::1"));

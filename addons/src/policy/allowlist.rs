@@ -1,4 +1,5 @@
-//! Whether the allowlist has the host, for this container, port, level and method.
+//! Judges a flow by its allowlist entry and its container: host, level, port, WebSocket; and by its
+//! method.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use super::address_guard::AddressGuard;
 use crate::contract::settings::METHODS;
 use crate::contract::{Code, Denial, Entry, Flow, Host, Request, Verdict};
 
-/// Whether this container may speak of the host at all.
+/// Permits a host that is on the allowlist, among the container's own domains if it has any, and
+/// open to the container's level.
 pub(super) fn permit(flow: &mut Flow, guard: &AddressGuard) -> Verdict {
     let entry = listed(flow).map_err(|denial| match guards(guard, flow) {
         true => denial,
@@ -89,7 +91,7 @@ fn not_listed(host: &Host) -> Denial {
     denial.rule("allowlist")
 }
 
-/// Whether the guard denies the host whatever the allowlist says, so that no entry is advised.
+/// Whether the guard denies the host even if it is listed; then the hint of an entry is useless.
 fn guards(guard: &AddressGuard, flow: &Flow) -> bool {
     match flow.host() {
         Host::Name(_) => false,
@@ -98,7 +100,7 @@ fn guards(guard: &AddressGuard, flow: &Flow) -> bool {
 }
 
 fn entry_for(host: &Host) -> String {
-    // In YAML, what begins with a bracket is a list unless it is quoted.
+    // In YAML, an unquoted bracket begins a list.
     let item = match host {
         Host::Address(IpAddr::V6(_)) => format!("'{host}'"),
         _ => host.to_string(),

@@ -1,11 +1,11 @@
-//! Request fields that never go upstream, whoever sent them.
+//! Removes request fields that never go upstream.
 
 use http::HeaderMap;
 
 use crate::header_names::{folds_to, remove_fields, starts_like};
 
-/// They would tell the upstream of the sandbox, make it believe a client's word on where a
-/// request came from, or turn the method that was judged into another one.
+/// Fields that tell the upstream about the sandbox, let a client forge the source of a request, or
+/// override the method that was judged.
 const NAMES: [&str; 7] = [
     "forwarded",
     "via",
@@ -18,7 +18,7 @@ const NAMES: [&str; 7] = [
 
 const PREFIXES: [&str; 2] = ["x-forwarded", "proxy-"];
 
-/// Removes them, in every spelling that a server might fold together.
+/// Removes these fields, in every spelling that a server may treat as the same name.
 pub(super) fn clean(headers: &mut HeaderMap) {
     remove_fields(headers, |name| {
         PREFIXES.iter().any(|prefix| starts_like(name, prefix))

@@ -1,5 +1,5 @@
-//! Where a container may go: the allowlist, the operator's rules, then the addresses behind the
-//! names.
+//! The hosts that a container may reach: the allowlist, the operator's rules, then the addresses
+//! that names resolve to.
 
 mod address_guard;
 mod allowlist;
@@ -32,8 +32,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Makes the three from their settings. `own` tells our own listeners, which are never
-    /// dialled.
+    /// Builds the addon from its settings. `own` knows our own listeners, which are never dialled.
     #[must_use]
     pub fn new(settings: PolicySettings, own: Arc<dyn OwnAddresses>) -> Self {
         Self {
@@ -81,8 +80,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The appliance's own flows: where their principal's list says, over TLS unless that is in
-    /// house, and nowhere else.
+    /// Judges a flow of the appliance itself by the list of its principal.
     fn judge_system(flow: &mut Flow) -> Verdict {
         let Some(Principal::System(system)) = &flow.principal else {
             return Err(Denial::internal().rule("system principal"));
@@ -91,7 +89,8 @@ impl Policy {
         Self::judge_own_hosts(flow, &system)
     }
 
-    /// Where the list of a principal says, over TLS unless that is in house, and nowhere else.
+    /// Permits the hosts and ports of a principal's list: over TLS, or in clear text as well if the
+    /// principal trusts private addresses.
     fn judge_own_hosts(flow: &mut Flow, system: &System) -> Verdict {
         let (name, here) = (&system.name, (flow.host().clone(), flow.port()));
         let is_safe = flow.scheme() == Scheme::Https || system.trust_private;
@@ -120,8 +119,9 @@ impl Policy {
         }
     }
 
-    /// Only a network of the operator's own is worth opening: behind the other guarded ranges are
-    /// a cloud's metadata services, the proxy itself, or nothing.
+    /// Denies a dial to a guarded address. The hint to open the address is given for a private
+    /// network only: the other guarded ranges lead to a cloud's metadata service, to the proxy
+    /// itself or nowhere.
     fn address_denied(&self, host: &Host, address: SocketAddr) -> Denial {
         let ip = address.ip();
         let sentence = match host {
@@ -139,7 +139,7 @@ impl Policy {
     }
 }
 
-/// What works for a container under a list of hosts that takes the allowlist's place.
+/// The delegation of a flow whose own list of hosts takes the place of the allowlist.
 fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     match &flow.principal {
         Some(Principal::Delegated(delegation)) => Some(Arc::clone(delegation)),
@@ -147,7 +147,7 @@ fn delegation(flow: &Flow) -> Option<Arc<Delegation>> {
     }
 }
 
-/// Whether a list has the name that is asked for, at any port.
+/// Permits a DNS question for a name that the list of a principal has, at any port.
 fn judge_own_name(flow: &mut Flow, system: &System) -> Verdict {
     let name = &system.name;
     flow.set_rule(format!("system: {name}"));
@@ -195,13 +195,13 @@ impl Addon for Policy {
     }
 
     fn response<'a>(&'a self, _flow: &'a mut Flow, response: &'a mut Response) -> Step<'a> {
-        // It would send clients to a protocol, host or port that never passed the chain.
+        // The field would send clients to a protocol, host or port that never passed the chain.
         response.headers.remove(ALT_SVC);
         Step::PASS
     }
 
     fn dns_query<'a>(&'a self, flow: &'a mut Flow, _query: &'a DnsQuery) -> Step<'a> {
-        // A name has no port yet: the tunnel or request that follows is judged for it.
+        // A question has no port: the tunnel or request that follows is judged for it.
         let verdict = match delegation(flow) {
             Some(delegation) => judge_own_name(flow, &delegation.system),
             None => allowlist::permit(flow, &self.guard),

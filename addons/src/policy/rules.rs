@@ -1,4 +1,4 @@
-//! The operator's own rules: the first one that matches decides, and ends the list.
+//! The operator's rules: the first one that matches decides.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use http::Method;
 use crate::contract::settings::PathPattern;
 use crate::contract::{Code, Denial, EntryMap, Flow, Host, HostPattern, Origin, Request, Verdict};
 
-/// What a rule says of what it matches.
+/// The effect of a rule on the requests that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It passes this list; it overrides no other addon.
+    /// The request passes this list; other addons may still deny it.
     Allow,
-    /// It is denied.
+    /// The request is denied.
     Deny,
-    /// A person decides.
+    /// A person decides; until then the request is denied as pending.
     Ask,
 }
 
-/// One rule. What it leaves empty matches anything.
+/// One rule. An empty list of hosts, methods or paths matches every one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     name: Arc<str>,
@@ -30,7 +30,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule for everything; `origin` is where it was written.
+    /// Makes a rule that matches every request; `origin` is its place in the file.
     #[must_use]
     pub fn new(name: &str, effect: Effect, origin: Origin) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Rule {
         self
     }
 
-    /// Narrows it to paths that have one of the patterns.
+    /// Narrows it to paths that match one of the patterns.
     #[must_use]
     pub fn for_paths(mut self, patterns: Vec<PathPattern>) -> Self {
         self.paths = patterns;
@@ -72,7 +72,8 @@ impl Rule {
         &self.origin
     }
 
-    /// Whether it may deny a request for its method or path at a host that matches the pattern.
+    /// Whether it judges requests to hosts of the pattern by method or path, so that these hosts
+    /// must be decrypted.
     pub(super) fn must_read(&self, pattern: &HostPattern) -> bool {
         let mut hosts = self.hosts.iter();
         self.effect != Effect::Allow
@@ -84,13 +85,14 @@ impl Rule {
         self.hosts.is_empty() || self.hosts.find(host).is_some()
     }
 
-    /// Whether the host alone decides.
+    /// Whether the rule matches by host alone.
     fn is_for_whole_hosts(&self) -> bool {
         self.methods.is_empty() && self.paths.is_empty()
     }
 
-    /// HEAD counts as GET. Frameworks let a POST stand for another method, by a field of a form
-    /// for one, so where those are not to pass it counts as each of them.
+    /// Whether the rule has the method. HEAD counts as GET. Since frameworks let a form field of a
+    /// POST override the method, a POST also counts as PUT, PATCH and DELETE in rules that do not
+    /// allow.
     fn has_method(&self, method: &Method) -> bool {
         let stands_for: &[Method] = match *method {
             Method::HEAD => &[Method::GET],
@@ -140,14 +142,14 @@ impl Rules {
         Self(rules)
     }
 
-    /// Whether a rule looks at paths of this host, so that each needs one reading.
+    /// Whether a rule matches paths of this host, so that an ambiguous path must be denied.
     pub(super) fn judge_paths_of(&self, host: &Host) -> bool {
         let mut rules = self.0.iter();
         rules.any(|rule| !rule.paths.is_empty() && rule.has_host(host))
     }
 
-    /// A CONNECT has no method and no path yet, so only rules for whole hosts can decide; one
-    /// that may let a request pass leaves it to the request.
+    /// Judges a tunnel. Its requests are unknown yet, so a rule with methods or paths cannot
+    /// decide: one that allows leaves the decision to the requests, and others are skipped.
     pub(super) fn judge_tunnel(&self, flow: &mut Flow) -> Verdict {
         let first = self.0.iter().find(|rule| {
             let decides = rule.is_for_whole_hosts() || rule.effect == Effect::Allow;
@@ -233,7 +235,7 @@ mod tests {
                 ("DELETE", "api.example.com", "/projects/1", Some(RuleDenied)),
                 ("GET", "www.example.com", "/projects/1", Some(RuleDenied)),
                 ("HEAD", "www.example.com", "/projects/1", Some(RuleDenied)),
-                // It may stand for a DELETE, and no rule before allows it here.
+                // A form field may make it a DELETE, and no earlier rule allows it.
                 ("POST", "www.example.com", "/projects/1", Some(RuleDenied)),
                 ("PUT", "www.example.com", "/projects/1", None),
                 ("DELETE", "www.example.com", "/other", None),
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_its_rule_and_where_it_is_written() {
+    fn a_denial_names_its_rule_and_its_place() {
         let denial = judge("DELETE", "api.example.com", "/projects/1").unwrap_err();
         assert_eq!(denial.sentence(), "Denied by rule keep");
         assert_eq!(denial.to_json()["rule"], "keep");
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_is_denied_where_the_host_alone_decides() {
+    fn a_tunnel_is_denied_if_the_host_alone_decides() {
         let shut = || rule("shut", Effect::Deny, 1).for_hosts(hosts(&["*.example.org"]));
         let open = || rule("open", Effect::Allow, 1).for_hosts(hosts(&["a.example.org"]));
         let gets = |effect| rule("gets", effect, 1).for_methods(vec![Method::GET]);
@@ -288,9 +290,9 @@ mod tests {
             (vec![shut()], "example.org", false),
             (vec![open(), shut()], "a.example.org", false),
             (vec![open(), shut()], "b.example.org", true),
-            // Whether this one matches is known with the request.
+            // The first rule may allow a request, whose method is not known yet.
             (vec![gets(Effect::Allow), shut()], "a.example.org", false),
-            // Here nothing passes, whichever of the two matches.
+            // Every request is denied by one of the two rules.
             (vec![gets(Effect::Deny), shut()], "a.example.org", true),
         ] {
             let mut flow = flow_of(&container("web"), Kind::Tunnel, host);
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_judged_where_a_rule_looks_at_them() {
+    fn paths_are_judged_on_hosts_of_rules_with_paths() {
         let looks = Rules(vec![paths(
             rule("a", Effect::Deny, 1).for_hosts(hosts(&["*.example.com"])),
             &["^/x"],

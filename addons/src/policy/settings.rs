@@ -17,19 +17,19 @@ const EFFECTS: [(&str, Effect); 3] = [
     ("ask", Effect::Ask),
 ];
 
-/// Which addresses and paths are judged, and the operator's rules.
+/// The settings of the addon `policy`, except for the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// Ranges that may be dialled although they are special.
+    /// Guarded ranges that may be dialled.
     pub allow_private: Vec<IpNet>,
-    /// Hosts whose paths are judged: what has two readings there is refused.
+    /// Hosts whose paths other addons judge: an ambiguous path is denied there.
     pub guarded_hosts: HostSet,
-    /// The operator's own, in their order. Hosts whose paths they look at are guarded too.
+    /// The operator's rules, in the order of the file. Hosts of rules with paths are guarded too.
     pub rules: Vec<Rule>,
 }
 
 impl PolicySettings {
-    /// Reads the settings. The hosts of forges are guarded, with those of their APIs.
+    /// Reads the settings. All hosts of forges are guarded, those of their APIs included.
     pub fn read(files: &Files<'_>) -> Self {
         let forges = ForgeHosts::read(files);
         let guarded = forges.iter().flat_map(ForgeHosts::all_hosts);
@@ -41,7 +41,7 @@ impl PolicySettings {
         }
     }
 
-    /// Refuses to tunnel unread what a rule looks into.
+    /// Refuses passthrough for hosts whose requests a rule judges by method or path.
     pub fn check(&self, passthrough: &Passthrough<'_>) {
         for rule in &self.rules {
             passthrough.refuse_where(|pattern| {

@@ -20,7 +20,7 @@ fn policy(guarded: &[&str]) -> Policy {
     Policy::new(settings, Arc::new(Nowhere))
 }
 
-/// A rule that looks at paths.
+/// A rule with a path pattern.
 fn unread() -> Rule {
     let mut hosts = EntryMap::default();
     hosts.insert(HostPattern::parse("ruled.example.com").unwrap(), ());
@@ -60,7 +60,7 @@ fn dial(addresses: &[&str]) -> Result<Vec<String>, Denial> {
 }
 
 #[test]
-fn what_is_not_on_the_allowlist_is_denied_with_the_edit_that_would_allow_it() {
+fn an_unlisted_host_is_denied_with_the_edit_that_would_allow_it() {
     let denial = tunnel_with(|flow| {
         flow.endpoint_mut().host = Host::parse("evil.example.com").unwrap();
         flow.start_mut().entry = None;
@@ -97,7 +97,7 @@ fn an_address_literal_is_denied_unless_listed() {
 }
 
 #[test]
-fn nobody_is_advised_to_open_a_range_of_metadata_or_of_our_own() {
+fn no_denial_advises_to_open_a_metadata_range_or_an_unlisted_private_address() {
     let unlisted = |host: &str| {
         let denial = tunnel_with(|flow| {
             flow.endpoint_mut().host = Host::parse(host).unwrap();
@@ -139,7 +139,7 @@ fn without_a_principal_nothing_is_allowed() {
 }
 
 #[test]
-fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
+fn a_part_of_the_appliance_reaches_only_the_hosts_of_its_list() {
     let system = Arc::new(System {
         name: "oauth".into(),
         hosts: vec![(Host::parse("login.example.com").unwrap(), 443)],
@@ -173,7 +173,7 @@ fn the_appliance_itself_goes_where_its_own_list_says_and_nowhere_else() {
 }
 
 #[test]
-fn a_principal_that_trusts_private_addresses_may_speak_in_clear_and_to_private_addresses() {
+fn a_principal_that_trusts_private_addresses_may_use_them_and_plain_http() {
     let system = |trust_private| {
         Arc::new(System {
             name: "traces".into(),
@@ -239,7 +239,7 @@ fn a_containers_own_domains_narrow_the_allowlist() {
 }
 
 #[test]
-fn only_the_entrys_ports_may_be_asked_for() {
+fn only_the_ports_of_the_entry_may_be_reached() {
     assert!(tunnel_with(|flow| flow.endpoint_mut().port = 80).is_ok());
     let denial = tunnel_with(|flow| flow.endpoint_mut().port = 22).unwrap_err();
     assert_eq!(denial.code(), Code::PortNotAllowed);
@@ -304,7 +304,7 @@ fn a_websocket_needs_an_entry_that_allows_it() {
 }
 
 #[test]
-fn on_guarded_hosts_a_path_has_one_reading_and_that_is_sent() {
+fn on_guarded_hosts_ambiguous_paths_are_denied_and_others_sent_in_normal_form() {
     each_row(
         [
             ("/a/../b", true, Err(Code::MalformedRequest)),
@@ -325,7 +325,7 @@ fn on_guarded_hosts_a_path_has_one_reading_and_that_is_sent() {
 }
 
 #[test]
-fn where_a_rule_looks_at_paths_one_with_two_readings_is_malformed() {
+fn an_ambiguous_path_is_malformed_on_hosts_of_rules_with_paths() {
     each_row(
         [
             ("/x/../secret", Some(Code::MalformedRequest)),
@@ -346,7 +346,7 @@ fn where_a_rule_looks_at_paths_one_with_two_readings_is_malformed() {
 }
 
 #[test]
-fn a_websocket_is_asked_for_again_as_one() {
+fn a_websocket_that_is_judged_again_needs_an_entry_that_allows_it() {
     let closed = Arc::new(Entry {
         websocket: false,
         ..(*entry("api.example.com")).clone()
@@ -377,7 +377,7 @@ fn forwarding_fields_are_cleaned_from_requests_and_alt_svc_from_responses() {
 }
 
 #[test]
-fn guarded_addresses_are_left_out_and_nothing_left_is_a_denial() {
+fn guarded_addresses_are_removed_and_a_dial_with_none_left_is_denied() {
     assert_eq!(dial(&["8.8.8.8:443"]).unwrap(), ["8.8.8.8:443"]);
     let mixed = dial(&["169.254.169.254:443", "8.8.8.8:443", "[::1]:443"]);
     assert_eq!(mixed.unwrap(), ["8.8.8.8:443"]);

@@ -1,4 +1,4 @@
-//! The buckets that requests draw from, which belong to the leases.
+//! Token buckets of requests, owned by the leases.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 use super::requests::Rate;
 use crate::contract::{Container, ContainerId, Flow};
 
-/// How long a bucket outlives the last request to its upstream.
+/// How long a bucket is kept after its last request.
 const IDLE: Duration = Duration::from_secs(5 * 60);
 
-/// The buckets of every lease. The leases own them; this one only knows where they are, to free
-/// those that nobody uses and to tell how full they are.
+/// Weak references to the buckets of every lease, to free idle buckets and to collect the metric.
+/// The leases own the buckets.
 #[derive(Clone)]
 pub struct RateBuckets {
     leases: Arc<Mutex<Vec<Weak<Buckets>>>>,
@@ -32,7 +32,7 @@ pub struct RateBuckets {
 }
 
 impl RateBuckets {
-    /// Registers the metric.
+    /// Registers `proxy_rate_limit_bucket_tokens`.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let opts = Opts::new(
             "proxy_rate_limit_bucket_tokens",
@@ -46,14 +46,14 @@ impl RateBuckets {
         Ok(buckets)
     }
 
-    /// Frees the buckets of upstreams that nobody asked for in the last five minutes.
+    /// Frees buckets that had no request for five minutes and are full again.
     pub fn free_idle(&self, now: Instant) {
         for lease in live(&mut self.leases.lock()) {
             lease.free_idle(now);
         }
     }
 
-    /// Counts a request; an error says how long to wait.
+    /// Counts a request. An error is the time to wait.
     pub(super) fn count(
         &self,
         container: &Container,
@@ -70,7 +70,7 @@ impl RateBuckets {
     }
 }
 
-/// Those of leases that hold; the others are forgotten.
+/// Returns the buckets of leases that have not ended, and removes the others from the list.
 fn live(leases: &mut Vec<Weak<Buckets>>) -> Vec<Arc<Buckets>> {
     let live: Vec<_> = leases
         .iter()
@@ -87,7 +87,7 @@ impl Collector for RateBuckets {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // Held to the end, so that two who ask at once do not see each other's half.
+        // Locked until the end: a concurrent scrape would reset half of the series.
         let mut leases = self.leases.lock();
         self.tokens.reset();
         for lease in live(&mut leases) {
@@ -101,26 +101,27 @@ impl Collector for RateBuckets {
     }
 }
 
-/// The buckets of one lease, by their names. Owned by it, so that they are gone with it.
+/// The buckets of one lease. Owned by the lease and freed with it.
 struct Buckets {
     container: ContainerId,
     ended: CancellationToken,
     began: Instant,
-    /// Replaced whole where a bucket comes or goes, so that a request finds its own without a lock.
+    /// Replaced as a whole when a bucket is added or freed, so that requests look up without a
+    /// lock.
     buckets: ArcSwap<ByName>,
 }
 
-/// By names that the configuration made.
+/// Buckets by name. The names are from the configuration, so fast hashing cannot be attacked.
 type ByName = HashMap<Arc<str>, Arc<Bucket>, RandomState>;
 
 struct Bucket {
     rate: Rate,
-    /// The entry it counts for.
+    /// The label of the allowlist entry, or the name of the MCP server.
     upstream: Box<str>,
     limiter: RateLimiter<NotKeyed, InMemoryState, DefaultClock, StateInformationMiddleware>,
-    /// As of the last request.
+    /// Tokens left at the last request.
     tokens: AtomicU32,
-    /// When that was, in milliseconds since the lease's first request.
+    /// Time of the last request, in milliseconds since the lease's first request.
     last: AtomicU64,
 }
 
@@ -142,8 +143,8 @@ impl Buckets {
         }
     }
 
-    /// Puts a bucket that is new, or whose rate a reload changed, in its place. Of several who do
-    /// so at once, one's is there in the end, and all take from that.
+    /// Inserts a bucket that is new, or whose rate a reload changed. When several threads do so at
+    /// once, one bucket wins, and all of them take from it.
     fn add(&self, name: &str, bucket: Bucket) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut present = Arc::clone(&bucket);
@@ -160,8 +161,8 @@ impl Buckets {
         present
     }
 
-    /// A bucket that is not full again stays, lest forgetting it fill it. Who found one just before
-    /// it goes takes the one request from it all the same.
+    /// Frees idle buckets. One that is not full again stays, since a new bucket would be full. A
+    /// thread that looked up a bucket just before it is freed may still take one request from it.
     fn free_idle(&self, now: Instant) {
         let now = self.millis(now);
         let stays = |bucket: &Bucket| {
@@ -178,7 +179,8 @@ impl Buckets {
         });
     }
 
-    /// By entry; the lowest, where hosts below one entry have limits of their own.
+    /// The tokens of each upstream: the least of its buckets, if hosts below one entry have limits
+    /// of their own.
     fn tokens(&self) -> HashMap<Box<str>, u32> {
         let mut lowest = HashMap::new();
         for bucket in self.buckets.load().values() {
@@ -207,7 +209,8 @@ impl Bucket {
     }
 
     fn take(&self, at: u64) -> Result<(), Duration> {
-        // Most requests meet the millisecond of the one before, and have nothing to write.
+        // Under load, most requests are in the same millisecond as the one before and skip the
+        // write.
         if self.last.load(Ordering::Relaxed) < at {
             self.last.fetch_max(at, Ordering::Relaxed);
         }
@@ -235,7 +238,7 @@ mod tests {
     use crate::fixtures::{container, flow_of};
 
     #[test]
-    fn many_who_take_at_once_from_new_buckets_get_no_more_than_the_burst_of_each() {
+    fn threads_that_share_new_buckets_get_no_more_than_the_burst_of_each() {
         const BURST: usize = 5;
         let [per_second, burst] = [1, BURST as u32].map(|n| NonZeroU32::new(n).unwrap());
         let rate = Rate { per_second, burst };
@@ -258,7 +261,7 @@ mod tests {
             }
         });
         for taken in taken {
-            // A second may pass meanwhile.
+            // The test may take a second, which adds a token.
             assert!((BURST..=BURST + 1).contains(&taken.into_inner()));
         }
         assert_eq!(buckets.leases.lock().len(), 1);

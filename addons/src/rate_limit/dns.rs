@@ -1,7 +1,7 @@
-//! Questions to the resolver, and names.
+//! Limits of DNS questions and distinct names.
 //!
-//! Names are a way to send data out, and the resolver serves everybody. So a lease has a budget
-//! of questions, and one of distinct names that its tunnels draw on too.
+//! Names can carry data out, and all containers share the resolver. So a lease has a budget of
+//! questions, and one of distinct names, to which names in tunnels and plain requests count too.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -15,29 +15,29 @@ use crate::contract::{Container, Host};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How long a name that was just asked for is not even looked up again.
+/// How long a repeated name skips the look-up among the names that were counted.
 const JUST_NOW: Duration = Duration::from_secs(1);
 
-/// What a lease may ask the resolver for.
+/// The limits of a lease's DNS questions and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsBudget {
-    /// Questions.
+    /// The most questions in a minute.
     pub queries_per_minute: NonZeroU32,
-    /// Different names, in questions, tunnels and plain requests together.
+    /// The most different names in a minute, in questions, tunnels and plain requests together.
     pub distinct_names_per_minute: NonZeroU32,
 }
 
 impl DnsBudget {
-    /// A quarter of a minute's questions at once, and a small budget whole: programs ask in
-    /// bursts when they start.
+    /// The token bucket of questions. Its burst is a quarter of the budget, and at least 100 or the
+    /// whole budget, since programs send bursts of questions when they start.
     fn quota(self) -> Quota {
         let per_minute = self.queries_per_minute;
         let burst = (per_minute.get() / 4).max(100).min(per_minute.get());
         Quota::per_minute(per_minute).allow_burst(NonZeroU32::new(burst).unwrap_or(per_minute))
     }
 
-    /// Counts a name, and the question for it if it is one. An error names the limit and says
-    /// how long to wait.
+    /// Counts a name, and a question if `is_query`. An error has the limit's key and the time to
+    /// wait.
     pub(super) fn count(
         self,
         container: &Container,
@@ -62,7 +62,7 @@ impl DnsBudget {
     }
 }
 
-/// What a lease has used. Owned by the lease, so that it is gone with it.
+/// The use of the budget by a lease. Owned by the lease and freed with it.
 struct Spent(Mutex<Inner>);
 
 struct Inner {
@@ -82,13 +82,13 @@ impl Spent {
 }
 
 impl Inner {
-    /// A reload may change the budget of a lease that has begun.
+    /// Sets the budget that a reload changed. The names that were counted remain.
     fn change(&mut self, budget: DnsBudget) {
         self.budget = budget;
         self.queries = RateLimiter::direct(budget.quota());
     }
 
-    /// Counts a question; an error says how long to wait.
+    /// Counts a question. An error is the time to wait.
     fn query(&self) -> Result<(), Duration> {
         self.queries
             .check()
@@ -96,7 +96,7 @@ impl Inner {
     }
 }
 
-/// The names of the last minute, and when each was last asked for.
+/// The names of the last minute, with the time of the last use of each.
 #[derive(Default)]
 struct Names {
     last: Option<(Host, Instant)>,
@@ -104,7 +104,7 @@ struct Names {
 }
 
 impl Names {
-    /// Counts a name; an error says how long to wait. Holds `most` names at most.
+    /// Counts a name and stores at most `most` names. An error is the time to wait.
     fn see(&mut self, host: &Host, now: Instant, most: usize) -> Result<(), Duration> {
         if let Some((last, at)) = &self.last
             && last == host

@@ -1,5 +1,5 @@
-//! How much one container may use of what is shared: the upstreams, the resolver, and the
-//! processor for TLS handshakes.
+//! Limits the use of shared resources by one container: upstreams, the resolver, and CPU time for
+//! TLS handshakes.
 
 mod buckets;
 mod dns;
@@ -22,7 +22,7 @@ pub use requests::{Rate, RequestLimits};
 pub use settings::RateLimitSettings;
 pub use tunnels::TunnelBudget;
 
-/// Holds every lease to its budgets.
+/// Denies the flows of a lease that are over its budgets.
 pub struct RateLimit {
     settings: RateLimitSettings,
     buckets: RateBuckets,
@@ -30,7 +30,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Gives every lease the same budgets. `buckets` knows every bucket across reloads.
+    /// Gives every lease the same budgets. `buckets` and `rejections` are kept over reloads.
     #[must_use]
     pub fn new(settings: RateLimitSettings, buckets: RateBuckets, rejections: Rejections) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Addon for RateLimit {
     }
 
     fn tunnel<'a>(&'a self, flow: &'a mut Flow) -> Step<'a> {
-        // First, since a tunnel that is over its limit must not cost anything else.
+        // First: a tunnel that is over the limit must not be charged for its name.
         let counted = self.count_tunnel(flow);
         counted
             .and_then(|()| self.count_name(flow, flow.host(), false))
@@ -113,8 +113,8 @@ impl Addon for RateLimit {
         self.count_name(flow, &query.name, true).into()
     }
 
-    /// Counts what the container sends. What a server sends is bounded where it waits for the
-    /// client, and must not use up the container's own budget.
+    /// Counts messages of the container. Messages of a server must not use up the container's
+    /// budget; they are bounded while they wait for the client.
     fn mcp_request<'a>(&'a self, flow: &'a mut Flow, frame: &'a mut Frame) -> Step<'a> {
         match frame.direction {
             Direction::ToServer => self.count_request(flow).into(),
@@ -122,7 +122,7 @@ impl Addon for RateLimit {
         }
     }
 
-    /// Counts every flow that was over a limit, also one that the chain or the DNS server denied.
+    /// Counts every flow that was over a limit, whichever component denied it.
     fn finished(&self, flow: &Flow, outcome: &Outcome) {
         let denial = outcome.denial.as_ref();
         if denial.is_some_and(|denial| denial.code() == Code::RateLimited)

@@ -1,4 +1,4 @@
-//! Counts the flows that were over a limit.
+//! The metric of flows that were over a limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -13,14 +13,14 @@ use crate::contract::{Container, ContainerId};
 /// Counts the flows that were over a limit, by container and allowlist entry. A container's series
 /// are removed when the last of its leases with a rejected flow has ended.
 ///
-/// Made once: a reload keeps it.
+/// Created once and kept over reloads.
 #[derive(Clone)]
 pub struct Rejections {
     counters: IntCounterVec,
     leases: Arc<Mutex<HashMap<Labels, Vec<Weak<Container>>>>>,
 }
 
-/// A container and an upstream. One lease that follows another counts in the same series.
+/// A container and an upstream. All leases of a container share its series.
 type Labels = (ContainerId, Box<str>);
 
 impl Rejections {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::fixtures::container;
 
-    /// What is collected, by container.
+    /// The collected count of each container.
     fn collected(rejections: &Rejections) -> Vec<(String, u64)> {
         let families = rejections.collect();
         let series = families.iter().flat_map(MetricFamily::get_metric);
@@ -119,7 +119,7 @@ mod tests {
         rejections.count(&before, "api.example.com");
         before.end();
         rejections.count(&after, "api.example.com");
-        // A flow of the lease that was replaced ends late.
+        // A late flow of the replaced lease.
         rejections.count(&before, "api.example.com");
         assert_eq!(collected(&rejections), [("web".to_owned(), 3)]);
         drop(before);

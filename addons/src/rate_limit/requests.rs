@@ -1,31 +1,31 @@
-//! Requests of one container to one entry of the allowlist.
+//! Limits of a container's requests to each allowlist entry.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::contract::{Entry, EntryMap, GATEWAY, Host, HostPattern};
 
-/// The bucket of requests to hosts that no entry has: they are denied, and a flood of them is
-/// to be turned away as cheaply as any other.
+/// The bucket of requests to unlisted hosts. Policy denies them; counting them makes a flood of
+/// them as cheap as any other.
 const UNLISTED: &str = "none";
 
-/// How often, and how many at once.
+/// The rate and the burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Requests a second in the long run.
+    /// Requests a second on average.
     pub per_second: NonZeroU32,
-    /// Requests at once, after a pause.
+    /// Requests at once from a full bucket.
     pub burst: NonZeroU32,
 }
 
 impl Rate {
-    /// How long an empty bucket takes to be full again.
+    /// The time in which an empty bucket becomes full.
     pub(super) fn refill(self) -> Duration {
         Duration::from_secs((self.burst.get() / self.per_second.get()).into())
     }
 }
 
-/// What a lease may ask each upstream for.
+/// The limits of a lease's requests to each upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     defaults: Rate,
@@ -40,7 +40,7 @@ struct Limit {
 }
 
 impl RequestLimits {
-    /// `per_upstream` says what is other than `defaults`.
+    /// Makes the limits. `defaults` applies to hosts without a pattern in `per_upstream`.
     pub fn new(
         defaults: Rate,
         per_upstream: impl IntoIterator<Item = (HostPattern, Rate)>,
@@ -59,8 +59,8 @@ impl RequestLimits {
         }
     }
 
-    /// The bucket that a request draws from, and how fast that fills. It is the entry's; a limit
-    /// for something narrower than the entry has a bucket of its own.
+    /// The name and rate of the bucket that a request draws from. It is the entry's bucket, unless
+    /// the limit has a narrower pattern than the entry; such a limit has its own bucket.
     pub(super) fn bucket_of<'a>(
         &'a self,
         host: &Host,
@@ -78,14 +78,14 @@ impl RequestLimits {
         }
     }
 
-    /// The bucket of messages to an MCP server: `per_upstream` names hosts, so it fills as fast as
-    /// others.
+    /// The name and rate of the bucket of messages to an MCP server. Its rate is the default, since
+    /// `per_upstream` has hosts only.
     pub(super) fn bucket_of_server<'s>(&self, server: Option<&'s str>) -> (&'s str, Rate) {
         (server.unwrap_or(GATEWAY), self.defaults)
     }
 }
 
-/// Of two patterns that match the same host.
+/// Whether `one` is narrower than `other`; both match the same host.
 fn is_narrower(one: &HostPattern, other: &HostPattern) -> bool {
     match (one, other) {
         (HostPattern::Exactly(_), HostPattern::Below(_)) => true,
@@ -184,11 +184,11 @@ mod tests {
         request("/", &[])
     }
 
-    /// Slow enough that no test sees a bucket fill.
+    /// Tokens a second: too slow for a bucket to fill within a test.
     const SLOW: u32 = 1;
 
     #[test]
-    fn a_burst_passes_and_the_next_request_is_told_how_long_to_wait() {
+    fn a_burst_passes_and_the_next_request_is_denied_with_the_time_to_wait() {
         let limits = limits(rate(SLOW, 3), &[]);
         let web = container("web");
         for _ in 0..3 {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_told_as_of_the_last_request_until_the_lease_ends() {
+    fn the_metric_has_the_tokens_at_the_last_request_until_the_lease_ends() {
         let limits = limits(rate(SLOW, 10), &[]);
         let web = container("web");
         for _ in 0..3 {

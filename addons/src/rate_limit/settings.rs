@@ -4,13 +4,13 @@ use super::{DnsBudget, Rate, RequestLimits, TunnelBudget};
 use crate::contract::settings::{Fields, Files, at_least_one};
 use crate::contract::{EntryMap, Host, HostPattern};
 
-/// Agents never need as much; a loop that runs wild does.
+/// The default of each upstream. Agents never need as much; only an endless loop does.
 const REQUESTS: Rate = Rate {
     per_second: at_least_one(100),
     burst: at_least_one(200),
 };
 
-/// Upstreams that limit their clients themselves.
+/// Requests a second to upstreams that have rate limits of their own.
 const SLOWER_UPSTREAMS: [(&str, u32); 3] = [
     ("api.github.com", 50),
     ("api.anthropic.com", 20),
@@ -20,11 +20,11 @@ const SLOWER_UPSTREAMS: [(&str, u32); 3] = [
 /// The limits of every lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitSettings {
-    /// How many tunnels a lease may open.
+    /// The tunnels that a lease may open.
     pub tunnels: TunnelBudget,
-    /// What a lease may ask the resolver for.
+    /// The DNS questions and names of a lease.
     pub dns: DnsBudget,
-    /// What a lease may ask an upstream for; `None` where requests are not counted.
+    /// The requests of a lease to each upstream; `None` if requests are not counted.
     pub requests: Option<RequestLimits>,
 }
 
@@ -49,7 +49,7 @@ impl RateLimitSettings {
     }
 }
 
-/// What an upstream leaves out, the defaults say.
+/// Reads the limits of requests. Keys that an upstream omits have the value of `defaults`.
 fn requests(fields: &Fields<'_>) -> Option<RequestLimits> {
     let enabled = fields.or("enabled", true, |at| at.boolean());
     let defaults = rate(&fields.section("defaults"), REQUESTS);

@@ -1,8 +1,8 @@
-//! Tunnels that one container opens.
+//! Limits of the tunnels that one container opens.
 //!
-//! A tunnel costs a TLS handshake, which is by far the most expensive thing that a client can ask
-//! for without being let anywhere. There is no handshake without a CONNECT, and one for each at
-//! most, so CONNECTs are counted.
+//! A tunnel costs a TLS handshake, by far the most expensive operation that a client can cause
+//! before any request is judged. Each handshake follows a CONNECT of its own, so CONNECTs are
+//! counted.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 
 use crate::contract::Container;
 
-/// Seconds whose tunnels may be opened at once: programs open many when they start.
+/// The burst, in seconds of the rate: programs open many tunnels when they start.
 const BURST_SECONDS: u32 = 4;
 
-/// How many tunnels a lease may open.
+/// The tunnels that a lease may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunnelBudget {
-    /// Tunnels a second in the long run. Four times as many may be opened at once.
+    /// Tunnels a second on average. Four times as many may be opened at once.
     pub per_second: NonZeroU32,
 }
 
@@ -29,7 +29,7 @@ impl TunnelBudget {
             .saturating_mul(NonZeroU32::MIN.saturating_add(BURST_SECONDS - 1))
     }
 
-    /// Counts a tunnel; an error says how long to wait.
+    /// Counts a tunnel. An error is the time to wait.
     pub(super) fn count(self, container: &Container) -> Result<(), Duration> {
         let opened = container.state_or_init(|| Opened(Mutex::new((self, self.limiter()))));
         let mut opened = opened.0.lock();
@@ -46,8 +46,8 @@ impl TunnelBudget {
     }
 }
 
-/// The tunnels that a lease opened, and the budget that they are held to. Owned by the lease, so
-/// that it is gone with it.
+/// The token bucket of a lease's tunnels, and the budget that it was made for. Owned by the lease
+/// and freed with it.
 struct Opened(Mutex<(TunnelBudget, DefaultDirectRateLimiter)>);
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use crate::fixtures::{code, container, flow_of, query, request, verdict};
     use crate::rate_limit::{DnsBudget, RateBuckets, RateLimit, RateLimitSettings, Rejections};
 
-    /// Tunnels at once at one a second, which is too slow for a test to see the budget fill.
+    /// The burst at one tunnel a second, which is too slow for the budget to fill within a test.
     const BURST: usize = 4;
 
     fn limit(per_second: u32, names_per_minute: u32) -> RateLimit {
@@ -85,7 +85,7 @@ mod tests {
         flow_of(container, Kind::Tunnel, "api.example.com")
     }
 
-    /// How many of so many tunnels are let through.
+    /// The number of tunnels that pass, of `tunnels`.
     fn passed(limit: &RateLimit, container: &Arc<Container>, tunnels: usize) -> usize {
         let open = |_: &usize| code(limit.tunnel(&mut tunnel(container))).is_none();
         (0..tunnels).filter(open).count()
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_what_the_limit_is() {
+    fn a_dry_run_notes_the_limit() {
         let limit = limit(50, 100);
         let mut dry = tunnel(&container("web")).dry_run();
         assert_eq!(code(limit.tunnel(&mut dry)), None);

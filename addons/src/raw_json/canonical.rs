@@ -1,7 +1,7 @@
-//! One text for all texts that mean the same (RFC 8785).
+//! The canonical form of JSON (RFC 8785).
 //!
-//! One deviation: a number that a double cannot hold exactly as an integer, or at all, stays as it
-//! was written. RFC 8785 would round two different ids to the same text.
+//! One deviation: an integer of 2^53 or more, and a number beyond the range of a double, stays as
+//! written. RFC 8785 would round two different ids to the same text.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use super::{Node, write_string};
 
-/// From here on a double does not hold every integer.
+/// 2^53: from here on a double does not represent every integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The canonical text of a value.
@@ -70,7 +70,7 @@ fn write(node: &Node<'_>, out: &mut String) {
     }
 }
 
-/// Writes a number as ECMAScript does, which is what RFC 8785 asks for.
+/// Writes a number as ECMAScript does (RFC 8785, section 3.2.2.3).
 fn write_number(json: &str, number: f64, out: &mut String) {
     let is_integer = !json.contains(['.', 'e', 'E']);
     if !number.is_finite() || (is_integer && number.abs() >= EXACT) {

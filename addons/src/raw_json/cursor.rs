@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::RawJsonError;
 
-/// A place in a JSON text. At the end of the text everything is empty, so that a text that is not
-/// valid after all ends every loop.
+/// A position in a JSON text. At the end of the text, values are empty and closing brackets are
+/// found, so that every loop ends even if the text is invalid.
 pub(super) struct Cursor<'a> {
     rest: &'a str,
 }
@@ -15,14 +15,13 @@ impl<'a> Cursor<'a> {
         Self { rest: text }
     }
 
-    /// The next byte that is no white space.
+    /// Skips white space and returns the next byte, without consuming it.
     pub(super) fn peek(&mut self) -> Option<u8> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.bytes().next()
     }
 
-    /// Takes a byte if it is the next one. At the end of the text, an end that is asked for is
-    /// found.
+    /// Consumes a byte if it is the next one. At the end of the text, `true` for a closing bracket.
     pub(super) fn take(&mut self, byte: u8) -> bool {
         match self.peek() {
             Some(next) if next == byte => {
@@ -34,21 +33,21 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes a key and its colon.
+    /// Consumes a key and its colon.
     pub(super) fn key(&mut self) -> Result<Cow<'a, str>, RawJsonError> {
         let key = decode(self.skip_value()).ok_or(RawJsonError::BadKey)?;
         self.take(b':');
         Ok(key)
     }
 
-    /// Takes a value; answers its text.
+    /// Consumes a value and returns its text.
     pub(super) fn skip_value(&mut self) -> &'a str {
         let length = match self.peek() {
             Some(b'"') => string_length(self.rest),
             Some(b'{' | b'[') => nested_length(self.rest),
             _ => scalar_length(self.rest),
         };
-        // At least one byte, so that a text that is not valid after all is used up.
+        // At least one byte, so that loops over an invalid text end.
         self.advance(length.max(1))
     }
 

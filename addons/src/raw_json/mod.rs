@@ -1,8 +1,8 @@
-//! JSON that is read and changed as the text that was received: number forms, key order and
-//! unknown members survive.
+//! Reads and edits JSON in the received text, so that number forms, key order and unknown members
+//! are preserved.
 //!
-//! A [`RawValue`] is valid JSON, so what is split here is not validated again. Every function
-//! takes time linear to the text.
+//! A [`RawValue`] is valid JSON, so its text is not validated again. Every function takes linear
+//! time in the length of the text.
 
 mod canonical;
 mod cursor;
@@ -19,38 +19,37 @@ use cursor::Cursor;
 pub use canonical::{canonical, sha256_hex};
 pub use node::Node;
 
-/// Why a JSON text is not taken apart.
+/// Why a JSON text is refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum RawJsonError {
-    /// A number, text, array or other value stands where an object is needed.
+    /// The value is not an object.
     #[error("it is no object")]
     NotAnObject,
-    /// Which of them counts depends on the reader.
+    /// An object has a key twice; which value counts depends on the parser.
     #[error("a key stands twice in an object")]
     DuplicateKey,
-    /// Over [`MAX_NESTING`](crate::strict_json::MAX_NESTING).
+    /// Nested deeper than [`MAX_NESTING`](crate::strict_json::MAX_NESTING).
     #[error("it is nested too deep")]
     TooDeep,
-    /// A key with half of a surrogate pair.
+    /// A key has an unpaired surrogate.
     #[error("a key is no text")]
     BadKey,
 }
 
-/// Objects of up to so many members are searched for equal keys without a hash table.
+/// The most members of an object whose keys are compared without a hash table.
 const FEW: usize = 16;
 
-/// The members of one object. The values are the text that was received.
+/// The members of one object. The values are the received text.
 #[derive(Clone, Debug, Default)]
 pub struct Members<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'a> Members<'a> {
-    /// Splits an object at its top level. Refuses one in which a key stands twice, however the
-    /// two are written.
+    /// Splits an object into its members. Refuses duplicate keys, compared after decoding escapes.
     pub fn read(object: &'a RawValue) -> Result<Self, RawJsonError> {
         Self::parse(object.get())
     }
 
-    /// The same for the text of a value that was split off before.
+    /// Like [`read`](Self::read), for the text of a value that was split off before.
     pub fn parse(text: &'a str) -> Result<Self, RawJsonError> {
         let mut cursor = Cursor::new(text);
         if !cursor.take(b'{') {
@@ -77,12 +76,12 @@ impl<'a> Members<'a> {
         cursor::decode(self.get(key)?)
     }
 
-    /// The members of a member that is an object.
+    /// The members of a member that is an object; `None` if it is absent.
     pub fn members(&self, key: &str) -> Result<Option<Self>, RawJsonError> {
         self.get(key).map(Self::parse).transpose()
     }
 
-    /// The elements of a member that is an array; empty for any other.
+    /// The elements of a member that is an array; empty if it is absent or another value.
     pub fn elements(&self, key: &str) -> Vec<&'a str> {
         let mut cursor = Cursor::new(self.get(key).unwrap_or_default());
         let mut elements = Vec::new();
@@ -95,12 +94,12 @@ impl<'a> Members<'a> {
         elements
     }
 
-    /// Keys and values in their order.
+    /// Keys and values in the order of the text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &'a str)> {
         self.0.iter().map(|(key, value)| (&**key, *value))
     }
 
-    /// The object with another value for one member, which is added where there is none.
+    /// The object with one member replaced, or added if it is absent.
     #[must_use]
     pub fn with(&self, key: &str, value: &str) -> String {
         let mut object = ObjectText::default();
@@ -143,7 +142,7 @@ impl ObjectText {
         }
     }
 
-    /// The object.
+    /// Ends the object and returns its text.
     #[must_use]
     pub fn end(mut self) -> String {
         if self.0.is_empty() {

@@ -1,4 +1,4 @@
-//! A JSON text as a tree that is written again without a loss.
+//! JSON as a tree that is serialized without loss.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use super::cursor::{self, Cursor};
 use super::{RawJsonError, refuse_duplicates, write_string};
 use crate::strict_json::MAX_NESTING;
 
-/// One value. Numbers, words and strings are the text that was received.
+/// One value. Scalars are the received text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node<'a> {
-    /// An object: its members in their order, no key twice.
+    /// An object: its members in the order of the text, without duplicate keys.
     Object(Vec<(Cow<'a, str>, Node<'a>)>),
     /// An array.
     Array(Vec<Node<'a>>),
@@ -20,12 +20,12 @@ pub enum Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Reads a tree.
+    /// Builds the tree of a value.
     pub fn read(value: &'a RawValue) -> Result<Self, RawJsonError> {
         Self::parse(value.get())
     }
 
-    /// The same for the text of a value that was split off before.
+    /// Like [`read`](Self::read), for the text of a value that was split off before.
     pub fn parse(json: &'a str) -> Result<Self, RawJsonError> {
         Self::take(&mut Cursor::new(json), 0)
     }
@@ -56,7 +56,7 @@ impl<'a> Node<'a> {
         Ok(Self::Scalar(Cow::Borrowed(cursor.skip_value())))
     }
 
-    /// A string.
+    /// Makes a string.
     #[must_use]
     pub fn string(text: &str) -> Self {
         let mut json = String::new();
@@ -72,13 +72,13 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The member of an object.
+    /// A member of an object; `None` for any other value.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let found = self.members().iter().find(|(name, _)| name == key);
         found.map(|(_, value)| value)
     }
 
-    /// The members of an object; none for any other value.
+    /// The members of an object; empty for any other value.
     pub fn members(&self) -> &[(Cow<'a, str>, Self)] {
         match self {
             Self::Object(members) => members,
@@ -86,7 +86,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The elements of an array; none for any other value.
+    /// The elements of an array; empty for any other value.
     pub fn elements(&self) -> &[Self] {
         match self {
             Self::Array(elements) => elements,

@@ -31,7 +31,7 @@ fn members_are_the_text_that_was_received() {
 }
 
 #[test]
-fn what_is_no_object_and_keys_that_stand_twice_are_refused() {
+fn other_values_than_objects_and_duplicate_keys_are_refused() {
     let many = (0..20).map(|n| format!("\"k{n}\":0,")).collect::<String>();
     each_row(
         [
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn the_canonical_text_means_the_same_and_depends_on_nothing_else(value in any_json()) {
+    fn the_canonical_text_is_equivalent_and_depends_on_the_value_alone(value in any_json()) {
         let compact = canonical_of(&value.to_string());
         let pretty = serde_json::to_string_pretty(&value).unwrap();
         prop_assert_eq!(&canonical_of(&pretty), &compact);

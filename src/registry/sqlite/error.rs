@@ -1,4 +1,4 @@
-//! Why the file could not be read or written.
+//! Errors of the SQLite file.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use crate::registry::StoreError;
 /// Why the file could not be read or written.
 #[derive(Debug, Error)]
 pub enum SqliteError {
-    /// It is created at start alone: one that vanishes later was taken away.
+    /// The file does not exist. It is created only at start, so it was deleted since.
     #[error("{} is missing: put it back, or restart to begin with an empty one", .0.display())]
     Missing(PathBuf),
     /// The operating system refused.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// SQLite refused, or the file is not its own.
+    /// An error of SQLite, which includes a file that is no database.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// `integrity_check` or `quick_check` found something.
     #[error("the file is damaged: {0}")]
     Damaged(String),
-    /// A newer version of the program made it, or nothing has been written to it.
+    /// A newer version of the program made it, or it has no tables yet.
     #[error("the file has schema version {found}, this program reads {expected}")]
     Schema { found: i64, expected: i64 },
     /// An older version of the program made it.
@@ -31,13 +31,13 @@ pub enum SqliteError {
         "the file has schema version {found}, this program reads {expected}: the server migrates it when it starts"
     )]
     Outdated { found: i64, expected: i64 },
-    /// It has tables, and no schema version.
+    /// It has tables but no schema version.
     #[error("the file is a database of another program: move it away, or name another data_dir")]
     Foreign,
-    /// A row that this program did not write.
+    /// A row that this program cannot have written.
     #[error("the row of lease {0} cannot be understood")]
     Row(String),
-    /// Another process holds the file.
+    /// Another process has locked the file.
     #[error("the file is in use by another process: try again")]
     Busy,
     /// A value that has no JSON form.
@@ -46,7 +46,7 @@ pub enum SqliteError {
 }
 
 impl SqliteError {
-    /// Whether another process holds the file, which passes.
+    /// Whether another process has locked the file, so that a later attempt may succeed.
     fn is_busy(&self) -> bool {
         match self {
             Self::Busy => true,
@@ -55,7 +55,7 @@ impl SqliteError {
         }
     }
 
-    /// Whether it is the content that is wrong, not the access to it.
+    /// Whether the content is wrong, not the access to it.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged(_)

@@ -1,10 +1,10 @@
-//! The SQLite file.
+//! The lease store in a SQLite file.
 //!
-//! Every operation opens a connection of its own and closes it again. So nothing is ever
-//! answered from pages that the file no longer has, nothing cached is ever written over a file
-//! that was damaged or exchanged in the meantime, and between two operations the file alone
-//! holds everything. Changes go by a rollback journal, so that reading writes nothing, not even
-//! the index of a WAL: a full disk stops changes alone.
+//! Every operation opens and closes its own connection. So no page is read from a cache that the
+//! file no longer matches, no cached page is written to a file that was damaged or replaced in the
+//! meantime, and between two operations the file is complete without a journal. Changes use a
+//! rollback journal, so that reads write nothing, not even the index of a WAL: a full disk
+//! prevents changes only.
 
 mod error;
 pub mod offline;
@@ -31,10 +31,10 @@ pub use error::SqliteError;
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "registry.db";
 
-/// How long another process (`registry restore`) may hold the file before we give up.
+/// How long an operation waits for the lock of another process, such as `registry restore`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What tells that others changed the file.
+/// The metadata by which changes of other processes are detected.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -45,19 +45,19 @@ struct Stamp {
 /// Leases in one file.
 pub struct SqliteStore {
     path: PathBuf,
-    /// The file as it was when its leases were last passed on.
+    /// The file when its leases were last passed on, or when we last changed it.
     seen: Option<Stamp>,
 }
 
 impl SqliteStore {
-    /// A store in this file, which [`LeaseStore::open`] creates.
+    /// Makes a store in this file, which [`LeaseStore::open`] creates.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path, seen: None }
     }
 
-    /// Runs one change in a transaction, and takes note that the file is ours as it is now, unless
-    /// another process changed it since the last look.
+    /// Runs one change in a transaction, and updates `seen`, unless another process changed the
+    /// file since then.
     fn write<T>(
         &mut self,
         change: impl FnOnce(&Connection) -> Result<T, SqliteError>,
@@ -96,7 +96,7 @@ impl LeaseStore for SqliteStore {
         Ok(())
     }
 
-    /// Opens a connection that has no page cached.
+    /// Opens a new connection, even if the file is unchanged, to check that it can be read.
     fn sync(
         &mut self,
         whole: bool,
@@ -183,16 +183,16 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, SqliteError> {
     Ok(conn)
 }
 
-/// Opens for writing, without creating. What is committed is on disk, and so is the end of its
-/// journal.
+/// Opens for writing, without creating. A committed change is on disk, and so is the deletion of
+/// its journal.
 pub(super) fn open_to_write(path: &Path) -> Result<Connection, SqliteError> {
     let conn = open(path)?;
     conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA;")?;
     Ok(conn)
 }
 
-/// Opens without creating. Who only reads may write too: a process that was killed in a change
-/// leaves its journal, which the next one rolls back.
+/// Opens without creating. Readers too open for writing: a process that was killed during a change
+/// leaves a hot journal, which the next connection rolls back.
 pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     if !path.exists() {
         return Err(SqliteError::Missing(path.to_owned()));
@@ -200,7 +200,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    // All rows are in memory once they were read; another copy of their pages serves nobody.
+    // 256 KiB. All rows are in memory after a read, so caching their pages is useless.
     conn.pragma_update(None, "cache_size", -256)?;
     Ok(conn)
 }
@@ -220,7 +220,7 @@ fn stamp(path: &Path) -> Result<Stamp, SqliteError> {
     })
 }
 
-/// A file of the same name with something behind it.
+/// The path with a suffix appended to the file name.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -1,4 +1,4 @@
-//! The registry's file without a running server, or beside one: check, backup, restore.
+//! Checks, backups and restores of the file, with or without a running server.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -17,37 +17,37 @@ use time::macros::format_description;
 use super::schema::{expect_current, migrate, verify};
 use super::{SqliteError, beside, open, open_to_read, open_to_write, row};
 
-/// How often, and how long apart, a copy is tried while another process writes.
+/// The most attempts to copy the file while another process writes, and the pause between them.
 const COPY_ATTEMPTS: u32 = 100;
 const COPY_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a restore did.
+/// The result of a restore.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// How many registrations the file holds now.
+    /// The number of registrations in the file.
     pub registrations: usize,
-    /// Where the damaged file was moved to, if there was one.
+    /// The new path of the damaged file, if there was one.
     pub moved_to: Option<PathBuf>,
 }
 
-/// Reads the whole file; answers how many registrations it holds.
+/// Checks the whole file. Returns the number of registrations.
 pub fn check(path: &Path) -> Result<usize, SqliteError> {
     let conn = open_to_read(path)?;
     verify(&conn, "integrity_check")?;
     row::load(&conn, drop)
 }
 
-/// What becomes of a file in the place of a backup.
+/// What a backup does if its target exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// It stays, and the backup fails with [`io::ErrorKind::AlreadyExists`].
+    /// Fails with [`io::ErrorKind::AlreadyExists`].
     Keep,
-    /// It is replaced at once or not at all.
+    /// Replaces the target atomically.
     Replace,
 }
 
-/// Copies the registry as it is at one moment, also while a server runs, into a file that is
-/// complete by itself.
+/// Copies a snapshot of the registry into one file, even while a server runs. Returns the number of
+/// registrations.
 pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteError> {
     let conn = open_to_read(path)?;
     refuse_itself(path, to)?;
@@ -61,11 +61,12 @@ pub fn backup(path: &Path, to: &Path, present: Present) -> Result<usize, SqliteE
     Ok(registrations)
 }
 
-/// Puts the leases of a backup in place, also of a backup that an older version made. A running
-/// server notices. A damaged registry is moved aside, never overwritten.
+/// Replaces the leases of the registry by those of a backup, which may be of an older version. A
+/// running server reads them at its next probe. A damaged registry is moved aside, never
+/// overwritten.
 ///
-/// A lease that is live in the present registry goes on. Every other one has ended, or may have,
-/// and begins again under a new id.
+/// A lease that is live in the present registry continues. Every other one may have ended, so it
+/// gets a new lease id.
 pub fn restore(path: &Path, from: &Path) -> Result<Restored, SqliteError> {
     refuse_itself(path, from)?;
     let leases = leases_of(from)?;
@@ -116,7 +117,7 @@ fn leases_of(backup: &Path) -> Result<Vec<Registration>, SqliteError> {
     Ok(leases)
 }
 
-/// Replaces all leases in one transaction; returns how many there are now.
+/// Replaces all leases in one transaction. Returns their number.
 fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<usize, SqliteError> {
     let change = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let now = OffsetDateTime::now_utc();
@@ -138,13 +139,13 @@ fn replace_leases(conn: &mut Connection, leases: Vec<Registration>) -> Result<us
     Ok(count)
 }
 
-/// Makes a registry in the place of a missing one; it appears complete or not at all.
+/// Creates a missing registry atomically, with these leases.
 fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteError> {
     let (mut conn, file) = temporary(path)?;
     migrate(&conn)?;
     let registrations = replace_leases(&mut conn, leases)?;
     conn.close().map_err(|(_, error)| error)?;
-    // Whoever owns the directory runs the server; we may be root.
+    // The owner of the directory runs the server, while this process may be root.
     let directory = fs::metadata(parent(path)).map_err(failed(path))?;
     chown(&file, Some(directory.uid()), Some(directory.gid())).map_err(failed(&file))?;
     file.persist(path)
@@ -153,8 +154,8 @@ fn create_with(path: &Path, leases: Vec<Registration>) -> Result<usize, SqliteEr
     Ok(registrations)
 }
 
-/// Moves a damaged file away, with its journal: SQLite would play that into the new file. Older
-/// versions left a WAL.
+/// Moves a damaged file aside, with its journal, which SQLite would otherwise roll back into the
+/// new file. Older versions left a WAL.
 fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     let now = OffsetDateTime::now_utc();
@@ -172,7 +173,7 @@ fn move_aside(path: &Path) -> Result<Option<PathBuf>, SqliteError> {
     Ok(moved.then_some(aside))
 }
 
-/// Whether the file was there; any other failure is one.
+/// Whether the file existed. Errors other than "not found" are returned.
 fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, SqliteError> {
     match done {
         Ok(()) => Ok(true),
@@ -181,11 +182,12 @@ fn if_present(path: &Path, done: io::Result<()>) -> Result<bool, SqliteError> {
     }
 }
 
-/// A complete copy in a temporary file in the directory of `target`.
+/// Makes a verified copy in a temporary file in the directory of `target`. Returns the number of
+/// registrations, too.
 fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), SqliteError> {
     let (mut conn, file) = temporary(target)?;
     copy(from, &mut conn)?;
-    // One file, without a WAL beside it, whatever the original has.
+    // The copy must be one file, even if the original uses a WAL.
     conn.execute_batch("PRAGMA journal_mode = DELETE")?;
     verify(&conn, "integrity_check")?;
     let registrations = row::load(&conn, drop)?;
@@ -193,7 +195,7 @@ fn copy_beside(from: &Connection, target: &Path) -> Result<(usize, TempPath), Sq
     Ok((registrations, file))
 }
 
-/// An empty database in a temporary file in the directory of `target`.
+/// Creates an empty database in a temporary file in the directory of `target`.
 fn temporary(target: &Path) -> Result<(Connection, TempPath), SqliteError> {
     let file = tempfile::NamedTempFile::new_in(parent(target)).map_err(failed(target))?;
     let file = file.into_temp_path();
@@ -218,7 +220,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// A rename is on disk once its directory is.
+/// Flushes the directory of `path`, and with it a rename, to disk.
 fn sync_directory(path: &Path) -> Result<(), SqliteError> {
     let directory = File::open(parent(path)).and_then(|directory| directory.sync_all());
     directory.map_err(failed(path))

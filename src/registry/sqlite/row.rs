@@ -1,4 +1,4 @@
-//! One registration as a row: what goes into the file comes back the same.
+//! A registration as a row of the table.
 
 use addons::contract::{
     AuthMode, ContainerId, HostPattern, LeaseId, Level, Registration, Repo, Source, Standing,
@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 use super::SqliteError;
 use crate::registry::RepoEntry;
 
-/// Reads row after row and answers how many there are; one that cannot be understood fails the
-/// whole, as any other damage does.
+/// Passes every row to `take` and returns their number. A row that cannot be decoded is an error,
+/// like any other damage.
 pub(super) fn load(
     conn: &Connection,
     mut take: impl FnMut(Registration),
@@ -64,7 +64,7 @@ fn decode_domains(json: &str) -> Option<Vec<HostPattern>> {
     patterns.collect()
 }
 
-/// Writes a lease in the place of every lease that has its id or its address.
+/// Inserts a lease in place of the leases with the same id or the same address.
 pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), SqliteError> {
     let address = match &lease.source {
         Source::Address(address) => Some(address.to_string()),
@@ -98,7 +98,7 @@ pub(super) fn insert(conn: &Connection, lease: &Registration) -> Result<(), Sqli
     Ok(())
 }
 
-/// Milliseconds are what the file keeps, so that a lease is the same after a restart.
+/// Milliseconds since 1970.
 pub(super) fn to_millis(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }

@@ -1,10 +1,10 @@
-//! The file's tables, version by version.
+//! The tables of the file, and their migrations.
 
 use rusqlite::Connection;
 
 use super::SqliteError;
 
-/// Each step brings the file from the version of its index to the next one.
+/// The migrations. Each brings a file from the version that is its index to the next version.
 const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE containers (
@@ -20,8 +20,8 @@ const MIGRATIONS: [&str; 3] = [
     ) STRICT;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
-    // Every lease begins again under a UUIDv7 (RFC 9562 §5.7): a number means a different lease
-    // in every file.
+    // Every lease gets a UUIDv7 as its new id (RFC 9562, section 5.7): a number would mean
+    // different leases in different files.
     "
     ALTER TABLE containers RENAME TO containers_1;
     CREATE TABLE containers (
@@ -43,15 +43,15 @@ const MIGRATIONS: [&str; 3] = [
     DROP TABLE containers_1;
     CREATE INDEX containers_by_expiry ON containers (expires_at);
 ",
-    // Whether every tool call is denied.
+    // The abort latch: whether every tool call is denied.
     "ALTER TABLE containers ADD COLUMN aborted INTEGER NOT NULL DEFAULT 0;",
 ];
 
-/// The `user_version` of a file whose migrations are done.
+/// The `user_version` of a file after all migrations.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Brings a file to [`VERSION`]; one of a newer version stays as it is. Each step is one
-/// transaction. After an error the connection must be closed, which rolls the step back.
+/// Migrates a file to [`VERSION`]; a newer file is not changed. Each migration is one transaction.
+/// After an error, close the connection, which rolls the transaction back.
 pub(super) fn migrate(conn: &Connection) -> Result<(), SqliteError> {
     let found = version(conn)?;
     if found == 0 && !is_empty(conn)? {
@@ -67,7 +67,7 @@ pub(super) fn migrate(conn: &Connection) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// The version of a file; 0 has no tables yet.
+/// The version of a file; 0 before the first migration.
 pub(super) fn version(conn: &Connection) -> Result<i64, SqliteError> {
     Ok(conn.query_row("PRAGMA user_version", [], |row| row.get(0))?)
 }

@@ -10,7 +10,7 @@ use super::report::{FileReport, Report};
 use super::setting::Setting;
 use super::tree::{self, Mapping, Node, Value};
 
-/// A configuration file, absent or read.
+/// A configuration file: absent, broken or read.
 pub struct Document<'a> {
     name: Arc<str>,
     report: &'a Report,
@@ -40,7 +40,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Stands for a file that does not exist: each key has its default.
+    /// The document of a file that does not exist: each key has its default.
     pub fn absent(name: &str, report: &'a Report) -> Self {
         Self {
             name: name.into(),
@@ -49,7 +49,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Stands for a file that exists and cannot be read, and reports that.
+    /// The document of a file that exists but cannot be read. Reports the error.
     pub fn unreadable(name: &str, error: &dyn Display, report: &'a Report) -> Self {
         let document = Self {
             name: name.into(),
@@ -66,7 +66,7 @@ impl<'a> Document<'a> {
         matches!(self.content, Content::Absent)
     }
 
-    /// Takes what is wrong with the file.
+    /// The report for errors of this file.
     pub fn report(&self) -> FileReport<'_> {
         FileReport {
             file: &self.name,
@@ -74,8 +74,8 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The keys of the file, and `version` checked. Every key is absent where the file is absent
-    /// or broken.
+    /// The top-level keys, after checking `version`. If the file is absent or broken, every key is
+    /// absent.
     pub fn fields(&self) -> Fields<'_> {
         let fields = self.root().and_then(|root| root.fields());
         let fields = fields.unwrap_or_else(|| Fields::absent(self.report(), String::new()));
@@ -89,7 +89,7 @@ impl<'a> Document<'a> {
         fields
     }
 
-    /// The root, where the file was read.
+    /// The root of the tree; `None` if the file is absent or broken.
     pub fn root(&self) -> Option<Setting<'_>> {
         match &self.content {
             Content::Read(node) => Some(Setting::root(node, self.report())),
@@ -97,7 +97,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Reports the keys that no reader claimed. To be called after all of them.
+    /// Reports the keys that no reader claimed. Call it after all readers.
     pub fn refuse_unknown_keys(&self) {
         if let Content::Read(node) = &self.content {
             fields::refuse_unknown_keys(node, "", self.report());
@@ -105,7 +105,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Refuses any version but 1.
+/// Refuses every version except 1.
 pub fn check_version(version: &Setting<'_>) {
     const WRONG: &str = "must be 1, the only version there is";
     if version.plain(WRONG).is_some_and(|text| text != "1") {
@@ -125,7 +125,7 @@ fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content 
     let Ok(root) = tree::parse(text, report) else {
         return Content::Broken;
     };
-    // An empty document is one without keys: its version is missing, which is an error.
+    // An empty document is read as an empty mapping, so that its missing version is reported.
     let mut root = root.unwrap_or(Node {
         place: Place { line: 1, column: 1 },
         value: Value::Mapping(Mapping::default()),
@@ -136,7 +136,7 @@ fn parse(bytes: &[u8], env: Option<Env<'_>>, report: FileReport<'_>) -> Content 
     Content::Read(root)
 }
 
-/// The place behind a valid text.
+/// The place after the last character of `text`.
 fn end_of(text: &[u8]) -> Place {
     let lines = text.split(|byte| *byte == b'\n');
     let last = lines.clone().next_back().unwrap_or_default();

@@ -1,17 +1,18 @@
 //! `${NAME}` and `${NAME:-default}` inside scalars.
 //!
-//! Variables are expanded after parsing, in each scalar by itself, so that their values can never
-//! become YAML.
+//! Variables are expanded after parsing, within each scalar, so that a value is never parsed as
+//! YAML.
 
 use zeroize::Zeroizing;
 
 use super::report::FileReport;
 use super::tree::{Node, Scalar, Value, Variable, key_path};
 
-/// Looks a variable up.
+/// Returns the value of a variable of the environment.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Expands every scalar below a node; what cannot be expanded is reported and refused.
+/// Expands every scalar below a node. Reports each scalar that cannot be expanded, and marks it as
+/// refused.
 pub fn expand(node: &mut Node, path: &str, env: Env<'_>, report: FileReport<'_>) {
     match &mut node.value {
         Value::Scalar(scalar) => {
@@ -97,7 +98,7 @@ fn read_reference(text: &str) -> Option<Reference<'_>> {
     })
 }
 
-/// As a shell does: a default stands in for an empty variable too.
+/// The value of a reference. As in a shell, the default also replaces an empty value.
 fn value(reference: &Reference<'_>, env: Env<'_>) -> Option<Zeroizing<String>> {
     let set = env(reference.name).map(Zeroizing::new);
     match reference.default {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unset_or_malformed_is_refused() {
+    fn unset_variables_and_malformed_references_are_refused() {
         each_row(
             [
                 ("${B}", "variable B is not set"),

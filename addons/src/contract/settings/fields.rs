@@ -1,4 +1,4 @@
-//! The keys of one mapping, some of which may belong to other readers.
+//! The keys of one mapping, which several readers may share.
 
 use std::num::NonZeroU32;
 
@@ -7,12 +7,12 @@ use super::report::FileReport;
 use super::setting::Setting;
 use super::tree::{Mapping, Node, Value, key_path};
 
-/// A mapping whose keys are ours. Several readers may each claim some of them.
-/// [`Document::refuse_unknown_keys`] reports the keys that none of them claimed.
+/// A mapping with fixed keys. Several readers may each claim some of them.
+/// [`Document::refuse_unknown_keys`] reports the keys that no reader claimed.
 ///
 /// [`Document::refuse_unknown_keys`]: super::Document::refuse_unknown_keys
 pub struct Fields<'a> {
-    /// `None` where the mapping is absent: every key is.
+    /// `None` if the mapping is absent: then every key is.
     mapping: Option<&'a Mapping>,
     place: Place,
     path: String,
@@ -49,7 +49,7 @@ impl<'a> Fields<'a> {
         self.mapping.is_some()
     }
 
-    /// Claims a key. Returns its value if the key is there.
+    /// Claims a key. Returns its value if the key is present.
     pub fn find(&self, key: &'static str) -> Option<Setting<'a>> {
         let mapping = self.mapping?;
         mapping.claim(key);
@@ -64,14 +64,14 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Whether the mapping has a key, which is not claimed by asking.
+    /// Whether the mapping has a key. Does not claim it.
     pub fn has(&self, key: &str) -> bool {
         let mapping = self.mapping.iter();
         let mut keys = mapping.flat_map(|mapping| &mapping.entries);
         keys.any(|(entry, _)| entry.name == key)
     }
 
-    /// A key's value; reports an error where it is absent.
+    /// A key's value. Reports an error if the key is absent.
     pub fn need(&self, key: &'static str) -> Option<Setting<'a>> {
         let found = self.find(key);
         if found.is_none() {
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// A key's value, or the default.
+    /// A key's value, or the default if it is absent or wrong.
     pub fn or<T>(
         &self,
         key: &'static str,
@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
         self.or(key, default, |at| at.count())
     }
 
-    /// A key that may be absent, `null` or an empty variable.
+    /// A key's value; `None` if it is absent, `null` or an empty variable.
     pub fn optional<T>(
         &self,
         key: &'static str,
@@ -104,25 +104,25 @@ impl<'a> Fields<'a> {
         self.find(key).filter(|at| !at.is_nothing()).and_then(read)
     }
 
-    /// The items of a list; none where the key is absent.
+    /// The items of a list; empty if the key is absent.
     pub fn list<T>(&self, key: &'static str, read: impl FnMut(Setting<'a>) -> Option<T>) -> Vec<T> {
         self.or(key, Vec::new(), |at| at.list(read))
     }
 
-    /// A mapping all of whose keys have defaults.
+    /// A mapping below a key. If it is absent, all of its keys are.
     pub fn section(&self, key: &'static str) -> Fields<'a> {
         let fields = self.find(key).and_then(|at| at.fields());
         fields.unwrap_or_else(|| Fields::absent(self.report, key_path(&self.path, key)))
     }
 
-    /// Reports something about a key, at the mapping itself.
+    /// Reports an error of a key at the place of the mapping.
     pub fn refuse(&self, key: &str, message: impl Into<String>) {
         self.report
             .refuse(self.place, &key_path(&self.path, key), message);
     }
 }
 
-/// Reports every key below a node that stands in a mapping of ours and was not claimed.
+/// Reports every key below a node that is in a mapping with fixed keys and was not claimed.
 pub(super) fn refuse_unknown_keys(node: &Node, path: &str, report: FileReport<'_>) {
     match &node.value {
         Value::Scalar(_) | Value::Refused => {}
@@ -160,12 +160,12 @@ fn unknown_key(name: &str, known: &[&str]) -> String {
 }
 
 impl<'a> Setting<'a> {
-    /// Reads a mapping whose keys are ours.
+    /// Reads a mapping with fixed keys.
     pub fn mapping<T>(&self, read: impl FnOnce(&Fields<'a>) -> T) -> Option<T> {
         Some(read(&self.fields()?))
     }
 
-    /// A mapping whose keys are ours.
+    /// A mapping with fixed keys.
     pub fn fields(&self) -> Option<Fields<'a>> {
         let Value::Mapping(mapping) = &self.node.value else {
             return self.wrong_type("a mapping");

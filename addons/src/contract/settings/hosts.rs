@@ -1,10 +1,10 @@
-//! What settings say about hosts.
+//! Hosts in settings.
 
 use super::{Fields, Files, Setting};
 use crate::contract::{EntryMap, Host, HostPattern, Origin};
 
 impl<'a> Setting<'a> {
-    /// A mapping from host patterns to values.
+    /// Reads a mapping from host patterns to values.
     pub fn by_host<T>(&self, read: impl Fn(&Fields<'a>) -> T) -> Option<EntryMap<T>> {
         let mut map = EntryMap::default();
         for (key, value) in self.entries()? {
@@ -24,8 +24,8 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// `tls.passthrough` in `proxy.yaml`: hosts that are tunnelled unread, so that no addon can judge
-/// what is sent there.
+/// `tls.passthrough` in `proxy.yaml`: hosts whose TLS is tunnelled undecrypted, so that no addon
+/// can judge requests to them.
 pub struct Passthrough<'a>(Vec<(HostPattern, Setting<'a>)>);
 
 impl<'a> Passthrough<'a> {
@@ -42,7 +42,7 @@ impl<'a> Passthrough<'a> {
         }))
     }
 
-    /// The hosts, and where each was written.
+    /// The hosts, and the place of each in the file.
     pub fn hosts(&self) -> EntryMap<Origin> {
         let hosts = self.0.iter();
         hosts
@@ -50,7 +50,7 @@ impl<'a> Passthrough<'a> {
             .collect()
     }
 
-    /// Refuses each pattern that matches a host; `reason` says why the host must be read.
+    /// Refuses each pattern that matches a host; `reason` says why its requests must be decrypted.
     pub fn refuse_host(&self, host: &Host, reason: &str) {
         let host = HostPattern::Exactly(host.clone());
         self.refuse_where(|pattern| {

@@ -1,9 +1,9 @@
 //! The reader of configuration files, with which each addon decodes its own settings.
 //!
-//! A [`Document`] is a file as a tree that knows its places (`tree`), with the variables in its
-//! scalars expanded (`expand`). [`Fields`] and [`Setting`] make values of it and report every
-//! error with file, line, column and key path. Several readers may share a mapping: each claims
-//! its keys, and those that no reader claimed are refused at the end.
+//! A [`Document`] is a file as a tree whose nodes have a line and a column (`tree`), with the
+//! variables in its scalars expanded (`expand`). [`Fields`] and [`Setting`] read values from the
+//! tree and report every error with file, line, column and key path. Several readers may share a
+//! mapping: each claims its keys, and keys that no reader claimed are refused at the end.
 
 mod document;
 mod expand;
@@ -41,7 +41,7 @@ pub struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Reports the keys that no reader claimed. To be called after all of them.
+    /// Reports the keys that no reader claimed. Call it after all readers.
     pub fn refuse_unknown_keys(&self) {
         for document in [
             &self.proxy,

@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use super::place::Place;
 
-/// Errors of one file that are kept. The rest most likely follows from these.
+/// The most errors kept for one file. Further ones are most likely consequences of these.
 const MAX_ERRORS_PER_FILE: usize = 100;
 
-/// One error and its place. Never holds a value from a file or the environment: it might be a
-/// secret in the wrong place.
+/// One error and its place. It never contains a value from a file or the environment, which might
+/// be a secret in the wrong place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
-    /// The file's name, or the directory where that is what is wrong.
+    /// The file's name, or the directory if the error concerns the directory.
     pub file: Arc<str>,
-    /// From 1; 0 where the whole file is meant.
+    /// From 1; 0 for an error of the whole file.
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
     /// The key's path, such as `domains[2].ports[0]`; empty for the whole document.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The error, and how to correct it.
     pub message: String,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Every error of every file, by file and line. Never empty.
+/// Every error of every file, sorted by file and line. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -59,7 +59,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Gathers errors and warnings while files are read.
+/// Collects errors and warnings while files are read.
 #[derive(Default)]
 pub struct Report {
     errors: RefCell<Vec<ConfigError>>,
@@ -67,7 +67,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds an error, once if several readers report the same.
+    /// Adds an error, unless another reader has reported the same one.
     pub fn error(&self, error: ConfigError) {
         let mut errors = self.errors.borrow_mut();
         if errors.contains(&error) {
@@ -87,7 +87,7 @@ impl Report {
         }
     }
 
-    /// Adds a warning, once if several readers give the same.
+    /// Adds a warning, unless another reader has added the same one.
     pub fn warn(&self, warning: String) {
         let mut warnings = self.warnings.borrow_mut();
         if !warnings.contains(&warning) {
@@ -95,7 +95,7 @@ impl Report {
         }
     }
 
-    /// The warnings, or every error in order.
+    /// Returns the warnings, or every error, sorted.
     pub fn finish(self) -> Result<Vec<String>, ConfigErrors> {
         let mut errors = self.errors.into_inner();
         if errors.is_empty() {
@@ -111,7 +111,7 @@ impl Report {
 pub struct FileReport<'a> {
     /// The file's name.
     pub file: &'a Arc<str>,
-    /// Takes the errors of all files.
+    /// The report of all files.
     pub report: &'a Report,
 }
 
@@ -127,7 +127,7 @@ impl FileReport<'_> {
         });
     }
 
-    /// Reports an error of the file as a whole.
+    /// Reports an error of the whole file.
     pub fn refuse_file(&self, message: impl Into<String>) {
         self.refuse(Place { line: 0, column: 0 }, "", message);
     }

@@ -1,15 +1,15 @@
-//! What settings say about requests: methods, and patterns of paths.
+//! Methods and path patterns in settings.
 
 use http::Method;
 use regex::{Regex, RegexBuilder};
 
-/// The memory that one compiled pattern may take; sensible ones take a hundredth. Matching takes
-/// time in proportion to the path, whatever the pattern.
+/// The most memory of one compiled pattern, in bytes; sensible ones take a hundredth. Matching
+/// takes linear time in the length of the path, whatever the pattern.
 const PATTERN_BYTES: usize = 1 << 20;
-/// The same where letter case is ignored, which makes each letter a class.
+/// The limit for a pattern that ignores letter case, where each letter becomes a character class.
 const FOLDED_PATTERN_BYTES: usize = 4 << 20;
 
-/// The methods that may be sent, and that settings may name.
+/// The methods that requests may have and settings may name.
 pub const METHODS: [Method; 7] = [
     Method::GET,
     Method::HEAD,
@@ -42,8 +42,8 @@ impl PathPattern {
                 "is not accepted: the compiled pattern would be larger than 1 MB".to_owned()
             }
             error => {
-                // The whole message is several lines and quotes the pattern; its last line says
-                // why.
+                // The message has several lines and quotes the pattern; the last line is the
+                // reason.
                 let message = error.to_string();
                 let reason = message.lines().last().unwrap_or_default();
                 let reason = reason.strip_prefix("error: ").unwrap_or(reason);
@@ -63,12 +63,12 @@ impl PathPattern {
             .map_err(|_| "cannot be compiled without regard to case".to_owned())
     }
 
-    /// Whether a path has the pattern.
+    /// Whether the pattern matches a path.
     pub fn is_match(&self, path: &str) -> bool {
         self.0.is_match(path)
     }
 
-    /// The pattern as it was written.
+    /// The pattern as written in the file.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }

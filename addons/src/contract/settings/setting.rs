@@ -1,8 +1,8 @@
-//! From the tree to values, collecting every error on the way.
+//! Reads values from the tree and collects every error.
 //!
-//! A reader that finds something wrong reports it and returns `None`. The caller goes on with a
-//! default, so that all errors are found, and the configuration is refused in the end. No message
-//! quotes a value: it might be a secret in the wrong place.
+//! A reader that finds an error reports it and returns `None`. The caller goes on with a default,
+//! so that all errors are found; the configuration is refused at the end. No message quotes a
+//! value, which might be a secret in the wrong place.
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
@@ -15,11 +15,11 @@ use super::tree::{Key, Node, Scalar, Value, key_path};
 use super::units;
 use crate::contract::Origin;
 
-/// What a setting may count. Zero would be a switch in disguise, and more than a million is no
-/// limit.
+/// The range of counts. A count of 0 would be a switch in disguise, and one of more than a million
+/// would limit nothing.
 const COUNT: RangeInclusive<u32> = 1..=1_000_000;
 
-/// A number of a default; 0 counts as 1, as no budget is smaller.
+/// Makes the number of a default; 0 becomes 1, the smallest budget.
 #[must_use]
 pub const fn at_least_one(number: u32) -> NonZeroU32 {
     match NonZeroU32::new(number) {
@@ -28,7 +28,7 @@ pub const fn at_least_one(number: u32) -> NonZeroU32 {
     }
 }
 
-/// A value in a file, its key path, and the report for what is wrong with it.
+/// A value in a file, its key path, and the report for its errors.
 #[derive(Clone)]
 pub struct Setting<'a> {
     pub(super) node: &'a Node,
@@ -46,7 +46,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Where it begins.
+    /// The place of its first character.
     pub fn place(&self) -> Place {
         self.node.place
     }
@@ -59,17 +59,17 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Takes what is wrong with its file.
+    /// The report for errors of its file.
     pub fn report(&self) -> FileReport<'a> {
         self.report
     }
 
-    /// Reports that it is wrong.
+    /// Reports an error of the value.
     pub fn refuse(&self, message: impl Into<String>) {
         self.refuse_at(self.node.place, message);
     }
 
-    /// Reports that its key is wrong.
+    /// Reports an error of its key.
     pub fn refuse_key(&self, key: &Key, message: impl Into<String>) {
         self.refuse_at(key.place, message);
     }
@@ -78,7 +78,7 @@ impl<'a> Setting<'a> {
         self.report.refuse(place, &self.path, message);
     }
 
-    /// Whether it says `null`, or a variable without a value.
+    /// Whether it is `null` or an empty text, for example from an empty variable.
     pub fn is_nothing(&self) -> bool {
         match &self.node.value {
             Value::Scalar(scalar) => is_null(scalar) || scalar.text.is_empty(),
@@ -116,19 +116,19 @@ impl<'a> Setting<'a> {
         self.scalar().map(|scalar| scalar.text.as_str())
     }
 
-    /// A scalar as it is written: `8080` and `true` too, as in the environment of a process.
+    /// The text of any scalar, `8080` and `true` included, as in the environment of a process.
     pub fn any_text(&self) -> Option<&'a str> {
         Some(self.any_scalar("a text")?.text.as_str())
     }
 
-    /// A whole number where it is one; `Some(None)` for any other scalar.
+    /// A whole number; `Some(None)` for any other scalar.
     pub fn plain_number(&self) -> Option<Option<u64>> {
         let scalar = self.any_scalar("a number or a text")?;
         let plain = !scalar.quoted || !scalar.variables.is_empty();
         Some(units::whole(&scalar.text).filter(|_| plain))
     }
 
-    /// Any value, as JSON reads it.
+    /// Converts any value to JSON.
     pub fn json(&self) -> Option<serde_json::Value> {
         match &self.node.value {
             Value::Scalar(scalar) => Some(scalar_json(scalar)),
@@ -142,7 +142,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// A text that a parser understands; its error is the message.
+    /// Parses a text; the parser's error becomes the message.
     pub fn parse<T, E: Display>(&self, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         match parse(self.text()?) {
             Ok(value) => Some(value),
@@ -198,7 +198,7 @@ impl<'a> Setting<'a> {
         self.number(COUNT).and_then(NonZeroU32::new)
     }
 
-    /// Bytes, or a size such as `100MB`; in quotes too, as a text with a unit often is.
+    /// A number of bytes, or a size such as `100MB`, with or without quotes.
     pub fn size<T>(&self, range: RangeInclusive<u64>) -> Option<T>
     where
         T: TryFrom<u64>,
@@ -228,7 +228,7 @@ impl<'a> Setting<'a> {
         found.map_err(|message| self.refuse(message)).ok()
     }
 
-    /// The items of a list, without those that are wrong.
+    /// Reads a list. Items for which `read` returns `None` are left out.
     pub fn list<T>(&self, mut read: impl FnMut(Setting<'a>) -> Option<T>) -> Option<Vec<T>> {
         let Value::Sequence(items) = &self.node.value else {
             return self.wrong_type("a list, [] for an empty one");
@@ -244,7 +244,7 @@ impl<'a> Setting<'a> {
         Some(values)
     }
 
-    /// A list that must have items.
+    /// Reads a list that must not be empty.
     pub fn filled_list<T>(&self, read: impl FnMut(Setting<'a>) -> Option<T>) -> Option<Vec<T>> {
         if matches!(&self.node.value, Value::Sequence(items) if items.is_empty()) {
             self.refuse("must not be empty");
@@ -253,7 +253,7 @@ impl<'a> Setting<'a> {
         self.list(read)
     }
 
-    /// The keys and values of a mapping whose keys are the operator's.
+    /// The keys and values of a mapping whose keys are chosen by the operator.
     pub fn entries(&self) -> Option<impl Iterator<Item = (&'a Key, Setting<'a>)> + use<'a>> {
         let Value::Mapping(mapping) = &self.node.value else {
             return self.wrong_type("a mapping, {} for an empty one");
@@ -272,7 +272,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// A scalar that is not a text: without quotes, or made by a variable.
+    /// The text of a scalar that may be a number or a boolean: without quotes, or from a variable.
     pub fn plain(&self, wrong: &str) -> Option<&'a str> {
         let scalar = match &self.node.value {
             Value::Scalar(scalar) if !scalar.quoted || !scalar.variables.is_empty() => scalar,
@@ -305,7 +305,8 @@ fn is_null(scalar: &Scalar) -> bool {
     written && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// A scalar as JSON has it: a plain one is what JSON would make of it, else a text.
+/// Converts a scalar to JSON: a plain `null`, boolean or number to that type, any other to a
+/// string.
 fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     if scalar.quoted || !scalar.variables.is_empty() {
         return scalar.text.as_str().into();
@@ -320,7 +321,7 @@ fn scalar_json(scalar: &Scalar) -> serde_json::Value {
     }
 }
 
-/// Whether YAML reads a plain scalar as something else than a text.
+/// Whether YAML reads a plain scalar as null, a boolean or a number.
 fn has_another_type(text: &str) -> bool {
     let word = matches!(
         text,

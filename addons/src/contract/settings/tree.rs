@@ -1,7 +1,7 @@
-//! A YAML document as a tree whose nodes know their line and column.
+//! A YAML document as a tree whose nodes have a line and a column.
 //!
 //! Only plain YAML is read: one document of mappings, lists and scalars. Anchors, aliases, merge
-//! keys, tags and duplicate keys are refused: with them a text means something else than it shows.
+//! keys, tags and duplicate keys are refused, since with them a text does not mean what it shows.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,9 +14,10 @@ use zeroize::Zeroizing;
 use super::place::Place;
 use super::report::FileReport;
 
-/// Checked while the tree grows and without recursion, so what walks the tree may recurse.
+/// The deepest nesting. Checked without recursion while the tree is built, so that code that walks
+/// the tree may recurse.
 const MAX_DEPTH: usize = 128;
-/// A host pattern has at most 255 characters; no key is longer.
+/// The longest key, in bytes. The longest valid keys are host patterns of at most 255 characters.
 const MAX_KEY_LENGTH: usize = 256;
 
 /// A value and its place. It has no `Debug`: it may hold a secret.
@@ -35,15 +36,15 @@ pub enum Value {
 
 #[derive(Default)]
 pub struct Mapping {
-    /// In the file's order; keys are unique.
+    /// In the order of the file; keys are unique.
     pub entries: Vec<(Key, Node)>,
-    /// The keys that readers know, in the order in which they asked. `None`: no reader asked, or
-    /// the keys are the operator's.
+    /// The keys that readers claimed, in the order of their claims. `None`: no reader read the
+    /// mapping, or its keys are chosen by the operator.
     pub claimed: RefCell<Option<Vec<&'static str>>>,
 }
 
 impl Mapping {
-    /// Marks a key as known.
+    /// Marks a key as claimed.
     pub fn claim(&self, key: &'static str) {
         let mut claimed = self.claimed.borrow_mut();
         let claimed = claimed.get_or_insert_default();
@@ -57,7 +58,7 @@ impl Mapping {
 pub struct Key {
     /// Its text.
     pub name: String,
-    /// Where it begins.
+    /// The place of its first character.
     pub place: Place,
 }
 
@@ -66,21 +67,21 @@ pub struct Key {
 pub struct Scalar {
     /// Its text, expanded.
     pub text: Zeroizing<String>,
-    /// In quotes or a block: text, whatever it looks like.
+    /// Written in quotes or as a block: it is a text, even if it looks like a number.
     pub quoted: bool,
     /// The variables that were expanded in it.
     pub variables: Vec<Variable>,
 }
 
-/// A variable that a scalar names.
+/// A variable that was expanded in a scalar.
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Whether it added nothing.
+    /// Whether its value, or the default in its place, is empty.
     pub empty: bool,
 }
 
-/// The path of a key below a path.
+/// Appends a key to a key path.
 pub fn key_path(path: &str, key: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if !key.is_empty() && key.bytes().all(plain) {
@@ -91,10 +92,10 @@ pub fn key_path(path: &str, key: &str) -> String {
     }
 }
 
-/// The document cannot be read further. An error was reported.
+/// The document cannot be parsed further. An error was reported.
 pub struct Broken;
 
-/// Reads a document; `None` where it is empty.
+/// Parses a document; `None` if it is empty.
 pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken> {
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder {
@@ -119,8 +120,8 @@ pub fn parse(text: &str, report: FileReport<'_>) -> Result<Option<Node>, Broken>
     Ok(builder.root)
 }
 
-/// What to do about a text at a place that begins with `*`: YAML takes it for an alias. It is
-/// repeated only where it is a host pattern, since anything else may be a secret.
+/// Advice for a text that begins with `*`, which YAML parses as an alias. The text is quoted only
+/// if it is a host pattern, since any other text may be a secret.
 fn unquoted_star(text: &str, place: Place) -> Option<String> {
     let line = text.lines().nth(place.line.checked_sub(1)?)?;
     let from = line.char_indices().nth(place.column.checked_sub(1)?)?.0;
@@ -145,7 +146,8 @@ enum Frame {
         place: Place,
         entries: Vec<(Key, Node)>,
         lines: HashMap<String, usize>,
-        /// The key whose value comes next, and whether it may stay.
+        /// The key whose value comes next, and whether the pair is kept: duplicate and merge keys
+        /// are not.
         pending: Option<(Key, bool)>,
     },
 }
@@ -305,7 +307,7 @@ impl Builder<'_> {
         Err(Broken)
     }
 
-    /// The path of what is being read.
+    /// The key path of the parser's position.
     fn path(&self) -> String {
         let mut path = String::new();
         for frame in &self.frames {

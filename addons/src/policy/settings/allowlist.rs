@@ -1,4 +1,4 @@
-//! `allowlist.yaml`: one list for HTTP and DNS.
+//! `allowlist.yaml`, one list for HTTP and DNS.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const LEVELS: [(&str, Level); 3] = [
     (Level::Secret.as_str(), Level::Secret),
 ];
 
-/// Reads the file; without one everything is denied.
+/// Reads the file. Without it, every request is denied.
 pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
     let mut allowlist = Allowlist::default();
     let fields = files.allowlist.fields();
@@ -38,11 +38,11 @@ pub fn read_allowlist(files: &Files<'_>) -> Allowlist {
     allowlist
 }
 
-/// Reads an entry of a command line: `name`, or `name:port` for that port alone.
+/// Reads an entry from a command line: `name`, or `name:port` for that port alone.
 ///
 /// # Errors
 ///
-/// What is wrong with the text.
+/// A sentence that says what the text must be.
 pub fn parse_entry(text: &str) -> Result<Entry, String> {
     let origin = || Origin {
         file: "the command line".into(),
@@ -61,7 +61,7 @@ pub fn parse_entry(text: &str) -> Result<Entry, String> {
     }
 }
 
-/// Adds an entry. One that is on the list already keeps its ports beside the new ones.
+/// Adds an entry. If its pattern is on the list already, the new entry has the ports of both.
 pub fn extend_allowlist(allowlist: &mut Allowlist, mut entry: Entry) {
     let pattern = entry.pattern.clone();
     if let Some(before) = allowlist.get(&pattern) {
@@ -106,8 +106,8 @@ fn entry(at: &Setting<'_>) -> Option<Entry> {
     })?
 }
 
-/// A host pattern. What people copy from elsewhere, with a scheme, a path or a port, is refused
-/// with what to write in its place.
+/// Parses a host pattern. The error for a URL or for a name with a port contains the entry to
+/// write in its place.
 fn pattern(text: &str) -> Result<HostPattern, String> {
     let wrong = match HostPattern::parse(text) {
         Ok(pattern) => return Ok(pattern),
@@ -115,7 +115,7 @@ fn pattern(text: &str) -> Result<HostPattern, String> {
     };
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // Nothing that may be a password is repeated.
+    // The user information is cut off: it may contain a password.
     let authority = authority.rsplit('@').next().unwrap_or_default();
     if let Ok(pattern) = HostPattern::parse(authority) {
         let pattern = quoted(&pattern);
@@ -136,7 +136,7 @@ fn pattern(text: &str) -> Result<HostPattern, String> {
     }
 }
 
-/// As YAML takes it: a text that begins with `*` or `[` is something else without quotes.
+/// Formats a pattern for YAML: without quotes, `*` begins an alias and `[` a list.
 fn quoted(pattern: &HostPattern) -> String {
     let text = pattern.to_string();
     match text.starts_with(['*', '[']) {

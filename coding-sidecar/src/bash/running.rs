@@ -1,0 +1,178 @@
+//! A command under way: relays its output at the client's pace and sees to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::net::Shutdown;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use tokio::process::{Child, ChildStderr, ChildStdout};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::orphans::Supervisors;
+use super::output::{Line, Output};
+use super::supervisor::Report;
+use crate::connection::Stream;
+
+/// How long a supervisor may take to kill a command before it is killed itself; longer than its own
+/// patience.
+const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(12);
+/// How long the rest of the output may take once the supervisor has ended. The pipes end with it,
+/// but for a process that could not be killed and holds them open.
+const REST_PATIENCE: Duration = Duration::from_millis(500);
+/// Bytes of a supervisor's report.
+const REPORT_BYTES_MAX: u64 = 4096;
+
+/// One supervisor and what belongs to it.
+pub struct Running {
+    pub id: Pid,
+    /// In clock ticks since the boot.
+    pub started: u64,
+    pub child: Child,
+    pub control: UnixStream,
+    pub stdout: Output<ChildStdout>,
+    pub stderr: Output<ChildStderr>,
+    pub lines: mpsc::Sender<Bytes>,
+    pub supervisors: Arc<Supervisors>,
+}
+
+/// Why the output is no longer relayed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stop {
+    Ended,
+    TimedOut,
+    ClientGone,
+    ShuttingDown,
+}
+
+impl Running {
+    /// Relays the output until the command ends, or ends it.
+    pub async fn run(
+        mut self,
+        deadline: Instant,
+        client: &Stream,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let lines = self.lines.clone();
+        let stop = async {
+            tokio::select! {
+                () = sleep_until(deadline) => Stop::TimedOut,
+                () = client.hung_up() => Stop::ClientGone,
+                () = lines.closed() => Stop::ClientGone,
+                _ = stopping.wait_for(|stopping| *stopping) => Stop::ShuttingDown,
+            }
+        };
+        let reason = tokio::select! {
+            biased;
+            reason = stop => reason,
+            reason = self.relay() => reason,
+        };
+        let report = self.end().await;
+        if reason != Stop::ClientGone {
+            self.relay_rest().await;
+            let line = last_line(reason, report);
+            // The client may have gone.
+            let _ = self.lines.send(line).await;
+        }
+    }
+
+    /// Sends output until the supervisor ends. Reads only what the client has room for, so a
+    /// client that is slow holds the command back. Cancellation safe.
+    async fn relay(&mut self) -> Stop {
+        loop {
+            let Ok(place) = self.lines.reserve().await else {
+                return Stop::ClientGone;
+            };
+            tokio::select! {
+                Some(line) = self.stdout.next(), if !self.stdout.ended() => place.send(line),
+                Some(line) = self.stderr.next(), if !self.stderr.ended() => place.send(line),
+                _ = self.child.wait() => return Stop::Ended,
+            }
+        }
+    }
+
+    /// Ends the command, if it has not ended, and waits until its processes are gone. Returns what
+    /// the supervisor reported, unless that was killed.
+    async fn end(&mut self) -> Option<Report> {
+        // Fails where the supervisor is gone already.
+        let _ = rustix::net::shutdown(&self.control, Shutdown::Write);
+        if self.child.id().is_some() {
+            // A command may have stopped its supervisor.
+            let _ = kill_process(self.id, Signal::CONT);
+        }
+        if timeout(SUPERVISOR_PATIENCE, self.child.wait())
+            .await
+            .is_err()
+        {
+            // Fails where it ended meanwhile.
+            let _ = self.child.start_kill();
+            let _ = self.child.wait().await;
+        }
+        self.supervisors.remove(self.id);
+        let mut text = Vec::new();
+        let read = (&mut self.control)
+            .take(REPORT_BYTES_MAX)
+            .read_to_end(&mut text)
+            .await;
+        let report: Option<Report> = read.ok().and_then(|_| serde_json::from_slice(&text).ok());
+        if report.as_ref().is_none_or(|report| report.left > 0) {
+            self.supervisors.sweep(self.started);
+        }
+        report
+    }
+
+    /// Sends the output that the pipes still hold.
+    async fn relay_rest(&mut self) {
+        while !(self.stdout.ended() && self.stderr.ended()) {
+            let Ok(place) = self.lines.reserve().await else {
+                return;
+            };
+            let next = async {
+                tokio::select! {
+                    line = self.stdout.next(), if !self.stdout.ended() => line,
+                    line = self.stderr.next(), if !self.stderr.ended() => line,
+                    else => None,
+                }
+            };
+            match timeout(REST_PATIENCE, next).await {
+                Ok(Some(line)) => place.send(line),
+                // One of the streams ended.
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The line that says how the command ended.
+fn last_line(reason: Stop, report: Option<Report>) -> Bytes {
+    let line = match (reason, &report) {
+        (Stop::ShuttingDown, _) => Line::Error {
+            message: "the sidecar is shutting down; the command was ended",
+        },
+        (_, None) => Line::Error {
+            message: "the supervisor of the command was killed; the command was ended",
+        },
+        (
+            _,
+            Some(Report {
+                outcome: Ok(exit_code),
+                ..
+            }),
+        ) => Line::Done {
+            exit_code: *exit_code,
+            timed_out: reason == Stop::TimedOut,
+        },
+        (
+            _,
+            Some(Report {
+                outcome: Err(message),
+                ..
+            }),
+        ) => Line::Error { message },
+    };
+    line.encode()
+}

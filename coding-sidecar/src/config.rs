@@ -1,0 +1,358 @@
+//! The environment variables, read once at the start.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::access::{TOKEN_VARIABLE, Token};
+
+const DEFAULT_SOCKET: &str = "/var/run/assistant/coding-sidecar.sock";
+const DEFAULT_ROOT: &str = "/workspace";
+/// The owner alone.
+const DEFAULT_SOCKET_MODE: u32 = 0o600;
+
+/// Every variable that is read, as `--help` shows it.
+pub const VARIABLES: [(&str, &str); 8] = [
+    (
+        "SOCKET_PATH",
+        "Unix socket (/var/run/assistant/coding-sidecar.sock)",
+    ),
+    ("SOCKET_MODE", "mode of the socket file, octal (0600)"),
+    (
+        "WORKSPACE_ROOT",
+        "folder that file operations stay below (/workspace)",
+    ),
+    (
+        "TCP_HOST",
+        "address to listen on as well; needs TCP_PORT (no TCP)",
+    ),
+    ("TCP_PORT", "port to listen on as well; needs TCP_HOST"),
+    (
+        TOKEN_VARIABLE,
+        "token that clients send as `Authorization: Bearer` (none)",
+    ),
+    (
+        "SIDECAR_REQUIRE_AUTH",
+        "true refuses requests without the token (false)",
+    ),
+    (
+        "SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT",
+        "true lifts the confinement of file operations (false)",
+    ),
+];
+
+/// Whether `name` looks like a setting and is none: most likely a misspelt one, such as one that was
+/// meant to require the token. Kubernetes sets some such variables for a service named `sidecar`.
+pub fn is_misspelt(name: &str) -> bool {
+    name.strip_prefix("SIDECAR_").is_some_and(|rest| {
+        let known = VARIABLES.iter().any(|(known, _)| *known == name);
+        !known && !rest.starts_with("SERVICE_") && !rest.starts_with("PORT")
+    })
+}
+
+/// How the sidecar runs.
+pub struct Config {
+    /// Where the Unix socket is made.
+    pub socket_path: PathBuf,
+    /// Permission bits of the socket file.
+    pub socket_mode: u32,
+    /// The folder that file operations stay below, and that commands begin in.
+    pub workspace_root: PathBuf,
+    /// The address to listen on beside the Unix socket.
+    pub tcp: Option<TcpAddress>,
+    /// What clients send to be served.
+    pub token: Option<Token>,
+    /// Whether a request without a token is refused.
+    pub require_auth: bool,
+    /// Whether file operations reach everything that the process may reach.
+    pub allow_outside: bool,
+}
+
+/// A host name or address, and a port.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TcpAddress {
+    /// A name or an IP address without brackets.
+    pub host: String,
+    /// 0 lets the kernel choose.
+    pub port: u16,
+}
+
+/// Every setting that is wrong, one sentence for each.
+#[derive(Debug, Eq, PartialEq)]
+pub struct ConfigErrors(Vec<String>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl Config {
+    /// Reads the variables through `variable`. An empty one counts as unset, as compose files
+    /// leave them.
+    ///
+    /// # Errors
+    ///
+    /// All settings that are wrong.
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader {
+            variable,
+            errors: Vec::new(),
+        };
+        let config = Self {
+            socket_path: reader.path("SOCKET_PATH", DEFAULT_SOCKET),
+            socket_mode: reader.mode("SOCKET_MODE"),
+            workspace_root: reader.path("WORKSPACE_ROOT", DEFAULT_ROOT),
+            tcp: reader.tcp(),
+            token: reader.token(),
+            require_auth: reader.switch("SIDECAR_REQUIRE_AUTH"),
+            allow_outside: reader.switch("SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT"),
+        };
+        if config.require_auth && config.token.is_none() && !reader.is_set(TOKEN_VARIABLE) {
+            reader.errors.push(format!(
+                "SIDECAR_REQUIRE_AUTH is true and {TOKEN_VARIABLE} is not set: set it to the \
+                 token that clients send"
+            ));
+        }
+        if reader.errors.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigErrors(reader.errors))
+        }
+    }
+}
+
+struct Reader<V> {
+    variable: V,
+    errors: Vec<String>,
+}
+
+impl<V: Fn(&str) -> Option<OsString>> Reader<V> {
+    fn raw(&self, name: &str) -> Option<OsString> {
+        (self.variable)(name).filter(|value| !value.is_empty())
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        self.raw(name).is_some()
+    }
+
+    fn text(&mut self, name: &str) -> Option<String> {
+        match self.raw(name)?.into_string() {
+            Ok(text) => Some(text),
+            Err(_) => {
+                self.errors.push(format!("{name} is not UTF-8"));
+                None
+            }
+        }
+    }
+
+    fn path(&mut self, name: &str, default: &str) -> PathBuf {
+        let path = self.raw(name).map_or_else(|| default.into(), PathBuf::from);
+        if !path.is_absolute() {
+            self.errors.push(format!(
+                "{name} is {}: write an absolute path",
+                path.display()
+            ));
+        }
+        path
+    }
+
+    fn switch(&mut self, name: &str) -> bool {
+        match self.text(name).as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                self.errors
+                    .push(format!("{name} is {other:?}: write true or false"));
+                false
+            }
+        }
+    }
+
+    fn mode(&mut self, name: &str) -> u32 {
+        let Some(text) = self.text(name) else {
+            return DEFAULT_SOCKET_MODE;
+        };
+        let digits = text.strip_prefix("0o").unwrap_or(&text);
+        let octal = !digits.is_empty() && digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+        match u32::from_str_radix(digits, 8) {
+            Ok(mode) if octal && mode <= 0o777 => mode,
+            _ => {
+                self.errors.push(format!(
+                    "{name} is {text:?}: write an octal mode up to 0777, for example 0660"
+                ));
+                DEFAULT_SOCKET_MODE
+            }
+        }
+    }
+
+    fn tcp(&mut self) -> Option<TcpAddress> {
+        let (host, port) = (self.text("TCP_HOST"), self.text("TCP_PORT"));
+        match (host, port) {
+            (None, None) => None,
+            (Some(host), Some(port)) => match port.parse() {
+                Ok(port) => Some(TcpAddress { host, port }),
+                Err(_) => {
+                    self.errors.push(format!(
+                        "TCP_PORT is {port:?}: write a number from 0 to 65535"
+                    ));
+                    None
+                }
+            },
+            (Some(_), None) => {
+                self.errors
+                    .push("TCP_HOST is set and TCP_PORT is not: set both or neither".to_owned());
+                None
+            }
+            (None, Some(_)) => {
+                self.errors
+                    .push("TCP_PORT is set and TCP_HOST is not: set both or neither".to_owned());
+                None
+            }
+        }
+    }
+
+    fn token(&mut self) -> Option<Token> {
+        let text = self.text(TOKEN_VARIABLE)?;
+        let token = Token::new(&text);
+        if token.is_none() {
+            // The value stays out of the message: it is a secret, if a damaged one.
+            self.errors.push(format!(
+                "{TOKEN_VARIABLE} has a blank, a control or a non-ASCII character, which the header \
+                 Authorization cannot carry"
+            ));
+        }
+        token
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::each_row;
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Config, String> {
+        Config::read(|name| {
+            let (_, value) = variables.iter().find(|(set, _)| *set == name)?;
+            Some(value.into())
+        })
+        .map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn without_variables_it_listens_on_the_unix_socket_alone() {
+        for variables in [&[][..], &[("TCP_HOST", ""), ("TCP_PORT", "")]] {
+            let config = read(variables).ok().unwrap();
+            assert_eq!(config.socket_path.to_str(), Some(DEFAULT_SOCKET));
+            assert_eq!(config.workspace_root.to_str(), Some(DEFAULT_ROOT));
+            assert_eq!(config.socket_mode, 0o600);
+            assert_eq!(config.tcp, None);
+            assert!(config.token.is_none() && !config.require_auth && !config.allow_outside);
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_read() {
+        let config = read(&[
+            ("SOCKET_PATH", "/run/s.sock"),
+            ("SOCKET_MODE", "0660"),
+            ("WORKSPACE_ROOT", "/srv/code"),
+            ("TCP_HOST", "::1"),
+            ("TCP_PORT", "8765"),
+            ("SIDECAR_AUTH_TOKEN", "abc-123"),
+            ("SIDECAR_REQUIRE_AUTH", "true"),
+            ("SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT", "true"),
+        ])
+        .ok()
+        .unwrap();
+        assert_eq!(config.socket_path.to_str(), Some("/run/s.sock"));
+        assert_eq!(config.workspace_root.to_str(), Some("/srv/code"));
+        assert_eq!(config.socket_mode, 0o660);
+        let address = TcpAddress {
+            host: "::1".to_owned(),
+            port: 8765,
+        };
+        assert_eq!(config.tcp, Some(address));
+        assert!(config.token.is_some() && config.require_auth && config.allow_outside);
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_with_what_to_write() {
+        const ROWS: [(&str, &str, &str); 15] = [
+            (
+                "SOCKET_PATH",
+                "s.sock",
+                "SOCKET_PATH is s.sock: write an absolute path",
+            ),
+            (
+                "WORKSPACE_ROOT",
+                "code",
+                "WORKSPACE_ROOT is code: write an absolute path",
+            ),
+            ("SOCKET_MODE", "rw", "SOCKET_MODE is \"rw\""),
+            ("SOCKET_MODE", "+600", "SOCKET_MODE is \"+600\""),
+            ("SOCKET_MODE", "1777", "up to 0777"),
+            ("SOCKET_MODE", "0o", "SOCKET_MODE is \"0o\""),
+            (
+                "TCP_HOST",
+                "127.0.0.1",
+                "TCP_HOST is set and TCP_PORT is not",
+            ),
+            ("TCP_PORT", "8765", "TCP_PORT is set and TCP_HOST is not"),
+            ("SIDECAR_REQUIRE_AUTH", "yes", "write true or false"),
+            ("SIDECAR_REQUIRE_AUTH", "True", "write true or false"),
+            (
+                "SIDECAR_REQUIRE_AUTH",
+                "true",
+                "SIDECAR_AUTH_TOKEN is not set",
+            ),
+            (
+                "SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT",
+                "1",
+                "write true or false",
+            ),
+            ("SIDECAR_AUTH_TOKEN", "abc\n", "control"),
+            ("SIDECAR_AUTH_TOKEN", "a b", "blank"),
+            ("SIDECAR_AUTH_TOKEN", "ü", "non-ASCII"),
+        ];
+        each_row(ROWS, |(name, value, part)| {
+            let error = read(&[(name, value)]).err().unwrap();
+            assert!(error.contains(part), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        });
+    }
+
+    #[test]
+    fn a_variable_that_no_setting_has_is_told_from_those_of_others() {
+        const ROWS: [(&str, bool); 7] = [
+            ("SIDECAR_REQUIRE_AUHT", true),
+            ("SIDECAR_TOKEN", true),
+            ("SIDECAR_REQUIRE_AUTH", false),
+            ("SIDECAR_SERVICE_HOST", false),
+            ("SIDECAR_PORT_8765_TCP", false),
+            ("TCP_HOSTS", false),
+            ("PATH", false),
+        ];
+        each_row(ROWS, |(name, misspelt)| {
+            assert_eq!(is_misspelt(name), misspelt)
+        });
+    }
+
+    #[test]
+    fn all_wrong_settings_are_reported_at_once_and_none_shows_the_token() {
+        let error = read(&[
+            ("SOCKET_PATH", "s.sock"),
+            ("TCP_HOST", "localhost"),
+            ("TCP_PORT", "70000"),
+            ("SIDECAR_REQUIRE_AUTH", "true"),
+            ("SIDECAR_AUTH_TOKEN", "hush hush"),
+        ])
+        .err()
+        .unwrap();
+        assert_eq!(error.lines().count(), 3, "{error}");
+        assert!(!error.contains("hush"), "{error}");
+    }
+}

@@ -1,0 +1,150 @@
+//! One accepted connection: reading, writing within a time limit, and the news that the client hung up.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Sleep, sleep};
+
+/// How long a client may take nothing of what is sent. Then its connection is closed, which ends
+/// the command whose output it is.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The socket of a client. Reading and writing take a shared reference, so that one task can wait
+/// for the client to hang up while hyper holds the connection.
+pub enum Stream {
+    /// A client on the Unix socket.
+    Unix(UnixStream),
+    /// A client on TCP.
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Completes when the client closed its connection or its sending half, even with requests
+    /// of it unread. Cancellation safe.
+    ///
+    /// hyper sees the end of a connection only when it has read everything before it, which it
+    /// does not while a response is under way and another request waits in its buffer.
+    pub async fn hung_up(&self) {
+        // No socket here is registered for priority data, so only `READ_CLOSED` completes this.
+        let ready = match self {
+            Self::Unix(stream) => stream.ready(Interest::PRIORITY).await,
+            Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
+        };
+        // An error means that the runtime ends, and every command with it.
+        let _ = ready;
+    }
+
+    fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Unix(stream) => stream.poll_read_ready(context),
+            Self::Tcp(stream) => stream.poll_read_ready(context),
+        }
+    }
+
+    fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Unix(stream) => stream.poll_write_ready(context),
+            Self::Tcp(stream) => stream.poll_write_ready(context),
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.try_read(buffer),
+            Self::Tcp(stream) => stream.try_read(buffer),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.try_write(bytes),
+            Self::Tcp(stream) => stream.try_write(bytes),
+        }
+    }
+
+    fn shut_down(&self) -> io::Result<()> {
+        let done = match self {
+            Self::Unix(stream) => rustix::net::shutdown(stream, Shutdown::Write),
+            Self::Tcp(stream) => rustix::net::shutdown(stream, Shutdown::Write),
+        };
+        match done {
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A [`Stream`] for hyper, with [`WRITE_TIMEOUT`].
+pub struct Timed {
+    stream: Arc<Stream>,
+    /// Set while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timed {
+    /// Reads and writes `stream`.
+    pub fn new(stream: Arc<Stream>) -> Self {
+        Self {
+            stream,
+            stalled: None,
+        }
+    }
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(context))?;
+            match self.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(read) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        while let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
+            ready?;
+            match self.stream.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => {
+                    self.stalled = None;
+                    return Poll::Ready(outcome);
+                }
+            }
+        }
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.stream.shut_down())
+    }
+}

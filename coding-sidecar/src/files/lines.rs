@@ -1,0 +1,83 @@
+//! The lines of a file that a request names, found while the file streams by.
+
+use memchr::memchr_iter;
+
+use crate::failure::Failure;
+
+/// Lines `first..first + limit` of a text that arrives in pieces.
+#[derive(Debug)]
+pub(super) struct LineRange {
+    first: u64,
+    limit: Option<u64>,
+    /// Newlines seen so far.
+    newlines: u64,
+    ends_open: bool,
+}
+
+impl LineRange {
+    /// `offset` counts from 1.
+    pub(super) fn new(offset: Option<u64>, limit: Option<u64>) -> Result<Self, Failure> {
+        if offset == Some(0) {
+            return Err(Failure::Request("offset counts lines from 1".into()));
+        }
+        if limit == Some(0) {
+            return Err(Failure::Request("limit must be at least 1".into()));
+        }
+        Ok(Self {
+            first: offset.unwrap_or(1),
+            limit,
+            newlines: 0,
+            ends_open: false,
+        })
+    }
+
+    /// The number of the first line, from 1.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The part of the next `piece` that belongs to the lines.
+    pub(super) fn select<'a>(&mut self, piece: &'a [u8]) -> &'a [u8] {
+        let Some(last) = piece.last() else {
+            return piece;
+        };
+        self.ends_open = *last != b'\n';
+        let before = self.newlines;
+        let newlines = memchr_iter(b'\n', piece).count() as u64;
+        self.newlines = before.saturating_add(newlines);
+        let skip = self.first.saturating_sub(1);
+        let start = line_start(piece, newlines, skip.saturating_sub(before));
+        let end = match self.limit {
+            None => piece.len(),
+            Some(limit) => {
+                let end = skip.saturating_add(limit).saturating_sub(before);
+                line_start(piece, newlines, end)
+            }
+        };
+        piece.get(start..end).unwrap_or_default()
+    }
+
+    /// Lines of the text so far; the last one may lack its newline.
+    pub(super) fn total_lines(&self) -> u64 {
+        self.newlines.saturating_add(u64::from(self.ends_open))
+    }
+
+    /// Whether the lines begin after the last of `total`. Line 1 of an empty text does not.
+    pub(super) fn begins_after(&self, total: u64) -> bool {
+        self.first > total.max(1)
+    }
+}
+
+/// Where the line after the `line`-th newline of `piece` begins; its end when it has fewer.
+fn line_start(piece: &[u8], newlines: u64, line: u64) -> usize {
+    if line > newlines {
+        return piece.len();
+    }
+    let Some(before) = line.checked_sub(1) else {
+        return 0;
+    };
+    usize::try_from(before)
+        .ok()
+        .and_then(|before| memchr_iter(b'\n', piece).nth(before))
+        .map_or(piece.len(), |newline| newline.saturating_add(1))
+}

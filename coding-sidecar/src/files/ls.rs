@@ -1,0 +1,121 @@
+//! `ls`: the entries of a folder.
+
+use std::collections::BinaryHeap;
+
+use rustix::fs::{Dir, DirEntry, FileType};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, printable};
+use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
+use crate::work::Work;
+use crate::workspace::{Workspace, WorkspacePath};
+
+/// Entries where the request names no limit.
+const LIMIT_DEFAULT: u64 = 500;
+/// Entries that are read between two checks of [`Work`].
+const ENTRIES_BETWEEN_CHECKS: u64 = 512;
+
+/// The body of `/ls`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LsRequest {
+    /// The folder; the root where absent.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Most entries; 500 where absent.
+    #[serde(default)]
+    pub limit: Option<u64>,
+}
+
+/// The result of `/ls`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LsResult {
+    /// One entry on each line; a folder ends with `/`.
+    pub output: String,
+    /// Present when entries are missing from `output`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncation: Option<Truncation>,
+}
+
+/// Lists a folder in the order of its names' bytes, hidden entries included.
+///
+/// Only the entries that are shown are held, however many the folder has.
+pub fn ls(workspace: &Workspace, request: LsRequest, work: &Work) -> Result<LsResult, Failure> {
+    work.check()?;
+    let path = workspace.path(request.path.as_deref().unwrap_or("."))?;
+    let limit = match request.limit {
+        Some(0) => return Err(Failure::Request("limit must be at least 1".into())),
+        limit => limit.unwrap_or(LIMIT_DEFAULT),
+    };
+    let limit = usize::try_from(limit)
+        .unwrap_or(usize::MAX)
+        .min(OUTPUT_LINES_MAX);
+    let failed = |error| Failure::system(path.requested(), "list the folder", error);
+    let mut folder = Dir::new(workspace.folder(&path)?).map_err(failed)?;
+    let mut first: BinaryHeap<(Vec<u8>, Kind)> = BinaryHeap::new();
+    let mut total: u64 = 0;
+    while let Some(entry) = folder.read() {
+        if total.is_multiple_of(ENTRIES_BETWEEN_CHECKS) {
+            work.check()?;
+        }
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        total = total.saturating_add(1);
+        if first.len() < limit || first.peek().is_some_and(|(last, _)| name < last.as_slice()) {
+            first.push((name.to_vec(), Kind::of(&entry)));
+        }
+        if first.len() > limit {
+            first.pop();
+        }
+    }
+    let mut cut = HeadCut::new(limit);
+    let shown = first.len() as u64;
+    for (name, kind) in first.into_sorted_vec() {
+        let mark = if is_folder(workspace, &path, &name, kind) {
+            "/"
+        } else {
+            ""
+        };
+        cut.take_line(&(printable(&String::from_utf8_lossy(&name)) + mark));
+    }
+    cut.leave_out_lines(total.saturating_sub(shown));
+    let cut = cut.finish();
+    Ok(LsResult {
+        output: cut.content.clone(),
+        truncation: cut.if_cut(),
+    })
+}
+
+/// What the listing says about an entry's kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Folder,
+    Other,
+    /// A symbolic link, or a file system that does not say.
+    Look,
+}
+
+impl Kind {
+    fn of(entry: &DirEntry) -> Self {
+        match entry.file_type() {
+            FileType::Directory => Self::Folder,
+            FileType::Symlink | FileType::Unknown => Self::Look,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether an entry is a folder, or a link to one that may be opened.
+fn is_folder(workspace: &Workspace, folder: &WorkspacePath, name: &[u8], kind: Kind) -> bool {
+    match kind {
+        Kind::Folder => true,
+        Kind::Other => false,
+        Kind::Look => workspace
+            .kind_of(&[folder.relative(), b"/", name].concat())
+            .is_ok_and(|kind| kind == FileType::Directory),
+    }
+}

@@ -1,0 +1,68 @@
+//! The globs of find and grep.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use crate::failure::Failure;
+
+/// Most bytes of a glob; compiling takes time and memory that grow with it.
+const GLOB_BYTES_MAX: usize = 1_000;
+
+/// A glob, matched with names, or with paths below the searched folder where it has a `/`.
+#[derive(Debug)]
+pub(super) struct Filter {
+    glob: GlobMatcher,
+    by_path: bool,
+    negated: bool,
+}
+
+impl Filter {
+    /// `pattern` as find takes it. `field` is its name in the request.
+    pub(super) fn new(pattern: &str, field: &str) -> Result<Self, Failure> {
+        if pattern.is_empty() {
+            return Err(Failure::Request(format!("{field} is empty")));
+        }
+        if pattern.len() > GLOB_BYTES_MAX {
+            return Err(Failure::Request(format!(
+                "{field} is {} bytes long, the limit is {GLOB_BYTES_MAX}",
+                pattern.len()
+            )));
+        }
+        let anchored = pattern.strip_prefix("./").unwrap_or(pattern);
+        let anchored = anchored.strip_prefix('/').unwrap_or(anchored);
+        let glob = GlobBuilder::new(anchored)
+            .literal_separator(true)
+            .backslash_escape(true)
+            .empty_alternates(true)
+            .build()
+            .map_err(|error| Failure::Request(format!("{field}: {error}")))?;
+        Ok(Self {
+            glob: glob.compile_matcher(),
+            by_path: pattern.contains('/'),
+            negated: false,
+        })
+    }
+
+    /// Like [`Filter::new`]; a `!` before the pattern negates it.
+    pub(super) fn new_negatable(pattern: &str, field: &str) -> Result<Self, Failure> {
+        match pattern.strip_prefix('!') {
+            Some(rest) => Ok(Self {
+                negated: true,
+                ..Self::new(rest, field)?
+            }),
+            None => Self::new(pattern, field),
+        }
+    }
+
+    /// `path` is relative to the searched folder.
+    pub(super) fn accepts(&self, path: &[u8]) -> bool {
+        let matched = if self.by_path {
+            path
+        } else {
+            path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+        };
+        self.glob.is_match(OsStr::from_bytes(matched)) != self.negated
+    }
+}

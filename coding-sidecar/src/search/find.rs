@@ -1,0 +1,93 @@
+//! `find`: files by a glob.
+
+use serde::{Deserialize, Serialize};
+
+use super::filter::Filter;
+use super::limit;
+use super::walk::Walk;
+use crate::failure::Failure;
+use crate::truncation::{HeadCut, OUTPUT_LINES_MAX, Truncation};
+use crate::work::Work;
+use crate::workspace::Workspace;
+
+/// Files where the request names no limit.
+const LIMIT_DEFAULT: u64 = 1_000;
+/// Entries that are matched between two checks of [`Work`].
+const ENTRIES_BETWEEN_CHECKS: u64 = 512;
+
+/// The body of `/find`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FindRequest {
+    /// A glob: matched with names, or with paths below `path` where it has a `/`.
+    pub pattern: String,
+    /// The folder to search; the root where absent.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Most files; 1,000 where absent.
+    #[serde(default)]
+    pub limit: Option<u64>,
+}
+
+/// The result of `/find`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FindResult {
+    /// Paths relative to the root.
+    pub files: Vec<String>,
+    /// Whether more files match.
+    pub truncated: bool,
+    /// The limit that applied.
+    pub limit: u64,
+    /// Present when the bounds of an answer cut the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncation: Option<Truncation>,
+    /// Present when folders could not be read: how many, and the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+}
+
+/// Finds the files below a folder whose names match a glob: everything but folders, hidden files included.
+///
+/// Ignore files are honoured, `.git` is left out, and symbolic links are listed but not followed.
+pub fn find(
+    workspace: &Workspace,
+    request: FindRequest,
+    work: &Work,
+) -> Result<FindResult, Failure> {
+    work.check()?;
+    let filter = Filter::new(&request.pattern, "pattern")?;
+    let limit = limit(request.limit, LIMIT_DEFAULT)?;
+    let path = workspace.path(request.path.as_deref().unwrap_or("."))?;
+    let mut walk = Walk::new(workspace, &path)?;
+    let mut files = Vec::new();
+    let mut truncated = false;
+    let mut cut = HeadCut::new(OUTPUT_LINES_MAX);
+    let mut seen: u64 = 0;
+    while let Some(found) = walk.next(work)? {
+        seen = seen.saturating_add(1);
+        if seen.is_multiple_of(ENTRIES_BETWEEN_CHECKS) {
+            work.check()?;
+        }
+        if !filter.accepts(&found.path) {
+            continue;
+        }
+        if files.len() >= limit {
+            truncated = true;
+            break;
+        }
+        let shown = walk.shown(&found.path);
+        if !cut.take_line(&shown) {
+            truncated = true;
+            break;
+        }
+        files.push(shown);
+    }
+    Ok(FindResult {
+        files,
+        truncated,
+        limit: limit as u64,
+        truncation: cut.finish().if_cut(),
+        skipped: walk.skipped.describe(),
+    })
+}

@@ -1,0 +1,317 @@
+//! Searching many files on several threads with a result that does not depend on their number.
+//!
+//! Threads take batches of files from one walk. A batch is searched whole, and batches are joined in the
+//! order of the walk, so the first matches of the tree are the first of the answer.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use grep_regex::RegexMatcher;
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+
+use super::Skipped;
+use super::filter::Filter;
+use super::lines::{CheckedReader, FileLines};
+use super::walk::{Found, Walk};
+use crate::failure::{Failure, reason};
+use crate::truncation::{HeadCut, OUTPUT_BYTES_MAX, OUTPUT_LINES_MAX};
+use crate::work::Work;
+use crate::workspace::{Links, Workspace, WorkspacePath};
+
+/// Files in a batch: large enough that the walk's lock is rarely contended.
+const BATCH_FILES: usize = 64;
+/// Folders in a batch: each is an open descriptor until its files are searched.
+const BATCH_FOLDERS: usize = 8;
+/// Most threads of one search.
+const THREADS_MAX: usize = 8;
+/// Most bytes of one line; a line is held whole while it is searched.
+const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of lines after which a search ends, as the answer is cut long before.
+const GATHERED_BYTES_MAX: usize = 5 * OUTPUT_BYTES_MAX;
+
+/// What is searched for, and how far.
+pub(super) struct Search<'a> {
+    pub(super) workspace: &'a Workspace,
+    pub(super) matcher: RegexMatcher,
+    pub(super) filter: Option<Filter>,
+    pub(super) context: usize,
+    pub(super) limit: usize,
+    pub(super) work: &'a Work,
+}
+
+/// The answer's lines.
+pub(super) struct Gathered {
+    pub(super) cut: HeadCut,
+    pub(super) more_matches: bool,
+    pub(super) lines_cut: bool,
+    pub(super) skipped: Skipped,
+}
+
+/// Searches one file that the request names.
+pub(super) fn search_file(search: &Search<'_>, path: &WorkspacePath) -> Result<Gathered, Failure> {
+    let open = search.workspace.file(path)?;
+    let mut batch = Batch::default();
+    if search.accepts(path.relative()) {
+        let shown = path.shown();
+        let mut searcher = search.searcher();
+        let nul = search.search(open.file.into(), shown, &mut searcher, &mut batch)?;
+        if let Some(nul) = nul {
+            let reason = format!("a binary file from its byte {nul} on");
+            batch.skipped.add(path.requested(), reason);
+        }
+    }
+    let batches = BTreeMap::from([(0, batch)]);
+    Ok(join(batches, search.limit, Skipped::default()))
+}
+
+/// Searches the files of a tree.
+pub(super) fn search_tree(search: &Search<'_>, walk: Walk<'_>) -> Result<Gathered, Failure> {
+    let shared = Shared {
+        search,
+        source: Mutex::new(Source { walk, next: 0 }),
+        results: Mutex::default(),
+        enough: AtomicBool::new(false),
+    };
+    // A small tree is searched before another thread would have started.
+    let more = shared.search_batch(&mut search.searcher())?;
+    if more {
+        let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
+        thread::scope(|scope| {
+            for _ in 1..threads.min(THREADS_MAX) {
+                // Without another thread this one does the work.
+                let _ = thread::Builder::new().spawn_scoped(scope, || shared.search_all());
+            }
+            shared.search_all();
+        });
+    }
+    let results = shared
+        .results
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    if let Some(failure) = results.failure {
+        return Err(failure);
+    }
+    let source = shared
+        .source
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    Ok(join(results.batches, search.limit, source.walk.skipped))
+}
+
+/// What the threads of one search share.
+struct Shared<'a> {
+    search: &'a Search<'a>,
+    source: Mutex<Source<'a>>,
+    results: Mutex<Results>,
+    /// Set once the batches so far fill the answer, or after a failure.
+    enough: AtomicBool,
+}
+
+struct Source<'a> {
+    walk: Walk<'a>,
+    /// The next batch's number.
+    next: u64,
+}
+
+/// Files that one thread searches, with the paths that the answer shows.
+struct FileBatch {
+    number: u64,
+    files: Vec<(Found, String)>,
+    /// Whether there may be another batch.
+    more: bool,
+}
+
+#[derive(Default)]
+struct Results {
+    batches: BTreeMap<u64, Batch>,
+    matches: usize,
+    bytes: usize,
+    failure: Option<Failure>,
+}
+
+/// The files of one batch that have matches.
+#[derive(Default)]
+struct Batch {
+    files: Vec<FileLines>,
+    skipped: Skipped,
+}
+
+impl Shared<'_> {
+    /// Searches batches until there are no more or until the answer is full.
+    fn search_all(&self) {
+        let mut searcher = self.search.searcher();
+        loop {
+            match self.search_batch(&mut searcher) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(failure) => {
+                    self.results().failure.get_or_insert(failure);
+                    self.enough.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Searches one batch; false when it is the last one, or when no more is needed.
+    fn search_batch(&self, searcher: &mut Searcher) -> Result<bool, Failure> {
+        if self.enough.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let FileBatch {
+            number,
+            files,
+            more,
+        } = self.next_files()?;
+        let mut batch = Batch::default();
+        let (mut matches, mut bytes) = (0_usize, 0_usize);
+        for (found, shown) in files {
+            self.search.work.check()?;
+            self.search
+                .search_found(&found, shown, searcher, &mut batch)?;
+            matches = batch.files.iter().map(FileLines::matches).sum();
+            bytes = batch.files.iter().map(FileLines::bytes).sum();
+            if matches > self.search.limit || bytes > GATHERED_BYTES_MAX {
+                break;
+            }
+        }
+        let mut results = self.results();
+        results.matches = results.matches.saturating_add(matches);
+        results.bytes = results.bytes.saturating_add(bytes);
+        if results.matches > self.search.limit || results.bytes > GATHERED_BYTES_MAX {
+            self.enough.store(true, Ordering::Relaxed);
+        }
+        if !batch.files.is_empty() || batch.skipped.count > 0 {
+            results.batches.insert(number, batch);
+        }
+        Ok(more)
+    }
+
+    fn next_files(&self) -> Result<FileBatch, Failure> {
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files: Vec<(Found, String)> = Vec::with_capacity(BATCH_FILES);
+        let mut folders = 0_usize;
+        let mut more = true;
+        while files.len() < BATCH_FILES && folders < BATCH_FOLDERS {
+            let Some(found) = source.walk.next(self.search.work)? else {
+                more = false;
+                break;
+            };
+            if found.kind == FileType::RegularFile && self.search.accepts(&found.path) {
+                let known = files
+                    .last()
+                    .is_some_and(|(last, _)| Arc::ptr_eq(&last.folder, &found.folder));
+                folders = folders.saturating_add(usize::from(!known));
+                let shown = source.walk.shown(&found.path);
+                files.push((found, shown));
+            }
+        }
+        let number = source.next;
+        source.next = number.saturating_add(1);
+        Ok(FileBatch {
+            number,
+            files,
+            more,
+        })
+    }
+
+    fn results(&self) -> MutexGuard<'_, Results> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Search<'_> {
+    fn searcher(&self) -> Searcher {
+        SearcherBuilder::new()
+            .before_context(self.context)
+            .after_context(self.context)
+            .line_number(true)
+            .heap_limit(Some(LINE_BYTES_MAX))
+            .binary_detection(BinaryDetection::quit(0))
+            .build()
+    }
+
+    fn accepts(&self, path: &[u8]) -> bool {
+        self.filter
+            .as_ref()
+            .is_none_or(|filter| filter.accepts(path))
+    }
+
+    /// Searches an entry of the walk. One that vanished or changed its kind meanwhile has no matches.
+    fn search_found(
+        &self,
+        found: &Found,
+        shown: String,
+        searcher: &mut Searcher,
+        batch: &mut Batch,
+    ) -> Result<(), Failure> {
+        let opened = self
+            .workspace
+            .open_at(&found.folder, &found.name, OFlags::RDONLY, Links::Refuse)
+            .and_then(|fd| Ok((fstat(&fd)?, fd)));
+        match opened {
+            Ok((stat, fd)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                self.search(fd, shown, searcher, batch).map(|_| ())
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => {
+                batch.skipped.add(&shown, reason(error));
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the lines of `file`. The value is where binary data begins, which ends the search of the file.
+    fn search(
+        &self,
+        file: OwnedFd,
+        shown: String,
+        searcher: &mut Searcher,
+        batch: &mut Batch,
+    ) -> Result<Option<u64>, Failure> {
+        // One match more than the limit tells that there are more.
+        let matches_max = self.limit.saturating_add(1);
+        let mut lines = FileLines::new(shown, matches_max, GATHERED_BYTES_MAX);
+        let reader = CheckedReader {
+            file: file.into(),
+            work: self.work,
+        };
+        if let Err(error) = searcher.search_reader(&self.matcher, reader, &mut lines) {
+            self.work.check()?;
+            batch.skipped.add(lines.path(), error);
+        }
+        let binary_at = lines.binary_at;
+        if lines.matches() > 0 {
+            batch.files.push(lines);
+        }
+        Ok(binary_at)
+    }
+}
+
+/// Joins batches in the order of the walk and applies the limit.
+fn join(batches: BTreeMap<u64, Batch>, limit: usize, skipped: Skipped) -> Gathered {
+    let mut gathered = Gathered {
+        cut: HeadCut::new(OUTPUT_LINES_MAX),
+        more_matches: false,
+        lines_cut: false,
+        skipped,
+    };
+    let mut left = limit;
+    for batch in batches.into_values() {
+        gathered.skipped.merge(batch.skipped);
+        for file in batch.files {
+            gathered.more_matches |= file.matches() > left;
+            if left > 0 {
+                gathered.cut.take(file.text(left).as_bytes());
+                gathered.lines_cut |= file.has_cut_lines();
+            }
+            left = left.saturating_sub(file.matches());
+        }
+    }
+    gathered
+}

@@ -1,0 +1,201 @@
+//! Ignore files: which entries of a tree find and grep leave out.
+//!
+//! `.gitignore` and `.git/info/exclude` as git reads them, also outside of a repository, and `.ignore`, which
+//! takes precedence, as ripgrep reads it. Files of a nested repository are not subject to the
+//! `.gitignore` of the outer one.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder, Glob};
+use rustix::fs::{FileType, OFlags, fstat};
+
+use crate::workspace::{Links, Workspace};
+
+/// Most bytes of the ignore files that apply to one folder, its parents' included. Their globs are compiled,
+/// which takes a multiple of that.
+const RULES_BYTES_MAX: usize = 512 * 1024;
+
+/// The ignore rules of a folder and of those above it.
+#[derive(Debug)]
+pub(super) struct Rules {
+    above: Option<Arc<Self>>,
+    ignore: Gitignore,
+    gitignore: Gitignore,
+    exclude: Gitignore,
+    is_repository: bool,
+    /// Bytes of ignore files read for this folder and those above.
+    bytes: usize,
+}
+
+/// The ignore files that a folder has, or may have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Present {
+    pub(super) ignore: bool,
+    pub(super) gitignore: bool,
+    pub(super) git: bool,
+}
+
+impl Present {
+    /// For a folder whose entries are not known.
+    pub(super) const UNKNOWN: Self = Self {
+        ignore: true,
+        gitignore: true,
+        git: true,
+    };
+
+    pub(super) fn note(&mut self, name: &[u8]) {
+        match name {
+            b".ignore" => self.ignore = true,
+            b".gitignore" => self.gitignore = true,
+            b".git" => self.git = true,
+            _ => {}
+        }
+    }
+}
+
+impl Rules {
+    /// No rules.
+    pub(super) fn none() -> Arc<Self> {
+        Arc::new(Self {
+            above: None,
+            ignore: Gitignore::empty(),
+            gitignore: Gitignore::empty(),
+            exclude: Gitignore::empty(),
+            is_repository: false,
+            bytes: 0,
+        })
+    }
+
+    /// The rules within `folder`, whose path relative to the root is `path`.
+    ///
+    /// The second value tells that an ignore file was not honoured.
+    pub(super) fn within(
+        self: &Arc<Self>,
+        workspace: &Workspace,
+        folder: &OwnedFd,
+        path: &[u8],
+        present: Present,
+    ) -> (Arc<Self>, Option<&'static str>) {
+        let mut reader = Reader {
+            workspace,
+            folder,
+            path,
+            left: RULES_BYTES_MAX.saturating_sub(self.bytes),
+            failed: None,
+        };
+        let ignore = reader.read(b".ignore", present.ignore);
+        let gitignore = reader.read(b".gitignore", present.gitignore);
+        let is_repository = present.git && workspace.has(folder, b".git");
+        let exclude = reader.read(b".git/info/exclude", is_repository);
+        let failed = reader.failed;
+        let bytes = RULES_BYTES_MAX.saturating_sub(reader.left);
+        if !is_repository && ignore.is_empty() && gitignore.is_empty() {
+            return (Arc::clone(self), failed);
+        }
+        let rules = Self {
+            above: Some(Arc::clone(self)),
+            ignore,
+            gitignore,
+            exclude,
+            is_repository,
+            bytes,
+        };
+        (Arc::new(rules), failed)
+    }
+
+    /// Whether the entry at `path`, relative to the root, is left out.
+    pub(super) fn ignores(&self, path: &[u8], is_folder: bool) -> bool {
+        let path = Path::new(OsStr::from_bytes(path));
+        let (mut by_ignore, mut by_git, mut by_exclude) = (Match::None, Match::None, Match::None);
+        let mut left_repository = false;
+        let mut rules = Some(self);
+        while let Some(here) = rules {
+            by_ignore = first(by_ignore, &here.ignore, path, is_folder);
+            if !left_repository {
+                by_git = first(by_git, &here.gitignore, path, is_folder);
+                by_exclude = first(by_exclude, &here.exclude, path, is_folder);
+            }
+            left_repository |= here.is_repository;
+            rules = here.above.as_deref();
+        }
+        by_ignore.or(by_git).or(by_exclude).is_ignore()
+    }
+}
+
+/// `found`, unless it is nothing: the rules of the innermost folder win.
+fn first<'a>(
+    found: Match<&'a Glob>,
+    rules: &'a Gitignore,
+    path: &Path,
+    is_folder: bool,
+) -> Match<&'a Glob> {
+    if found.is_none() {
+        rules.matched(path, is_folder)
+    } else {
+        found
+    }
+}
+
+struct Reader<'a> {
+    workspace: &'a Workspace,
+    folder: &'a OwnedFd,
+    path: &'a [u8],
+    left: usize,
+    failed: Option<&'static str>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, name: &[u8], present: bool) -> Gitignore {
+        let Some(text) = present.then(|| self.text(name)).flatten() else {
+            return Gitignore::empty();
+        };
+        let mut builder = GitignoreBuilder::new(OsStr::from_bytes(self.path));
+        let text = String::from_utf8_lossy(&text);
+        for line in text.strip_prefix('\u{feff}').unwrap_or(&text).lines() {
+            // A line that is no glob matches nothing, as for git.
+            let _ = builder.add_line(None, line);
+        }
+        builder.build().unwrap_or_else(|_| {
+            self.failed = Some("its ignore rules are too complex and were not applied");
+            Gitignore::empty()
+        })
+    }
+
+    /// The ignore file's content; `None` also for one that exceeds the bound or is no regular file.
+    fn text(&mut self, name: &[u8]) -> Option<Vec<u8>> {
+        let fd = self
+            .workspace
+            .open_at(self.folder, name, OFlags::RDONLY, Links::Refuse)
+            .ok()?;
+        if FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        let mut text = Vec::new();
+        let bound = (self.left as u64).saturating_add(1);
+        File::from(fd).take(bound).read_to_end(&mut text).ok()?;
+        match self.left.checked_sub(text.len()) {
+            Some(left) => {
+                self.left = left;
+                Some(text)
+            }
+            None => {
+                self.failed = Some("its ignore rules are too large and were not applied");
+                None
+            }
+        }
+    }
+}
+
+impl Workspace {
+    fn has(&self, folder: impl AsFd, name: &[u8]) -> bool {
+        self.open_at(folder, name, OFlags::PATH, Links::Refuse)
+            .is_ok()
+    }
+}

@@ -1,0 +1,353 @@
+//! Walking a folder tree by descriptors: files of a folder first, then its folders, both in the order of their names.
+//!
+//! Each folder is opened relative to the searched folder's descriptor without following symbolic links, so a
+//! folder that is swapped for a link during the walk is left out. At most one folder is open for listing.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::vec;
+
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, statat};
+use rustix::io::Errno;
+
+use super::Skipped;
+use super::rules::{Present, Rules};
+use crate::failure::{Failure, reason};
+use crate::work::Work;
+use crate::workspace::{Links, Workspace, WorkspacePath};
+
+/// Entries of a folder that are held and sorted at once. Larger folders come in several sorted runs.
+const RUN_ENTRIES: usize = 4_096;
+/// Folders below the searched one on the way to a file.
+const DEPTH_MAX: usize = 256;
+/// Folders that wait to be listed.
+const WAITING_MAX: usize = 100_000;
+
+/// An entry that is not a folder.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The folder that has it.
+    pub(super) folder: Arc<OwnedFd>,
+    pub(super) name: Vec<u8>,
+    /// Relative to the searched folder.
+    pub(super) path: Vec<u8>,
+    pub(super) kind: FileType,
+}
+
+/// The state of a walk.
+#[derive(Debug)]
+pub(super) struct Walk<'a> {
+    workspace: &'a Workspace,
+    base: Arc<OwnedFd>,
+    base_path: WorkspacePath,
+    /// The searched folder's path below the root, as ignore rules see it.
+    rules_path: Vec<u8>,
+    waiting: Vec<Waiting>,
+    listing: Option<Listing>,
+    run: vec::IntoIter<Found>,
+    pub(super) skipped: Skipped,
+}
+
+/// A folder that waits to be listed.
+#[derive(Debug)]
+struct Waiting {
+    above: Option<Arc<Place>>,
+    name: Vec<u8>,
+}
+
+/// Where in the tree a folder is.
+#[derive(Debug)]
+struct Place {
+    /// Relative to the searched folder, empty for itself.
+    path: Vec<u8>,
+    depth: usize,
+    rules: Arc<Rules>,
+}
+
+/// The folder that is being listed.
+#[derive(Debug)]
+struct Listing {
+    folder: Arc<OwnedFd>,
+    entries: Dir,
+    place: Arc<Place>,
+    folders: Vec<Vec<u8>>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk of the folder that `path` names.
+    pub(super) fn new(workspace: &'a Workspace, path: &WorkspacePath) -> Result<Self, Failure> {
+        let base = Arc::new(workspace.folder(path)?);
+        let rules_path = path_below_root(workspace, &base);
+        Ok(Self {
+            workspace,
+            base,
+            base_path: path.clone(),
+            rules_path: rules_path.unwrap_or_default(),
+            waiting: vec![Waiting {
+                above: None,
+                name: Vec::new(),
+            }],
+            listing: None,
+            run: Vec::new().into_iter(),
+            skipped: Skipped::default(),
+        })
+    }
+
+    /// The next entry that is neither a folder nor ignored; `None` at the end.
+    pub(super) fn next(&mut self, work: &Work) -> Result<Option<Found>, Failure> {
+        loop {
+            if let Some(found) = self.run.next() {
+                return Ok(Some(found));
+            }
+            work.check()?;
+            if let Some(listing) = self.listing.take() {
+                self.list(listing);
+            } else if let Some(folder) = self.waiting.pop() {
+                self.enter(folder);
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// How the answer names a path relative to the searched folder: so that a request can name it.
+    pub(super) fn shown(&self, path: &[u8]) -> String {
+        if path.is_empty() {
+            return self.base_path.requested().to_owned();
+        }
+        self.base_path.join(path)
+    }
+
+    fn enter(&mut self, waiting: Waiting) {
+        let path = match &waiting.above {
+            Some(above) => joined(&above.path, &waiting.name),
+            None => Vec::new(),
+        };
+        let opened = if path.is_empty() {
+            Ok(Arc::clone(&self.base))
+        } else {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            self.workspace
+                .open_at(&self.base, &path, flags, Links::Refuse)
+                .map(Arc::new)
+        };
+        let listed = opened.and_then(|folder| Ok((Dir::read_from(&folder)?, folder)));
+        let (entries, folder) = match listed {
+            Ok(listed) => listed,
+            // Removed since its name was read.
+            Err(Errno::NOENT) => return,
+            Err(error) => {
+                let shown = self.shown(&path);
+                self.skipped.add(&shown, reason(error));
+                return;
+            }
+        };
+        let (depth, rules) = match &waiting.above {
+            Some(above) => (above.depth.saturating_add(1), Arc::clone(&above.rules)),
+            None => (0, self.rules_above()),
+        };
+        let place = Place { path, depth, rules };
+        self.list_first(folder, entries, place);
+    }
+
+    /// Lists the first run of a folder, which tells which ignore files it has.
+    fn list_first(&mut self, folder: Arc<OwnedFd>, mut entries: Dir, mut place: Place) {
+        let mut names = Vec::new();
+        let complete = self.read_run(&mut entries, &mut names, &place);
+        let mut present = Present::default();
+        if complete {
+            names.iter().for_each(|(name, _)| present.note(name));
+        } else {
+            present = Present::UNKNOWN;
+        }
+        let rules_path = joined(&self.rules_path, &place.path);
+        let (rules, failed) = place
+            .rules
+            .within(self.workspace, &folder, &rules_path, present);
+        if let Some(reason) = failed {
+            let shown = self.shown(&place.path);
+            self.skipped.add(&shown, reason);
+        }
+        place.rules = rules;
+        let mut listing = Listing {
+            folder,
+            entries,
+            place: Arc::new(place),
+            folders: Vec::new(),
+        };
+        self.sort_run(&mut listing, names);
+        self.after_run(listing, complete);
+    }
+
+    /// Lists the next run of a large folder.
+    fn list(&mut self, mut listing: Listing) {
+        let mut names = Vec::new();
+        let place = Arc::clone(&listing.place);
+        let complete = self.read_run(&mut listing.entries, &mut names, &place);
+        self.sort_run(&mut listing, names);
+        self.after_run(listing, complete);
+    }
+
+    fn after_run(&mut self, mut listing: Listing, complete: bool) {
+        if !complete {
+            self.listing = Some(listing);
+            return;
+        }
+        listing.folders.sort_unstable();
+        for name in listing.folders.into_iter().rev() {
+            self.waiting.push(Waiting {
+                above: Some(Arc::clone(&listing.place)),
+                name,
+            });
+        }
+    }
+
+    /// Reads up to [`RUN_ENTRIES`] entries; true when there are no more.
+    fn read_run(
+        &mut self,
+        entries: &mut Dir,
+        names: &mut Vec<(Vec<u8>, FileType)>,
+        place: &Place,
+    ) -> bool {
+        while names.len() < RUN_ENTRIES {
+            match entries.read() {
+                None => return true,
+                Some(Err(error)) => {
+                    let shown = self.shown(&place.path);
+                    self.skipped.add(&shown, reason(error));
+                    return true;
+                }
+                Some(Ok(entry)) => {
+                    let name = entry.file_name().to_bytes();
+                    if name != b"." && name != b".." {
+                        names.push((name.to_vec(), entry.file_type()));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Makes the next run of results and notes the folders.
+    fn sort_run(&mut self, listing: &mut Listing, names: Vec<(Vec<u8>, FileType)>) {
+        let mut run = Vec::with_capacity(names.len());
+        let rules_path = joined(&self.rules_path, &listing.place.path);
+        for (name, kind) in names {
+            let kind = known_kind(&listing.folder, &name, kind);
+            let is_folder = kind == FileType::Directory;
+            if name == b".git"
+                || listing
+                    .place
+                    .rules
+                    .ignores(&joined(&rules_path, &name), is_folder)
+            {
+                continue;
+            }
+            if !is_folder {
+                run.push(Found {
+                    folder: Arc::clone(&listing.folder),
+                    path: joined(&listing.place.path, &name),
+                    name,
+                    kind,
+                });
+            } else if let Some(reason) = self.no_room(listing) {
+                let shown = self.shown(&joined(&listing.place.path, &name));
+                self.skipped.add(&shown, reason);
+            } else {
+                listing.folders.push(name);
+            }
+        }
+        run.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        self.run = run.into_iter();
+    }
+
+    fn no_room(&self, listing: &Listing) -> Option<&'static str> {
+        if listing.place.depth >= DEPTH_MAX {
+            Some("too many folders deep; search it by its path")
+        } else if self.waiting.len().saturating_add(listing.folders.len()) >= WAITING_MAX {
+            Some("too many folders in one search; search it by its path")
+        } else {
+            None
+        }
+    }
+
+    /// The rules of the folders from the root down to the one above the searched folder.
+    fn rules_above(&mut self) -> Arc<Rules> {
+        let mut rules = Rules::none();
+        if self.rules_path.is_empty() {
+            return rules;
+        }
+        let mut path: &[u8] = b"";
+        loop {
+            let Ok(folder) = self.workspace.folder_below_root(path) else {
+                return rules;
+            };
+            let (within, failed) = rules.within(self.workspace, &folder, path, Present::UNKNOWN);
+            if let Some(reason) = failed {
+                self.skipped.add(&String::from_utf8_lossy(path), reason);
+            }
+            rules = within;
+            // The next folder on the way ends before the next slash.
+            let from = if path.is_empty() {
+                0
+            } else {
+                path.len().saturating_add(1)
+            };
+            let rest = self.rules_path.get(from..).unwrap_or_default();
+            match memchr::memchr(b'/', rest) {
+                Some(slash) => {
+                    path = self
+                        .rules_path
+                        .get(..from.saturating_add(slash))
+                        .unwrap_or_default();
+                }
+                None => return rules,
+            }
+        }
+    }
+}
+
+impl Workspace {
+    /// Opens a folder by its real path relative to the root.
+    fn folder_below_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { b"." } else { path };
+        self.open_below_root(path, OFlags::RDONLY | OFlags::DIRECTORY, Links::Refuse)
+    }
+}
+
+/// Asks for the kind where the file system did not tell it with the name.
+fn known_kind(folder: &OwnedFd, name: &[u8], kind: FileType) -> FileType {
+    if kind != FileType::Unknown {
+        return kind;
+    }
+    statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        .map_or(kind, |stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+/// The real path of an open folder relative to the root. Only ignore rules depend on it.
+fn path_below_root(workspace: &Workspace, folder: &OwnedFd) -> Option<Vec<u8>> {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok()?;
+    let below = real.strip_prefix(workspace.canonical()).ok()?;
+    below
+        .components()
+        .all(|component| matches!(component, Component::Normal(_)))
+        .then(|| bytes(below).to_vec())
+}
+
+fn bytes(path: &Path) -> &[u8] {
+    let path: &OsStr = path.as_os_str();
+    path.as_bytes()
+}
+
+fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    if folder.is_empty() {
+        return name.to_vec();
+    }
+    if name.is_empty() {
+        return folder.to_vec();
+    }
+    [folder, b"/", name].concat()
+}

@@ -1,0 +1,137 @@
+//! Both listeners, and the warnings about what they expose.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
+};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::time::sleep;
+
+use super::socket::{SocketFile, listen_at};
+use crate::access::TOKEN_VARIABLE;
+use crate::config::{Config, TcpAddress};
+use crate::connection::Stream;
+use crate::report;
+
+/// Time without a byte after which a TCP client is asked whether it is still there, and between
+/// two such questions. A client whose machine vanished ends its command within a minute.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Questions without an answer after which a TCP client is gone.
+const KEEPALIVE_PROBES: u32 = 3;
+/// Pause after a failed accept: descriptors or memory ran out, and come back as connections close.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where clients connect.
+pub struct Listeners {
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+    /// Removes the socket's file at the end.
+    _file: SocketFile,
+}
+
+impl Listeners {
+    /// Opens what `config` names.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about the socket or the address that cannot be opened.
+    pub async fn open(config: &Config) -> Result<Self, String> {
+        let (unix, file) = listen_at(&config.socket_path, config.socket_mode)?;
+        let unix = UnixListener::from_std(unix)
+            .map_err(|error| format!("cannot watch the Unix socket: {error}"))?;
+        report(&format!("listening at {}", config.socket_path.display()));
+        let tcp = match &config.tcp {
+            Some(address) => Some(listen_tcp(address).await?),
+            None => None,
+        };
+        let local = match &tcp {
+            Some(listener) => Some(listener.local_addr().map_err(|error| error.to_string())?),
+            None => None,
+        };
+        if let Some(local) = local {
+            report(&format!("listening at {local}"));
+        }
+        for warning in warnings(config, local) {
+            report(&format!("WARNING: {warning}"));
+        }
+        Ok(Self {
+            unix,
+            tcp,
+            _file: file,
+        })
+    }
+
+    /// The next client. Cancellation safe.
+    pub async fn accept(&self) -> Stream {
+        loop {
+            let accepted = tokio::select! {
+                unix = self.unix.accept() => unix.map(|(stream, _)| Stream::Unix(stream)),
+                tcp = accept_tcp(self.tcp.as_ref()) => tcp.map(Stream::Tcp),
+            };
+            match accepted {
+                Ok(Stream::Tcp(stream)) if probe_when_silent(&stream).is_err() => {}
+                Ok(stream) => return stream,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    report(&format!("cannot accept a connection: {error}"));
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
+    match listener {
+        Some(listener) => Ok(listener.accept().await?.0),
+        None => std::future::pending().await,
+    }
+}
+
+/// Fails where the client is gone already.
+fn probe_when_silent(stream: &TcpStream) -> rustix::io::Result<()> {
+    set_tcp_nodelay(stream, true)?;
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, KEEPALIVE)?;
+    set_tcp_keepintvl(stream, KEEPALIVE)?;
+    set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
+}
+
+async fn listen_tcp(address: &TcpAddress) -> Result<TcpListener, String> {
+    let TcpAddress { host, port } = address;
+    TcpListener::bind((host.as_str(), *port))
+        .await
+        .map_err(|error| format!("cannot listen on TCP_HOST {host}, TCP_PORT {port}: {error}"))
+}
+
+/// What this configuration opens to others than the operator may think.
+fn warnings(config: &Config, tcp: Option<SocketAddr>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(address) = tcp
+        && !address.ip().to_canonical().is_loopback()
+        && !config.require_auth
+    {
+        warnings.push(format!(
+            "{address} is not a loopback address, and requests without a token are served: whoever \
+             reaches it runs commands here. Set SIDECAR_REQUIRE_AUTH=true and {TOKEN_VARIABLE}"
+        ));
+    }
+    if config.socket_mode & 0o002 != 0 && !config.require_auth {
+        warnings.push(format!(
+            "SOCKET_MODE {:04o} lets every user run commands here. Use 0660 and a group, or \
+             SIDECAR_REQUIRE_AUTH=true",
+            config.socket_mode
+        ));
+    }
+    if config.allow_outside {
+        warnings.push(
+            "SIDECAR_ALLOW_OUTSIDE_WORKSPACE_ROOT is true: file operations reach everything that \
+             this process may reach"
+                .to_owned(),
+        );
+    }
+    warnings
+}

@@ -1,0 +1,126 @@
+//! HTTP/1.1 on a Unix socket and on TCP.
+
+mod body;
+mod listeners;
+mod operations;
+mod reply;
+mod routes;
+mod socket;
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use self::body::BodyBudget;
+use self::listeners::Listeners;
+use self::operations::{OPERATIONS_MAX, Operations};
+use self::routes::Service;
+use crate::access::Access;
+use crate::bash::{COMMANDS_MAX, Commands};
+use crate::config::Config;
+use crate::connection::{CONNECTIONS_MAX, Connection, Connections, Stream, Timed};
+use crate::report;
+use crate::workspace::Workspace;
+
+pub use self::operations::THREADS;
+
+/// How long the head of a request may take, and how long a connection may wait for its next
+/// request. A new connection to the same machine costs little.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the head of a request; also about the most that is held of a response and of a body
+/// that is read.
+const BUFFER_BYTES_MAX: usize = 32 * 1024;
+/// How long responses under way may take once a signal ended the sidecar; longer than a command
+/// takes to end.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+
+// Requests under way never fill the table of connections, so a new connection always finds a place.
+const _: () = assert!(COMMANDS_MAX + OPERATIONS_MAX < CONNECTIONS_MAX);
+
+/// Serves until SIGTERM or SIGINT, then ends every command.
+///
+/// # Errors
+///
+/// A sentence: what cannot be opened.
+pub async fn serve(config: Config, workspace: Workspace) -> Result<(), String> {
+    let watch_signal =
+        |kind| signal(kind).map_err(|error| format!("cannot watch signals: {error}"));
+    let mut terminated = watch_signal(SignalKind::terminate())?;
+    let mut interrupted = watch_signal(SignalKind::interrupt())?;
+    let (stop, stopping) = watch::channel(false);
+    let commands = Commands::new(config.workspace_root.clone(), stopping.clone())
+        .map_err(|error| format!("cannot supervise commands: {error}"))?;
+    let listeners = Listeners::open(&config).await?;
+    let service = Arc::new(Service {
+        access: Access::new(config.token, config.require_auth),
+        bodies: BodyBudget::new(),
+        operations: Operations::new(workspace),
+        commands,
+    });
+    let connections = Arc::new(Connections::default());
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            client = listeners.accept() => {
+                // Without a place the connection is closed.
+                if let Some(connection) = connections.enter() {
+                    tasks.spawn(converse(service.clone(), client, connection, stopping.clone()));
+                }
+            }
+            Some(_) = tasks.join_next() => {}
+            _ = terminated.recv() => break,
+            _ = interrupted.recv() => break,
+        }
+    }
+    report("shutting down");
+    drop(listeners);
+    // Nobody listens where no connection and no command is left.
+    let _ = stop.send(true);
+    let _ = timeout(DRAIN_PATIENCE, async {
+        while tasks.join_next().await.is_some() {}
+    })
+    .await;
+    tasks.shutdown().await;
+    service.commands.stopped().await;
+    Ok(())
+}
+
+/// Serves one connection until it ends.
+async fn converse(
+    service: Arc<Service>,
+    client: Stream,
+    connection: Connection,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let (client, connection) = (Arc::new(client), Arc::new(connection));
+    let io = TokioIo::new(Timed::new(client.clone()));
+    let answer = service_fn(|request| {
+        let (service, client, connection) = (service.clone(), client.clone(), connection.clone());
+        async move { Ok::<_, Infallible>(service.answer(request, client, connection).await) }
+    });
+    let mut http = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_header_size(BUFFER_BYTES_MAX)
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .serve_connection(io, answer)
+    );
+    // A connection that fails has nobody to tell.
+    tokio::select! {
+        _ = http.as_mut() => return,
+        () = connection.evicted() => return,
+        _ = stopping.wait_for(|stopping| *stopping) => {}
+    }
+    http.as_mut().graceful_shutdown();
+    let _ = http.await;
+}

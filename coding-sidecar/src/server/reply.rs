@@ -1,0 +1,174 @@
+//! Responses: one JSON object, or the lines of a command.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+/// The body of a response.
+pub enum ReplyBody {
+    /// One JSON object; `None` once it was sent.
+    Whole(Option<Bytes>),
+    /// Lines of JSON as a command makes them.
+    Lines(mpsc::Receiver<Bytes>),
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let data = match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take()),
+            Self::Lines(lines) => lines.poll_recv(context),
+        };
+        data.map(|data| data.map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(
+                bytes
+                    .as_ref()
+                    .and_then(|bytes| bytes.len().try_into().ok())
+                    .unwrap_or(0),
+            ),
+            Self::Lines(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// Any response.
+pub type Reply = Response<ReplyBody>;
+
+/// A response that says why there is no result.
+#[derive(Debug)]
+pub struct Refusal {
+    status: StatusCode,
+    error: String,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl Refusal {
+    /// A refusal with the sentence for the client.
+    pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self {
+            status,
+            error: error.into(),
+            header: None,
+        }
+    }
+
+    /// The request or its operation failed.
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.header = Some((name, HeaderValue::from_static(value)));
+        self
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Self {
+        let body = Failed {
+            ok: false,
+            error: &refusal.error,
+        };
+        let mut reply = json(refusal.status, encode(&body));
+        reply.headers_mut().extend(refusal.header);
+        reply
+    }
+}
+
+/// Without a token, or with a wrong one (RFC 6750, section 3).
+pub fn unauthorized(error: String) -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, error).with(WWW_AUTHENTICATE, "Bearer")
+}
+
+/// Another verb than the one that `path` takes.
+pub fn wrong_verb(path: &str, verb: &'static str) -> Refusal {
+    let error = format!("{path} takes {verb} alone");
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, error).with(ALLOW, verb)
+}
+
+/// Nothing is wrong with the request, but there is no room for it now.
+pub fn overloaded(reason: &str) -> Refusal {
+    let error = format!("{reason}; try again later");
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error).with(RETRY_AFTER, "1")
+}
+
+#[derive(Serialize)]
+struct Failed<'t> {
+    ok: bool,
+    error: &'t str,
+}
+
+/// `{"ok":true,"result":…}`.
+pub fn success<R: Serialize>(result: R) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Success<R> {
+        ok: bool,
+        result: R,
+    }
+    encode(&Success { ok: true, result })
+}
+
+/// The answer to `/health`.
+pub fn health() -> Reply {
+    #[derive(Serialize)]
+    struct Health {
+        ok: bool,
+        version: &'static str,
+    }
+    let health = Health {
+        ok: true,
+        version: crate::VERSION,
+    };
+    json(StatusCode::OK, encode(&health))
+}
+
+/// A response whose body is `text`.
+pub fn json(status: StatusCode, text: Vec<u8>) -> Reply {
+    reply(
+        status,
+        "application/json",
+        ReplyBody::Whole(Some(text.into())),
+    )
+}
+
+/// A response that goes on as long as its command.
+pub fn lines(lines: mpsc::Receiver<Bytes>) -> Reply {
+    reply(
+        StatusCode::OK,
+        "application/x-ndjson",
+        ReplyBody::Lines(lines),
+    )
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: ReplyBody) -> Reply {
+    let mut reply = Response::new(body);
+    *reply.status_mut() = status;
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply
+}
+
+/// Fails for maps whose keys are not texts; no answer has one.
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

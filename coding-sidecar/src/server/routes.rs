@@ -1,0 +1,108 @@
+//! The paths, and who may use them.
+
+use std::sync::Arc;
+
+use http::header::ORIGIN;
+use http::{HeaderMap, Method, Request, StatusCode};
+use hyper::body::Incoming;
+
+use super::body::{BODY_BYTES_MAX, BodyBudget, FILE_BODY_BYTES_MAX};
+use super::operations::{Operation, Operations, parse, perform};
+use super::reply::{Refusal, Reply, health, lines, overloaded, unauthorized, wrong_verb};
+use crate::access::Access;
+use crate::bash::{BashRequest, COMMANDS_MAX, Commands, Refused};
+use crate::connection::{Connection, Stream};
+use crate::{files, search};
+
+/// What the requests of all connections share.
+pub struct Service {
+    pub access: Access,
+    pub bodies: BodyBudget,
+    pub operations: Operations,
+    pub commands: Commands,
+}
+
+/// What a path stands for.
+enum Route {
+    Bash,
+    File(Operation),
+}
+
+impl Route {
+    /// The route of a path and the most bytes of its body.
+    fn find(path: &str) -> Option<(Self, usize)> {
+        let (operation, limit): (Operation, usize) = match path {
+            "/bash" => return Some((Self::Bash, BODY_BYTES_MAX)),
+            "/read" => (|w, b, k| perform(files::read, w, b, k), BODY_BYTES_MAX),
+            "/write" => (
+                |w, b, k| perform(files::write, w, b, k),
+                FILE_BODY_BYTES_MAX,
+            ),
+            "/edit" => (|w, b, k| perform(files::edit, w, b, k), FILE_BODY_BYTES_MAX),
+            "/ls" => (|w, b, k| perform(files::ls, w, b, k), BODY_BYTES_MAX),
+            "/find" => (|w, b, k| perform(search::find, w, b, k), BODY_BYTES_MAX),
+            "/grep" => (|w, b, k| perform(search::grep, w, b, k), BODY_BYTES_MAX),
+            _ => return None,
+        };
+        Some((Self::File(operation), limit))
+    }
+}
+
+impl Service {
+    /// Answers one request of `client`.
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        client: Arc<Stream>,
+        connection: Arc<Connection>,
+    ) -> Reply {
+        let outcome = self.try_answer(request, client, connection).await;
+        outcome.unwrap_or_else(Reply::from)
+    }
+
+    async fn try_answer(
+        &self,
+        request: Request<Incoming>,
+        client: Arc<Stream>,
+        connection: Arc<Connection>,
+    ) -> Result<Reply, Refusal> {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path();
+        if path == "/health" {
+            return match head.method {
+                Method::GET => Ok(health()),
+                _ => Err(wrong_verb(path, "GET")),
+            };
+        }
+        self.access.check(&head.headers).map_err(unauthorized)?;
+        refuse_browser(&head.headers)?;
+        let Some((route, limit)) = Route::find(path) else {
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such path"));
+        };
+        if head.method != Method::POST {
+            return Err(wrong_verb(path, "POST"));
+        }
+        let body = self.bodies.read(body, limit).await?;
+        let busy = connection.busy();
+        match route {
+            Route::File(operation) => self.operations.run(operation, body, &client).await,
+            Route::Bash => {
+                let request: BashRequest = parse(&body.bytes)?;
+                let started = self.commands.start(request, client, busy);
+                started.map(lines).map_err(|refused| match refused {
+                    Refused::Busy => overloaded(&format!("{COMMANDS_MAX} commands run already")),
+                    Refused::Failed(error) => Refusal::failed(error),
+                })
+            }
+        }
+    }
+}
+
+/// A page in a browser can send requests to loopback addresses; it cannot leave out this header.
+fn refuse_browser(headers: &HeaderMap) -> Result<(), Refusal> {
+    if headers.contains_key(ORIGIN) {
+        let error = "requests of web pages are refused: the header Origin is present";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, error));
+    }
+    Ok(())
+}

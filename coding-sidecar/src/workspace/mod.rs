@@ -1,0 +1,217 @@
+//! The workspace root: every file operation opens its files relative to the root's descriptor.
+//!
+//! The kernel resolves each path (`openat2` with `RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS`), so that
+//! no symbolic link, `..` or folder that is swapped between a check and its use leads outside.
+
+mod beneath;
+mod locks;
+mod path;
+mod replace;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, OFlags, Stat, fstat};
+use rustix::io::Errno;
+
+use crate::failure::Failure;
+use crate::work::Work;
+
+pub(crate) use beneath::Links;
+use beneath::Resolver;
+use locks::FileLocks;
+pub(crate) use path::WorkspacePath;
+pub(crate) use replace::Parents;
+
+/// Bytes that are read between two checks of [`Work`].
+pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A workspace root that was opened once.
+///
+/// Shared by all operations. A root that is renamed stays the root; one that is removed is empty.
+#[derive(Debug)]
+pub struct Workspace {
+    root: PathBuf,
+    /// `root` without symbolic links, as `pwd -P` prints it.
+    canonical: PathBuf,
+    folder: OwnedFd,
+    resolver: Resolver,
+    locks: FileLocks,
+}
+
+/// A regular file that is open for reading.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) stat: Stat,
+}
+
+impl Workspace {
+    /// Opens the root.
+    ///
+    /// # Errors
+    ///
+    /// When `root` is not a folder that can be opened, or when the kernel has no `openat2`
+    /// ([`io::ErrorKind::Unsupported`]). With `allow_outside` nothing is confined and `openat2` is not needed.
+    pub fn open(root: &Path, allow_outside: bool) -> Result<Self, io::Error> {
+        let folder = rustix::fs::open(
+            root,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let resolver = if allow_outside {
+            Resolver::Anywhere
+        } else {
+            Resolver::beneath(folder.as_fd())?
+        };
+        Ok(Self {
+            root: root.to_path_buf(),
+            canonical: root.canonicalize()?,
+            folder,
+            resolver,
+            locks: FileLocks::default(),
+        })
+    }
+
+    /// The root's path as it was configured.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The root's path without symbolic links.
+    pub(crate) fn canonical(&self) -> &Path {
+        &self.canonical
+    }
+
+    /// Reads a path of a request. Opens nothing.
+    pub(crate) fn path(&self, requested: &str) -> Result<WorkspacePath, Failure> {
+        WorkspacePath::parse(self, requested)
+    }
+
+    /// Opens a regular file for reading. Other kinds are refused and never opened.
+    pub(crate) fn file(&self, path: &WorkspacePath) -> Result<OpenFile, Failure> {
+        self.expect_kind(path, FileType::RegularFile)?;
+        let failed = |error| Failure::system(path.requested(), "open", error);
+        let fd = self
+            .resolve(path.relative(), OFlags::RDONLY)
+            .map_err(failed)?;
+        let stat = fstat(&fd).map_err(failed)?;
+        // The name may have changed since `expect_kind`.
+        expect(
+            path,
+            FileType::from_raw_mode(stat.st_mode),
+            FileType::RegularFile,
+        )?;
+        Ok(OpenFile {
+            file: File::from(fd),
+            stat,
+        })
+    }
+
+    /// Opens a folder for listing.
+    pub(crate) fn folder(&self, path: &WorkspacePath) -> Result<OwnedFd, Failure> {
+        self.expect_kind(path, FileType::Directory)?;
+        self.resolve(path.relative(), OFlags::RDONLY | OFlags::DIRECTORY)
+            .map_err(|error| Failure::system(path.requested(), "open", error))
+    }
+
+    /// What kind of object `path` names, symbolic links followed.
+    pub(crate) fn kind(&self, path: &WorkspacePath) -> Result<FileType, Failure> {
+        self.kind_of(path.relative())
+            .map_err(|error| Failure::system(path.requested(), "open", error))
+    }
+
+    /// What kind of object a path relative to the root names, symbolic links followed.
+    pub(crate) fn kind_of(&self, relative: &[u8]) -> Result<FileType, Errno> {
+        let stat = fstat(self.resolve(relative, OFlags::PATH)?)?;
+        Ok(FileType::from_raw_mode(stat.st_mode))
+    }
+
+    /// Opens `name` below the open folder `at`.
+    pub(crate) fn open_at(
+        &self,
+        at: impl AsFd,
+        name: &[u8],
+        flags: OFlags,
+        links: Links,
+    ) -> Result<OwnedFd, Errno> {
+        self.resolver.open(at.as_fd(), name, flags, links)
+    }
+
+    /// Opens a path relative to the root.
+    pub(crate) fn open_below_root(
+        &self,
+        relative: &[u8],
+        flags: OFlags,
+        links: Links,
+    ) -> Result<OwnedFd, Errno> {
+        self.open_at(&self.folder, relative, flags, links)
+    }
+
+    fn resolve(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        self.open_below_root(relative, flags, Links::Follow)
+    }
+
+    /// Looks at the object without opening it, since opening a FIFO or a device may have effects.
+    fn expect_kind(&self, path: &WorkspacePath, wanted: FileType) -> Result<(), Failure> {
+        expect(path, self.kind(path)?, wanted)
+    }
+}
+
+impl OpenFile {
+    /// Reads the whole file; `None` when it has more than `bytes_max`.
+    pub(crate) fn read_whole(
+        mut self,
+        path: &WorkspacePath,
+        bytes_max: usize,
+        work: &Work,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let size = usize::try_from(self.stat.st_size).unwrap_or(usize::MAX);
+        if size > bytes_max {
+            return Ok(None);
+        }
+        let mut whole = Vec::with_capacity(size.saturating_add(1));
+        loop {
+            work.check()?;
+            let read = (&mut self.file)
+                .take(CHUNK_BYTES as u64)
+                .read_to_end(&mut whole)
+                .map_err(|error| Failure::system(path.requested(), "read", error))?;
+            if whole.len() > bytes_max {
+                return Ok(None);
+            }
+            if read == 0 {
+                return Ok(Some(whole));
+            }
+        }
+    }
+}
+
+fn expect(path: &WorkspacePath, kind: FileType, wanted: FileType) -> Result<(), Failure> {
+    if kind == wanted {
+        return Ok(());
+    }
+    let wanted = match wanted {
+        FileType::Directory => "a folder",
+        _ => "a regular file",
+    };
+    Err(Failure::path(
+        path.requested(),
+        format!("{}, not {wanted}", kind_name(kind)),
+    ))
+}
+
+/// A kind of object with its article.
+pub(crate) fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a folder",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Unknown => "an object of unknown kind",
+    }
+}

@@ -1,0 +1,323 @@
+//! Replacing a file atomically: a temporary file beside it, then `renameat`.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{
+    Access, AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, accessat, fchmod, fchown, fstat,
+    fsync, mkdirat, openat, readlinkat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::locks::{FileKey, FileLock};
+use super::{CHUNK_BYTES, Workspace, WorkspacePath, kind_name};
+use crate::failure::Failure;
+use crate::work::Work;
+
+/// Most symbolic links in a row from the named path to the file: what the kernel follows.
+const LINKS_MAX: usize = 40;
+/// Attempts at a name for the temporary file that nothing else has.
+const NAMES_MAX: usize = 16;
+
+/// Whether absent folders on the way to a file are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parents {
+    Make,
+    Expect,
+}
+
+/// A name in an open folder that is to be replaced, locked against other operations.
+#[derive(Debug)]
+pub(crate) struct Target<'a> {
+    folder: OwnedFd,
+    name: OsString,
+    requested: String,
+    _lock: FileLock<'a>,
+}
+
+impl Workspace {
+    /// Finds the folder and the name that `path` leads to, and locks the name.
+    ///
+    /// A symbolic link is followed, so that its file is replaced and not the link.
+    pub(crate) fn target(
+        &self,
+        path: &WorkspacePath,
+        parents: Parents,
+        work: &Work,
+    ) -> Result<Target<'_>, Failure> {
+        let requested = path.requested();
+        let mut relative = path.relative().to_vec();
+        for _ in 0..LINKS_MAX {
+            let (folder_path, name) = split(&relative, requested)?;
+            let folder = self.parent(folder_path, requested, parents)?;
+            match readlinkat(&folder, name, Vec::new()) {
+                Ok(link) => relative = linked(folder_path, link.as_bytes()),
+                Err(Errno::INVAL | Errno::NOENT) => {
+                    return self.locked(folder, name.to_vec(), requested, work);
+                }
+                Err(error) => return Err(Failure::system(requested, "open", error)),
+            }
+        }
+        Err(Failure::system(requested, "open", Errno::LOOP))
+    }
+
+    fn locked(
+        &self,
+        folder: OwnedFd,
+        name: Vec<u8>,
+        requested: &str,
+        work: &Work,
+    ) -> Result<Target<'_>, Failure> {
+        let stat = fstat(&folder).map_err(|error| Failure::system(requested, "open", error))?;
+        let name = OsString::from_vec(name);
+        let key = FileKey {
+            device: stat.st_dev,
+            folder: stat.st_ino,
+            name: name.clone(),
+        };
+        Ok(Target {
+            folder,
+            name,
+            requested: requested.to_owned(),
+            _lock: self.locks.lock(key, work)?,
+        })
+    }
+
+    fn parent(&self, folder: &[u8], requested: &str, parents: Parents) -> Result<OwnedFd, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match self.resolve(folder, flags) {
+            Err(Errno::NOENT) if parents == Parents::Make => self.make_folders(folder, requested),
+            result => result.map_err(|error| Failure::system(requested, "open", error)),
+        }
+    }
+
+    /// Makes the absent folders of `path` one by one. Each is opened from the root again, so that a
+    /// symbolic link on the way is judged as a whole.
+    fn make_folders(&self, path: &[u8], requested: &str) -> Result<OwnedFd, Failure> {
+        let failed = |error| Failure::system(requested, "make a folder", error);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut reached = Vec::with_capacity(path.len());
+        if path.starts_with(b"/") {
+            reached.push(b'/');
+        }
+        let mut folder = self.resolve(if reached.is_empty() { b"." } else { b"/" }, flags);
+        for name in path.split(|byte| *byte == b'/').filter(|n| !n.is_empty()) {
+            if !matches!(reached.last(), None | Some(b'/')) {
+                reached.push(b'/');
+            }
+            reached.extend_from_slice(name);
+            let mut next = self.resolve(&reached, flags);
+            if next.as_ref().is_err_and(|error| *error == Errno::NOENT) {
+                match mkdirat(
+                    folder.as_ref().map_err(|e| failed(*e))?,
+                    name,
+                    Mode::from(0o777),
+                ) {
+                    // Made by someone else meanwhile, or a symbolic link that leads nowhere.
+                    Ok(()) | Err(Errno::EXIST) => next = self.resolve(&reached, flags),
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            folder = Ok(next.map_err(failed)?);
+        }
+        folder.map_err(failed)
+    }
+}
+
+impl Target<'_> {
+    /// The file that is there now, `None` when the name is free. Other kinds are refused.
+    pub(crate) fn existing(&self) -> Result<Option<Stat>, Failure> {
+        let failed = |error| Failure::system(&self.requested, "replace the file", error);
+        let stat = match statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        expect_regular(&self.requested, &stat)?;
+        // `renameat` asks only for the folder's permission; a read-only file stays as it is.
+        accessat(&self.folder, &self.name, Access::WRITE_OK, AtFlags::empty()).map_err(failed)?;
+        Ok(Some(stat))
+    }
+
+    /// Opens the file that is there now for reading.
+    pub(crate) fn open(&self, workspace: &Workspace) -> Result<super::OpenFile, Failure> {
+        use std::os::unix::ffi::OsStrExt;
+        let failed = |error| Failure::system(&self.requested, "open", error);
+        let name = self.name.as_bytes();
+        let fd = workspace
+            .open_at(&self.folder, name, OFlags::RDONLY, super::Links::Refuse)
+            .map_err(failed)?;
+        let stat = fstat(&fd).map_err(failed)?;
+        // The name may have changed since `existing`.
+        expect_regular(&self.requested, &stat)?;
+        Ok(super::OpenFile {
+            file: fd.into(),
+            stat,
+        })
+    }
+
+    /// Writes `content` to a temporary file beside the target and to the disk. Mode and, where the system
+    /// permits it, owner of `replaced` are kept.
+    pub(crate) fn stage(
+        &self,
+        content: &[u8],
+        replaced: Option<&Stat>,
+        work: &Work,
+    ) -> Result<Staged<'_>, Failure> {
+        let failed =
+            |error: std::io::Error| Failure::system(&self.requested, "replace the file", error);
+        let (temporary, fd) = Temporary::create(&self.folder, replaced.is_some())
+            .map_err(|error| failed(error.into()))?;
+        let mut file = std::fs::File::from(fd);
+        for chunk in content.chunks(CHUNK_BYTES) {
+            work.check()?;
+            file.write_all(chunk).map_err(failed)?;
+        }
+        if let Some(stat) = replaced {
+            keep_owner_and_mode(&file, stat).map_err(|error| failed(error.into()))?;
+        }
+        fsync(&file).map_err(|error| failed(error.into()))?;
+        work.check()?;
+        Ok(Staged {
+            target: self,
+            temporary,
+        })
+    }
+
+    /// Fails when the file is no longer the one that `stat` describes: a command wrote to it.
+    pub(crate) fn expect_unchanged(&self, stat: &Stat) -> Result<(), Failure> {
+        let now = self.existing()?;
+        let same = now.is_some_and(|now| {
+            (now.st_dev, now.st_ino, now.st_size) == (stat.st_dev, stat.st_ino, stat.st_size)
+                && (now.st_mtime, now.st_mtime_nsec) == (stat.st_mtime, stat.st_mtime_nsec)
+        });
+        if same {
+            return Ok(());
+        }
+        Err(Failure::path(
+            &self.requested,
+            "changed while it was edited; read it again",
+        ))
+    }
+}
+
+/// The new content of a target in a file beside it. Dropped, it is removed.
+pub(crate) struct Staged<'a> {
+    target: &'a Target<'a>,
+    temporary: Temporary<'a>,
+}
+
+impl Staged<'_> {
+    /// Puts the new file in the old one's place. A reader sees the old or the new file.
+    pub(crate) fn replace(mut self) -> Result<(), Failure> {
+        let Target { folder, name, .. } = self.target;
+        renameat(folder, &self.temporary.name, folder, name)
+            .map_err(|error| Failure::system(&self.target.requested, "replace the file", error))?;
+        self.temporary.renamed = true;
+        Ok(())
+    }
+}
+
+/// A temporary file's name, removed when dropped before it was renamed.
+struct Temporary<'a> {
+    folder: &'a OwnedFd,
+    name: String,
+    renamed: bool,
+}
+
+impl<'a> Temporary<'a> {
+    /// A new file; readable by others at once only where no mode is to be taken over.
+    fn create(folder: &'a OwnedFd, private: bool) -> Result<(Self, OwnedFd), Errno> {
+        let mode = Mode::from(if private { 0o600 } else { 0o666 });
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        for _ in 0..NAMES_MAX {
+            let name = temporary_name();
+            match openat(folder, &name, flags | OFlags::CLOEXEC, mode) {
+                Ok(fd) => {
+                    let renamed = false;
+                    return Ok((
+                        Self {
+                            folder,
+                            name,
+                            renamed,
+                        },
+                        fd,
+                    ));
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.renamed {
+            // The file is garbage either way; the failure that led here is the one to report.
+            let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn expect_regular(requested: &str, stat: &Stat) -> Result<(), Failure> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        kind => {
+            let reason = format!("{}, not a regular file", kind_name(kind));
+            Err(Failure::path(requested, reason))
+        }
+    }
+}
+
+fn temporary_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let nanos = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.subsec_nanos());
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!(".coding-sidecar-{}-{next}-{nanos}.tmp", std::process::id())
+}
+
+fn keep_owner_and_mode(file: &std::fs::File, replaced: &Stat) -> Result<(), Errno> {
+    let mut mode = Mode::from_raw_mode(replaced.st_mode & 0o7777);
+    let now = fstat(file)?;
+    if (now.st_uid, now.st_gid) != (replaced.st_uid, replaced.st_gid) {
+        let owner = Some(Uid::from_raw(replaced.st_uid));
+        let group = Some(Gid::from_raw(replaced.st_gid));
+        if fchown(file, owner, group).is_err() {
+            // A set-user-ID file of another owner would be a different privilege.
+            mode.remove(Mode::SUID | Mode::SGID);
+        }
+    }
+    fchmod(file, mode)
+}
+
+/// The path that a symbolic link in `folder` leads to. An absolute one is for the resolver to refuse.
+fn linked(folder: &[u8], link: &[u8]) -> Vec<u8> {
+    if link.starts_with(b"/") {
+        return link.to_vec();
+    }
+    [folder, b"/", link].concat()
+}
+
+/// The folder and the last name of a path.
+fn split<'a>(relative: &'a [u8], requested: &str) -> Result<(&'a [u8], &'a [u8]), Failure> {
+    let (folder, name) = match relative.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (&b"/"[..], relative.get(1..)),
+        Some(slash) => (
+            relative.get(..slash).unwrap_or_default(),
+            relative.get(slash.saturating_add(1)..),
+        ),
+        None => (&b"."[..], Some(relative)),
+    };
+    match name.unwrap_or_default() {
+        b"" | b"." | b".." => Err(Failure::path(requested, "a folder, not a regular file")),
+        name => Ok((folder, name)),
+    }
+}

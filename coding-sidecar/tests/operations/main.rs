@@ -1,0 +1,23 @@
+//! The file operations below a workspace root: what they do, what they refuse, and what they cost.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics has said what it had to say"
+)]
+
+mod again;
+mod fixture;
+
+mod bounds;
+mod editing;
+mod escapes;
+mod finding;
+mod listing;
+mod permissions;
+mod races;
+mod reading;
+mod searching;
+mod trees;
+mod writing;

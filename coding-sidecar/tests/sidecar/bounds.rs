@@ -1,0 +1,224 @@
+//! Clients that take more than their part: others are served, and what they cost is bounded.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::{PATIENCE, Sidecar, processes, unique_sleep, until};
+
+/// As in the crate: connections and commands at once.
+const CONNECTIONS: usize = 256;
+const COMMANDS: usize = 32;
+
+#[test]
+fn a_thousand_connections_cost_little_and_keep_nobody_out() {
+    let sidecar = Sidecar::start();
+    sidecar.assert_serves();
+    let before = sidecar.memory("VmRSS");
+    let mut open: Vec<_> = (0..1000)
+        .map(|number| {
+            let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
+            // Some begin a head, some a body; none ends. Those that were closed meanwhile fail.
+            let text = match number % 3 {
+                0 => "",
+                1 => "POST /bash HTTP/1.1\r\nhost",
+                _ => "POST /write HTTP/1.1\r\nhost: s\r\ncontent-length: 1000\r\n\r\n{",
+            };
+            let _ = socket.write_all(text.as_bytes());
+            socket
+        })
+        .collect();
+    sidecar.assert_serves();
+    assert_eq!(sidecar.bash("echo served").stdout, "served\n");
+    let descriptors = || {
+        std::fs::read_dir(format!("/proc/{}/fd", sidecar.child.id()))
+            .unwrap()
+            .count()
+    };
+    until("the oldest are closed", || descriptors() < CONNECTIONS + 50);
+    let grown = sidecar.memory("VmRSS").saturating_sub(before);
+    assert!(grown < 8 * 1024, "grew by {grown} KiB");
+    let last = open.last_mut().unwrap();
+    last.set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let waiting = last.read(&mut [0]).unwrap_err();
+    assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_hundred_commands_that_never_end_are_bounded_and_others_are_served() {
+    let sidecar = Sidecar::start();
+    let mark = unique_sleep();
+    let mut running = Vec::new();
+    let mut refused = 0;
+    for _ in 0..100 {
+        let mut client = sidecar.connect();
+        let body = json!({ "command": format!("exec sleep {mark}") }).to_string();
+        client.request("/bash", "", &body);
+        let head = client.head();
+        if head.starts_with("HTTP/1.1 200 ") {
+            running.push(client);
+        } else {
+            assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+            assert!(
+                head.to_ascii_lowercase().contains("retry-after: 1"),
+                "{head}"
+            );
+            refused += 1;
+        }
+    }
+    assert_eq!((running.len(), refused), (COMMANDS, 100 - COMMANDS));
+    // One process and its supervisor for each.
+    until("all run", || processes(&mark).len() == 2 * COMMANDS);
+    sidecar.assert_serves();
+    assert_eq!(sidecar.post("/ls", &json!({})).status, 200);
+    drop(running);
+    until("all are gone", || processes(&mark).is_empty());
+    // The last supervisor may have a moment to go.
+    until("there is room", || {
+        sidecar.post("/bash", &json!({ "command": "true" })).status == 200
+    });
+}
+
+#[test]
+fn a_client_that_sends_without_end_is_cut_off() {
+    let sidecar = Sidecar::start();
+    sidecar.assert_serves();
+    let before = sidecar.memory("VmRSS");
+    let endless_head = "GET /health HTTP/1.1\r\nhost: s\r\nx: ";
+    let endless_body = "POST /write HTTP/1.1\r\nhost: s\r\ntransfer-encoding: chunked\r\n\r\n";
+    for beginning in [endless_head, endless_body] {
+        let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(beginning.as_bytes()).unwrap();
+        let part = match beginning {
+            head if head == endless_head => "x".repeat(16 * 1024),
+            _ => format!("4000\r\n{}\r\n", " ".repeat(16 * 1024)),
+        };
+        let mut sent = 0;
+        while socket.write_all(part.as_bytes()).is_ok() {
+            sent += part.len();
+            assert!(sent < 64 * 1024 * 1024, "{sent} bytes were taken");
+        }
+    }
+    sidecar.assert_serves();
+    let grown = sidecar.memory("VmRSS").saturating_sub(before);
+    assert!(grown < 40 * 1024, "grew by {grown} KiB");
+}
+
+#[test]
+fn bodies_and_heads_over_their_limits_are_refused() {
+    let sidecar = Sidecar::start();
+    let mut announced = sidecar.connect();
+    announced.send("POST /write HTTP/1.1\r\nhost: s\r\ncontent-length: 16777217\r\n\r\n");
+    let response = announced.response();
+    assert_eq!(response.status, 413);
+    let error = response.json()["error"].to_string();
+    assert!(error.contains("longer than 16777216 bytes"), "{error}");
+    let mut small = sidecar.connect();
+    small.send("POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: 1048577\r\n\r\n");
+    assert_eq!(small.response().status, 413);
+    let mut head = sidecar.connect();
+    head.send(&format!(
+        "GET /health HTTP/1.1\r\nhost: s\r\nx: {}\r\n\r\n",
+        "x".repeat(40_000)
+    ));
+    assert_eq!(head.response().status, 431);
+    // The largest body that fits is written.
+    let mut largest = sidecar.connect();
+    let content = "x".repeat(16 * 1024 * 1024 - 100);
+    let response = largest.post("/write", &json!({ "path": "large", "content": content }));
+    assert_eq!(response.status, 200, "{response:?}");
+    assert_eq!(response.json()["result"]["bytes"], content.len());
+}
+
+#[test]
+fn bodies_share_a_bounded_memory() {
+    let sidecar = Sidecar::start();
+    // Six bodies of 16 MiB, each but for its last byte: there is room for four.
+    let mut senders: Vec<_> = (0..6)
+        .map(|_| {
+            let socket = sidecar.socket();
+            thread::spawn(move || {
+                let mut socket = UnixStream::connect(socket).unwrap();
+                socket.set_write_timeout(Some(PATIENCE)).unwrap();
+                let head = "POST /write HTTP/1.1\r\nhost: s\r\ncontent-length: 16777216\r\n\r\n";
+                socket.write_all(head.as_bytes()).unwrap();
+                let sent = socket.write_all(&vec![b' '; 16 * 1024 * 1024 - 1]);
+                (socket, sent.is_ok())
+            })
+        })
+        .collect();
+    let senders: Vec<_> = senders
+        .drain(..)
+        .map(|sender| sender.join().unwrap())
+        .collect();
+    let taken = senders.iter().filter(|(_, taken)| *taken).count();
+    assert!((1..=5).contains(&taken), "{taken} bodies were taken");
+    assert!(sidecar.memory("VmRSS") < 160 * 1024);
+    // A small one finds room once the others have gone.
+    drop(senders);
+    until("there is room", || {
+        sidecar.post("/ls", &json!({})).status == 200
+    });
+}
+
+#[test]
+fn a_reader_that_never_reads_holds_its_command_back_and_then_ends_it() {
+    let sidecar = Sidecar::start();
+    sidecar.assert_serves();
+    let before = sidecar.memory("VmRSS");
+    let mark = unique_sleep();
+    let mut client = sidecar.connect();
+    client.begin(&format!("yes {mark}"));
+    let begun = Instant::now();
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(processes(&mark).len(), 2, "it waits for its client");
+    let grown = sidecar.memory("VmRSS").saturating_sub(before);
+    assert!(grown < 4 * 1024, "grew by {grown} KiB");
+    sidecar.assert_serves();
+    // The time in which a client must take something is 30 seconds.
+    while !processes(&mark).is_empty() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "the command goes on"
+        );
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert!(begun.elapsed() > Duration::from_secs(25));
+}
+
+#[test]
+fn a_connection_that_sends_no_head_is_closed() {
+    let sidecar = Sidecar::start();
+    let mut silent = UnixStream::connect(sidecar.socket()).unwrap();
+    let mut slow = UnixStream::connect(sidecar.socket()).unwrap();
+    slow.write_all(b"POST /bash HTTP/1.1\r\n").unwrap();
+    for socket in [&mut silent, &mut slow] {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(90)))
+            .unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+    }
+    sidecar.assert_serves();
+}
+
+#[test]
+fn a_body_that_does_not_arrive_is_given_up() {
+    let sidecar = Sidecar::start();
+    let mut client = sidecar.connect();
+    client.send("POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: 10\r\n\r\n{");
+    // Half of the patience of a test is spent before the answer.
+    let begun = Instant::now();
+    let response = loop {
+        match client.try_head() {
+            Ok(head) => break head,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error}"),
+        }
+    };
+    assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+}

@@ -1,0 +1,262 @@
+//! No process outlives its command, however the command ends and whatever it starts.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::each_row;
+
+use crate::support::{Sidecar, processes, signal, unique_sleep, until};
+
+/// Ways to start `sleep MARK` so that it outlives an ordinary shell.
+const WAYS: [&str; 9] = [
+    "sleep MARK &",
+    "setsid sleep MARK &",
+    "setsid -f sleep MARK",
+    "nohup sleep MARK > /dev/null 2>&1 & disown",
+    "( ( setsid sleep MARK & ) & ) ; sleep 0.05",
+    "setsid sh -c 'setsid sh -c \"setsid sleep MARK & sleep MARK\" & sleep MARK' &",
+    "trap '' TERM HUP INT; (trap '' TERM HUP; setsid sleep MARK) &",
+    "set -m; sleep MARK & sleep MARK &",
+    "setsid sh -c 'kill -STOP $$; sleep MARK' MARK & sleep 0.05; setsid sleep MARK &",
+];
+
+#[test]
+fn the_end_of_a_command_ends_what_it_left_running() {
+    let sidecar = Sidecar::start();
+    each_row(WAYS, |way| {
+        let mark = unique_sleep();
+        let run = sidecar.bash(&format!("{}\nexit 5", way.replace("MARK", &mark)));
+        assert_eq!(
+            run.last,
+            json!({ "type": "done", "exitCode": 5 }),
+            "{run:?}"
+        );
+        assert!(processes(&mark).is_empty());
+    });
+}
+
+#[test]
+fn a_client_that_hangs_up_ends_the_command_with_all_descendants() {
+    let sidecar = Sidecar::with(&[("TCP_HOST", "127.0.0.1"), ("TCP_PORT", "0")]);
+    each_row(WAYS, |way| {
+        for tcp in [false, true] {
+            let mark = unique_sleep();
+            let mut client = if tcp {
+                sidecar.connect_tcp()
+            } else {
+                sidecar.connect()
+            };
+            client.begin(&format!(
+                "{}\necho begun; sleep {mark}",
+                way.replace("MARK", &mark)
+            ));
+            client.chunk().unwrap();
+            until("it runs", || !processes(&mark).is_empty());
+            drop(client);
+            until("nothing is left", || processes(&mark).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_client_that_ends_its_sending_half_or_pipelines_and_hangs_up_ends_the_command() {
+    let sidecar = Sidecar::start();
+    let mark = unique_sleep();
+    let mut half = sidecar.connect();
+    half.begin(&format!("echo begun; sleep {mark}"));
+    half.chunk().unwrap();
+    half.socket.get_ref().end_sending().unwrap();
+    until("the first is gone", || processes(&mark).is_empty());
+
+    let mut pipelining = sidecar.connect();
+    pipelining.begin(&format!("echo begun; sleep {mark}"));
+    pipelining.chunk().unwrap();
+    // Fills the server's buffer, and more than that.
+    pipelining.send(&"GET /health HTTP/1.1\r\nhost: s\r\n\r\n".repeat(4000));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!processes(&mark).is_empty());
+    drop(pipelining);
+    until("the second is gone", || processes(&mark).is_empty());
+}
+
+#[test]
+fn a_killed_sidecar_leaves_no_process() {
+    each_row(WAYS, |way| {
+        let mut sidecar = Sidecar::start();
+        let mark = unique_sleep();
+        let mut client = sidecar.connect();
+        client.begin(&format!(
+            "{}\necho begun; sleep {mark}",
+            way.replace("MARK", &mark)
+        ));
+        client.chunk().unwrap();
+        until("it runs", || !processes(&mark).is_empty());
+        sidecar.signal("KILL");
+        sidecar.wait();
+        // The supervisor's own arguments hold the mark too.
+        until("nothing is left", || processes(&mark).is_empty());
+    });
+}
+
+#[test]
+fn a_command_that_kills_or_stops_its_supervisor_does_not_escape() {
+    let sidecar = Sidecar::start();
+    let killed = "error";
+    let rows = [
+        (
+            "setsid sleep MARK & sleep 0.1; kill -KILL $PPID; sleep MARK",
+            killed,
+        ),
+        (
+            "setsid sleep MARK & sleep 0.1; kill -TERM $PPID; sleep MARK",
+            killed,
+        ),
+        (
+            "setsid sh -c 'kill -KILL $0; setsid sleep MARK & sleep MARK' $PPID & sleep MARK",
+            killed,
+        ),
+        ("setsid sleep MARK & kill -STOP $PPID; sleep MARK", "done"),
+    ];
+    each_row(rows, |(command, last)| {
+        let mark = unique_sleep();
+        let command = command.replace("MARK", &mark);
+        let run = sidecar.bash_request(&json!({ "command": command, "timeoutSeconds": 2 }));
+        assert_eq!(run.last["type"], last, "{run:?}");
+        until("nothing is left", || processes(&mark).is_empty());
+    });
+    // A command beside them is not touched.
+    let mark = unique_sleep();
+    let mut other = sidecar.connect();
+    other.begin(&format!("echo begun; setsid sleep {mark} & wait"));
+    other.chunk().unwrap();
+    until("it runs", || !processes(&mark).is_empty());
+    sidecar.bash("setsid sleep 600 & kill -KILL $PPID; sleep 600");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!processes(&mark).is_empty());
+}
+
+#[test]
+fn a_command_that_stops_its_supervisor_ends_with_a_killed_sidecar() {
+    let mut sidecar = Sidecar::start();
+    let mark = unique_sleep();
+    let mut client = sidecar.connect();
+    client.begin(&format!(
+        "setsid sleep {mark} & kill -STOP $PPID; echo begun; sleep {mark}"
+    ));
+    client.chunk().unwrap();
+    sidecar.signal("KILL");
+    sidecar.wait();
+    until("nothing is left", || processes(&mark).is_empty());
+}
+
+#[test]
+fn processes_that_fork_away_from_each_signal_are_caught() {
+    let sidecar = Sidecar::start();
+    let mark = unique_sleep();
+    // Each generation leaves its session and its parent at once; only the latest is alive.
+    let runner = sidecar.root().join("run");
+    fs::write(&runner, "#!/bin/sh\nsetsid sh \"$0\" \"$1\" & exit\n").unwrap();
+    for _ in 0..3 {
+        let command = format!("sh ./run {mark}; sleep 0.3; echo begun");
+        let run = sidecar.bash(&command);
+        assert_eq!(run.stdout, "begun\n");
+        assert_eq!(run.last, json!({ "type": "done", "exitCode": 0 }));
+        assert!(processes(&mark).is_empty());
+    }
+}
+
+#[test]
+fn a_fork_bomb_ends_with_its_time_limit() {
+    let sidecar = Sidecar::start();
+    let mark = unique_sleep();
+    fs::write(
+        sidecar.root().join("bomb"),
+        "#!/bin/sh\n[ $2 -gt 9 ] && exec sleep $1\nsetsid sh $0 $1 $(($2+1)) &\nsetsid sh $0 $1 $(($2+1)) &\nexec sleep $1\n",
+    )
+    .unwrap();
+    let command = format!("sh ./bomb {mark} 0");
+    let run = sidecar.bash_request(&json!({ "command": command, "timeoutSeconds": 2 }));
+    assert_eq!(run.last["timedOut"], true, "{run:?}");
+    assert!(processes(&mark).is_empty());
+    sidecar.assert_serves();
+}
+
+#[test]
+fn what_was_started_before_the_sidecar_by_its_own_process_lives_on() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("root")).unwrap();
+    let mark = unique_sleep();
+    let socket = folder.path().join("s.sock");
+    // As the entry point of a container does: a daemon, then the sidecar in its place.
+    let mut child = std::process::Command::new("/bin/sh")
+        .args([
+            "-c",
+            &format!(
+                "sleep {mark} & exec {}",
+                env!("CARGO_BIN_EXE_coding-sidecar")
+            ),
+        ])
+        .env("SOCKET_PATH", &socket)
+        .env("WORKSPACE_ROOT", folder.path().join("root"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("it listens", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
+    let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -KILL $PPID; sleep 600");
+    assert_eq!(run.last["type"], "error");
+    std::thread::sleep(Duration::from_millis(300));
+    let daemon = processes(&mark);
+    assert_eq!(daemon.len(), 1);
+    signal(&daemon[0].to_string(), "KILL");
+    // It is reaped, though nobody started it here.
+    until("it is reaped", || {
+        !fs::exists(format!("/proc/{}", daemon[0])).unwrap()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn as_process_1_it_survives_a_command_that_kills_every_process() {
+    let namespaced = || {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args([
+            "--user",
+            "--map-root-user",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+        ]);
+        unshare.arg("--kill-child");
+        unshare
+    };
+    if !namespaced()
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        println!("not run: unshare makes no PID namespace here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s.sock");
+    let mut child = namespaced()
+        .arg(env!("CARGO_BIN_EXE_coding-sidecar"))
+        .env("SOCKET_PATH", &socket)
+        .env("WORKSPACE_ROOT", folder.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("it listens", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    });
+    let run = crate::support::bash_at(&socket, "setsid sleep 600 & kill -9 -1");
+    assert_eq!(run.last["type"], "error", "{run:?}");
+    let run = crate::support::bash_at(&socket, "cat /proc/[0-9]*/comm | grep -c sleep");
+    assert_eq!(run.stdout, "0\n", "{run:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,17 @@
+//! The real binary over its Unix socket and TCP.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics has said what it had to say"
+)]
+
+mod access;
+mod bounds;
+mod commands;
+mod leftovers;
+mod memory;
+mod protocol;
+mod start;
+mod support;

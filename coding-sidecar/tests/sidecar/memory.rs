@@ -1,0 +1,60 @@
+//! Memory at rest, and under output of a gigabyte.
+
+use std::io::Read as _;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+
+use crate::support::{PATIENCE, Sidecar};
+
+#[test]
+fn at_rest_it_holds_less_than_8_mb() {
+    let sidecar = Sidecar::start();
+    sidecar.assert_serves();
+    sidecar.bash("true");
+    sidecar.post("/ls", &json!({}));
+    // Pages of the program's file are shared, and those of a debug build are many: what counts is
+    // the memory that it has for itself.
+    let own = sidecar.memory("RssAnon");
+    assert!(own < 4 * 1024, "{own} KiB");
+}
+
+#[test]
+fn output_of_a_gigabyte_moves_the_memory_by_less_than_2_mb() {
+    let sidecar = Sidecar::start();
+    sidecar.bash("seq 1 100000");
+    let before = sidecar.memory("VmRSS");
+    let body = json!({ "command": "head -c 1073741824 /dev/zero | tr '\\0' x" }).to_string();
+    let mut socket = UnixStream::connect(sidecar.socket()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = body.len();
+    write!(
+        socket,
+        "POST /bash HTTP/1.1\r\nhost: s\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut buffer = vec![0; 256 * 1024];
+    let (mut received, mut most) = (0_u64, 0);
+    let mut tail = Vec::new();
+    while !tail.ends_with(b"0\r\n\r\n") {
+        let read = socket.read(&mut buffer).unwrap();
+        assert_ne!(read, 0);
+        let after = received + read as u64;
+        if received >> 26 != after >> 26 {
+            most = most.max(sidecar.memory("VmRSS"));
+        }
+        received = after;
+        tail.extend_from_slice(&buffer[read.saturating_sub(64)..read]);
+        tail.drain(..tail.len().saturating_sub(128));
+    }
+    let tail = String::from_utf8(tail).unwrap();
+    assert!(tail.contains(r#"{"type":"done","exitCode":0}"#), "{tail}");
+    // All of it, and little beside it: names of fields and sizes of chunks.
+    assert!(
+        received > 1 << 30 && received < (1 << 30) + (1 << 25),
+        "{received} bytes"
+    );
+    let grown = most.saturating_sub(before);
+    assert!(grown < 2 * 1024, "grew by {grown} KiB");
+}
