@@ -57,7 +57,7 @@ impl Definitions for AllAccepted {
 pub struct Memory(Arc<Inspection>, Arc<Container>);
 
 impl Memory {
-    pub fn new() -> Arc<dyn MessageMemory> {
+    pub fn of_one() -> Arc<dyn MessageMemory> {
         let inspection = Inspection::new(&prometheus::Registry::new()).unwrap();
         let containers = FakeContainers::at(&[ONE]);
         let container = Arc::clone(containers.get(ONE));
@@ -136,7 +136,7 @@ impl Fixture {
             children: Children::new(&metrics).unwrap(),
             way_out: Arc::new(Named(state.clone())),
             limits: Arc::new(|| LIMITS),
-            memory: Arc::new(|_, _| Some(Memory::new())),
+            memory: Arc::new(|_, _| Some(Memory::of_one())),
         };
         let in_force = Arc::clone(&chain);
         let transports: Arc<dyn Transports> = Arc::new(StdioAlone {
