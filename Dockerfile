@@ -2,6 +2,7 @@
 #
 #   docker build --build-arg COMMIT="$(git rev-parse --short=12 HEAD)" --tag unified-proxy .
 #   docker build --target tools --tag unified-proxy:tools .
+#   docker build --target coding-sidecar --tag unified-proxy:coding-sidecar .
 #
 # The image holds a static binary, the certificates of the system's roots and the shipped
 # configuration; no shell, no libc, no package manager. docs/adr/015-container-image.md says why,
@@ -17,7 +18,14 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     UNIFIED_PROXY_COMMIT="$COMMIT" scripts/release binary \
     && packaging/image/root /image target/dist/unified-proxy /etc/ssl/certs/ca-certificates.crt config \
-        LICENSE target/dist/third-party-licences.txt
+        LICENSE target/dist/third-party-licences.txt \
+    && install -D target/dist/coding-sidecar /sidecar/coding-sidecar
+
+# Only the file, for the Dockerfile of a tool container:
+#   COPY --from=unified-proxy:coding-sidecar /coding-sidecar /usr/local/bin/
+FROM scratch AS coding-sidecar
+COPY --from=build /sidecar /
+ENTRYPOINT ["/coding-sidecar"]
 
 # With interpreters for MCP servers that speak stdio. Each server runs in its own namespaces,
 # which needs packaging/seccomp/unified-proxy.json: docs/operations.md#containers.

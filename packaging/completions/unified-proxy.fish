@@ -124,15 +124,15 @@ complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "list" -d 'List the tools that a container sees'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "call" -d 'Call a tool'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and not __fish_seen_subcommand_from stdio list call accept" -f -a "accept" -d 'Accept the changed definition of a tool'
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from stdio" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l container -d 'On behalf of this container, as an operator [default: of the container that this runs in]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l container -d 'On behalf of this container, as an operator [default: of the container that this runs in]' -r
-complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket' -r
+complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l url -d 'The gateway: http://HOST:PORT/mcp, or unix:PATH for a container\'s own socket [default: $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]' -r
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l socket -d 'The admin socket [default: $UNIFIED_PROXY_SOCKET, else ./.unified-proxy/api.sock if it is there, else /var/run/proxy/api.sock]' -r -F
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -l json -d 'Print JSON'
 complete -c unified-proxy -n "__fish_unified_proxy_using_subcommand mcp; and __fish_seen_subcommand_from call" -s h -l help -d 'Print help'

@@ -14,6 +14,9 @@ use super::Api;
 pub struct SandboxSettings {
     /// The addresses of the proxy's listeners, `address:port`.
     pub proxy: Vec<String>,
+    /// The addresses of the MCP gateway's listeners, `address:port`.
+    #[serde(default)]
+    pub mcp: Vec<String>,
     /// The absolute path of the directory of `ca.pem`, `ca-bundle.pem` and `truststore.jks`.
     pub certs_dir: String,
     /// The active entries of `credentials.yaml`, in order.

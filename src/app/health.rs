@@ -11,7 +11,7 @@ use addons::contract::Containers;
 use addons::credentials::TokenSources;
 
 use crate::admin::{Check, Health};
-use crate::mcp::{MountState, Mounts};
+use crate::mcp::{Core, MountState, Mounts};
 use crate::registry::Registry;
 use crate::telemetry::HealthFlag;
 use crate::upstream::NameserverWatch;
@@ -23,8 +23,8 @@ pub struct Checks {
     pub dns: HealthFlag,
     /// `None` if `listen.mcp` is empty: then the gateway is off.
     pub mcp: Option<HealthFlag>,
-    /// The MCP servers, set when the gateway is built.
-    pub mcp_servers: Arc<OnceLock<Arc<Mounts>>>,
+    /// The gateway's policies and servers, set when the gateway is built.
+    pub mcp_core: Arc<OnceLock<Arc<Core>>>,
     pub audit: HealthFlag,
     pub configuration: HealthFlag,
     pub registry: Arc<Registry>,
@@ -53,17 +53,20 @@ impl Checks {
         ];
         checks.extend(mcp);
         if self.mcp.is_some() {
-            checks.push(check("mcp_servers_alive", self.servers_are_alive(), false));
+            let core = self.mcp_core.get();
+            let loaded = core.is_none_or(|core| core.policies_loaded());
+            checks.push(check("mcp_policies_loaded", loaded, false));
+            let alive = core.is_none_or(|core| servers_are_alive(core.mounts()));
+            checks.push(check("mcp_servers_alive", alive, false));
         }
         Health(checks)
     }
+}
 
-    /// Whether no MCP server is dead.
-    fn servers_are_alive(&self) -> bool {
-        let servers = self.mcp_servers.get().map(|servers| servers.health());
-        let mut servers = servers.unwrap_or_default().into_iter();
-        servers.all(|server| server.state != MountState::Dead)
-    }
+/// Whether no MCP server is dead.
+fn servers_are_alive(servers: &Mounts) -> bool {
+    let mut servers = servers.health().into_iter();
+    servers.all(|server| server.state != MountState::Dead)
 }
 
 /// The checks as metrics, run at each scrape.

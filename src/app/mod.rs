@@ -169,7 +169,7 @@ impl App {
             proxy: HealthFlag::default(),
             dns: HealthFlag::default(),
             mcp: (!proxy.listen.mcp.is_empty()).then(HealthFlag::default),
-            mcp_servers: Arc::default(),
+            mcp_core: Arc::default(),
             audit: HealthFlag::default(),
             configuration: HealthFlag::default(),
             registry: Arc::clone(&registry),
@@ -221,8 +221,8 @@ impl App {
         let out = Arc::clone(&ways_out);
         let (gateway, operator) = mcp::gateway(&service, &config, &source.dir, out, &metrics)?;
         let servers = Arc::clone(operator.core.mounts());
-        // Fails only if it was set before, to the same servers.
-        let _ = checks.mcp_servers.set(Arc::clone(&servers));
+        // Fails only if it was set before, to the same core.
+        let _ = checks.mcp_core.set(Arc::clone(&operator.core));
         let engine = Engine::new(
             service,
             Arc::clone(&questions),

@@ -1,5 +1,7 @@
 //! The settings of sandboxes, which the admin API returns for the configuration in force.
 
+use std::net::SocketAddr;
+
 use addons::credentials::{CredentialEntry, KindSettings, TokenSources};
 
 use crate::admin::{ActiveCredential, SandboxSettings};
@@ -7,13 +9,15 @@ use crate::config::Config;
 
 /// The settings of sandboxes under a configuration.
 pub fn settings(config: &Config, token_sources: &TokenSources) -> SandboxSettings {
-    let listen = &config.proxy.listen.proxy;
+    let listen = &config.proxy.listen;
+    let addresses = |all: &[SocketAddr]| all.iter().map(ToString::to_string).collect();
     let certs = &config.proxy.certs_dir;
     // Absolute, since clients have another working directory.
     let certs = std::path::absolute(certs).unwrap_or_else(|_| certs.clone());
     let credentials = config.addons.credentials.active.iter();
     SandboxSettings {
-        proxy: listen.iter().map(ToString::to_string).collect(),
+        proxy: addresses(&listen.proxy),
+        mcp: addresses(&listen.mcp),
         certs_dir: certs.display().to_string(),
         credentials: credentials
             .map(|entry| active(entry, token_sources))

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::Server;
 use super::exit::{Failure, code, print};
 use crate::admin::SandboxSettings;
+use crate::sandbox::GATEWAY_PORT;
 use crate::tls::variables;
 
 /// In which form to print, and where clients find the proxy.
@@ -46,7 +47,9 @@ impl Env {
     /// Prints the variables. Queries the server only if an argument is missing.
     pub(super) async fn run(self) -> Result<(), Failure> {
         let variables = match (&self.place.proxy, &self.place.certs) {
-            (Some(proxy), Some(certs)) => variables(proxy, certs),
+            (Some(proxy), Some(certs)) => {
+                variables(proxy, certs, Some(&gateway(host(proxy), GATEWAY_PORT)))
+            }
             _ => self.place.variables(&settings(&self.server).await?)?,
         };
         match self.shell {
@@ -83,10 +86,17 @@ impl Place {
             }
         };
         let certs = self.certs.as_deref();
-        Ok(variables(
-            &proxy,
-            certs.unwrap_or(Path::new(&settings.certs_dir)),
-        ))
+        let certs = certs.unwrap_or(Path::new(&settings.certs_dir));
+        Ok(variables(&proxy, certs, self.gateway(settings).as_deref()))
+    }
+
+    /// The MCP gateway's URL; `None` where it is off. Clients that have a name of their own for the
+    /// proxy reach the gateway by the same name.
+    fn gateway(&self, settings: &SandboxSettings) -> Option<String> {
+        let listener = reachable(settings.mcp.first()?);
+        let (address, port) = listener.rsplit_once(':')?;
+        let host = self.proxy.as_deref().map_or(address, host);
+        Some(gateway(host, port.parse().ok()?))
     }
 }
 
@@ -100,6 +110,18 @@ pub(super) async fn settings(server: &Server) -> Result<SandboxSettings, Failure
         );
         Failure::new(code::SOFTWARE, message)
     })
+}
+
+fn gateway(host: &str, port: u16) -> String {
+    format!("http://{host}:{port}/mcp")
+}
+
+/// The host of a URL that [`proxy_url`] let through, an IPv6 address in brackets.
+fn host(proxy: &str) -> &str {
+    let authority = proxy.strip_prefix("http://").unwrap_or(proxy);
+    authority
+        .rsplit_once(':')
+        .map_or(authority, |(host, _)| host)
 }
 
 /// The address to connect to: for a listener on all interfaces, that of loopback.
@@ -167,6 +189,37 @@ mod tests {
             ],
             |wrong| {
                 assert!(proxy_url(wrong).is_err(), "{wrong}");
+            },
+        );
+    }
+
+    #[test]
+    fn the_gateway_is_where_its_listener_is_or_beside_a_proxy_that_has_another_name() {
+        each_row(
+            [
+                (None, "0.0.0.0:8090", "http://127.0.0.1:8090/mcp"),
+                (None, "10.0.0.5:9000", "http://10.0.0.5:9000/mcp"),
+                (None, "[::]:8090", "http://[::1]:8090/mcp"),
+                (
+                    Some("http://unified-proxy:8080"),
+                    "0.0.0.0:9000",
+                    "http://unified-proxy:9000/mcp",
+                ),
+                (
+                    Some("http://[::1]:8080"),
+                    "[::]:8090",
+                    "http://[::1]:8090/mcp",
+                ),
+            ],
+            |(proxy, listener, expected)| {
+                let place = Place {
+                    proxy: proxy.map(str::to_owned),
+                    certs: None,
+                };
+                let mut settings = SandboxSettings::default();
+                assert_eq!(place.gateway(&settings), None, "it is off");
+                settings.mcp = vec![listener.to_owned()];
+                assert_eq!(place.gateway(&settings).as_deref(), Some(expected));
             },
         );
     }

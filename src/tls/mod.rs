@@ -12,4 +12,4 @@ pub use authority::{Authority, MintError};
 pub use ca_files::{CaError, CaFiles, ROTATION_GRACE};
 pub use trusted::TRUST_STORE_PASSWORD;
 pub use upstream::UpstreamTls;
-pub(crate) use variables::variables;
+pub(crate) use variables::{GATEWAY_VARIABLE, variables};

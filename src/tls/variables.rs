@@ -10,6 +10,9 @@ use super::trusted::TRUST_STORE_PASSWORD;
 /// gateway, which has its own port.
 const NO_PROXY: [&str; 4] = ["localhost", "127.0.0.1", "::1", "unified-proxy"];
 
+/// The variable with the URL of the MCP gateway.
+pub(crate) const GATEWAY_VARIABLE: &str = "UNIFIED_PROXY_MCP_URL";
+
 /// Variables whose value is the proxy's URL.
 const PROXY: [&str; 8] = [
     // Programs differ in the case that they read; wget, and curl for `http_proxy`, know lower case
@@ -79,17 +82,25 @@ const FIXED: [(&str, &str); 2] = [
 ];
 
 /// The names and values for clients that reach the proxy at the URL `proxy` (`http://HOST:PORT`)
-/// and find `certs_dir` at `certs`. No value is secret.
-pub(crate) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)> {
+/// and find `certs_dir` at `certs`; `gateway` is the MCP gateway's URL, `None` where clients reach
+/// no gateway. No value is secret.
+pub(crate) fn variables(
+    proxy: &str,
+    certs: &Path,
+    gateway: Option<&str>,
+) -> Vec<(&'static str, String)> {
     let file = |name| certs.join(name).display().to_string();
     let (bundle, ca) = (file("ca-bundle.pem"), file("ca.pem"));
     let (host, port) = host_and_port(proxy);
     let mut variables: Vec<(&str, String)> = Vec::new();
     variables.extend(PROXY.map(|name| (name, proxy.to_owned())));
-    variables.extend(["NO_PROXY", "no_proxy"].map(|name| (name, NO_PROXY.join(","))));
+    let direct = direct(gateway);
+    variables.extend(["NO_PROXY", "no_proxy"].map(|name| (name, direct.join(","))));
     // For scripts.
     variables.push(("UNIFIED_PROXY_HOST", host.to_owned()));
     variables.push(("UNIFIED_PROXY_PORT", port.to_owned()));
+    // For agents, and for `mcp` of this program.
+    variables.extend(gateway.map(|url| (GATEWAY_VARIABLE, url.to_owned())));
     variables.extend(BUNDLE.map(|name| (name, bundle.clone())));
     variables.extend(ADDED.map(|name| (name, ca.clone())));
     variables.extend(FIXED.map(|(name, value)| (name, value.to_owned())));
@@ -99,18 +110,27 @@ pub(crate) fn variables(proxy: &str, certs: &Path) -> Vec<(&'static str, String)
     variables.push(("GIT_CONFIG_KEY_0", "http.proxy".to_owned()));
     variables.push(("GIT_CONFIG_VALUE_0", proxy.to_owned()));
     let trust_store = file("truststore.jks");
-    variables.push(("JAVA_TOOL_OPTIONS", java(host, port, &trust_store)));
+    variables.push(("JAVA_TOOL_OPTIONS", java(host, port, &direct, &trust_store)));
     variables
+}
+
+/// The hosts that are reached without the proxy, the gateway's among them.
+fn direct(gateway: Option<&str>) -> Vec<&str> {
+    let mut direct = NO_PROXY.to_vec();
+    let host = gateway.map(|url| host_and_port(url).0);
+    direct.extend(host.filter(|host| !NO_PROXY.contains(host)));
+    direct
 }
 
 /// JAVA_TOOL_OPTIONS for the proxy and the trust store: Java reads neither the proxy variables nor
 /// PEM files.
-fn java(host: &str, port: &str, trust_store: &str) -> String {
+fn java(host: &str, port: &str, direct: &[&str], trust_store: &str) -> String {
     // `java.net` separates hosts by `|`, and compares an IPv6 address in brackets.
-    let direct = NO_PROXY.map(|host| match host.contains(':') {
+    let direct = direct.iter().map(|host| match host.contains(':') {
         true => format!("[{host}]"),
-        false => host.to_owned(),
+        false => (*host).to_owned(),
     });
+    let direct: Vec<_> = direct.collect();
     let properties = [
         ("http.proxyHost", host),
         ("http.proxyPort", port),
@@ -161,8 +181,8 @@ mod tests {
                 ("http://[::1]:8080", "::1", "8080"),
             ],
             |(proxy, host, port)| {
-                let all: HashMap<_, _> =
-                    variables(proxy, Path::new("/certs")).into_iter().collect();
+                let all = variables(proxy, Path::new("/certs"), None);
+                let all: HashMap<_, _> = all.into_iter().collect();
                 assert_eq!(all["UNIFIED_PROXY_HOST"], host);
                 assert_eq!(all["UNIFIED_PROXY_PORT"], port);
                 let java = &all["JAVA_TOOL_OPTIONS"];
@@ -175,8 +195,33 @@ mod tests {
     }
 
     #[test]
+    fn the_gateway_is_named_and_reached_without_the_proxy() {
+        let usual = "localhost,127.0.0.1,::1,unified-proxy";
+        let with_host = format!("{usual},10.0.0.5");
+        each_row(
+            [
+                (None, usual),
+                (Some("http://127.0.0.1:8090/mcp"), usual),
+                (Some("http://[::1]:8090/mcp"), usual),
+                (Some("http://unified-proxy:8090/mcp"), usual),
+                (Some("http://10.0.0.5:8090/mcp"), &with_host),
+            ],
+            |(gateway, direct)| {
+                let all = variables("http://proxy:8080", Path::new("/certs"), gateway);
+                let all: HashMap<_, _> = all.into_iter().collect();
+                assert_eq!(all.get(GATEWAY_VARIABLE).map(String::as_str), gateway);
+                assert_eq!((&*all["NO_PROXY"], &*all["no_proxy"]), (direct, direct));
+                let java = direct.replace("::1", "[::1]").replace(',', "|");
+                let java = format!("-Dhttp.nonProxyHosts={java} ");
+                assert!(all["JAVA_TOOL_OPTIONS"].contains(&java));
+            },
+        );
+    }
+
+    #[test]
     fn no_variable_is_listed_twice_and_none_carries_a_header() {
-        let all = variables("http://proxy:8080", Path::new("/certs"));
+        let gateway = Some("http://proxy:8090/mcp");
+        let all = variables("http://proxy:8080", Path::new("/certs"), gateway);
         let names: HashMap<_, _> = all.iter().cloned().collect();
         assert_eq!(names.len(), all.len());
         assert!(all.iter().all(|(_, value)| !value.contains("extraHeader")));

@@ -1,13 +1,17 @@
 //! The docker back end before a stand-in that records what it is asked for: no engine is needed, and
 //! whether an engine does what it is asked is not tested.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::machine::Machine;
+use crate::mcp::with_servers;
+use crate::mcp_servers::{CLIENT, assert_reached};
 use crate::summary::can_run;
 use crate::support::{SOON, eventually};
-use crate::world::World;
+use crate::world::{Sandbox, World, ran};
 
 /// Makes the bridge of a network, as an engine does, and records each call with what the host had
 /// set up by then.
@@ -33,12 +37,18 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
     if !can_run("docker_is_asked_for_a_container_that_reaches_the_proxy_alone") {
         return;
     }
-    let world = World::start();
+    let (world, _servers) = with_servers();
     let dir = world.proxy.path("bin");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("docker"), STAND_IN).unwrap();
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.join("docker"), executable).unwrap();
+    // As an image may have it.
+    symlink(
+        env!("CARGO_BIN_EXE_unified-proxy"),
+        dir.join("unified-proxy"),
+    )
+    .unwrap();
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
 
@@ -97,6 +107,7 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
         "/certs:/run/unified-proxy/certs:ro",
         "/sandbox-proxy.sh:/etc/profile.d/sandbox-proxy.sh:ro",
         "/resolv.conf:/etc/resolv.conf:ro",
+        "/unified-proxy:/usr/local/bin/unified-proxy:ro",
         "--entrypoint sleep image:1 infinity",
     ] {
         assert!(run.contains(part), "{part} is not in {run}");
@@ -105,6 +116,8 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
         !run.contains("api.sock") && !run.contains("privileged "),
         "{run}"
     );
+    let environment = run.split_once("--env-file ").unwrap().1;
+    let environment = environment.split(' ').next().unwrap().to_owned();
     let profile = world.read("a", "sandbox-proxy.sh");
     for line in [
         "export HTTPS_PROXY='http://198.18.9.1:8080'",
@@ -113,6 +126,21 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
     ] {
         assert!(profile.contains(line), "{line} is not in {profile}");
     }
+
+    // What the engine would put into the container reaches the MCP gateway, and nothing else there.
+    let container = Machine::new();
+    attach(&world, &container, &sandbox);
+    let environment = std::fs::read_to_string(environment).unwrap();
+    let inside = |script: &str| {
+        let mut client = Command::new("bash");
+        client.args(["-c", script]).env_clear().env("PATH", &path);
+        let variables = environment.lines().filter_map(|line| line.split_once('='));
+        client.envs(variables);
+        ran(container.run(|| client.output().unwrap()))
+    };
+    assert_reached(&inside(CLIENT).ok());
+    let other = "timeout 2 bash -c ': </dev/tcp/198.18.9.1/9999' 2>&1; echo $?";
+    assert_eq!(inside(other).ok().trim(), "124");
 
     // The supervisor is killed: the container is removed before it is unregistered.
     let token = world.read("a", "token");
@@ -126,4 +154,34 @@ fn docker_is_asked_for_a_container_that_reaches_the_proxy_alone() {
         "{}",
         read("calls")
     );
+}
+
+/// Puts a network namespace at the bridge, as an engine does with a container.
+fn attach(world: &World, container: &Machine, sandbox: &Sandbox) {
+    let (address, device, proxy) = (sandbox.address, &sandbox.device, sandbox.proxy);
+    let settings = world.read("a", "settings");
+    let mac = settings.split_once(" mac=\"").unwrap().1;
+    let mac = mac.split('"').next().unwrap();
+    world.host.sh(&format!(
+        "ip link add port type veth peer name eth0 address {mac} netns {}
+         ip link set port master {device} up
+         ip address replace {proxy}/30 dev {device}
+         ip link set {device} up",
+        container.pid()
+    ));
+    container.sh(&format!(
+        "ip address add {address}/30 dev eth0
+         ip link set eth0 up
+         ip route add default via {proxy}"
+    ));
+    let inside = "bash -c ': </dev/tcp/198.18.9.1/8080'";
+    eventually("the bridge forwards", SOON, || {
+        container.run(|| {
+            Command::new("sh")
+                .args(["-c", inside])
+                .status()
+                .unwrap()
+                .success()
+        })
+    });
 }

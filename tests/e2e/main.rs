@@ -9,6 +9,8 @@
     reason = "a test that panics has said what it had to say"
 )]
 
+#[path = "../support/mcp_servers.rs"]
+mod mcp_servers;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the wire tests use the rest")]
 mod support;
@@ -22,6 +24,7 @@ mod docker;
 mod files;
 mod isolation;
 mod life;
+mod mcp;
 mod proxy;
 mod redteam;
 mod reuse;

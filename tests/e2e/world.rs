@@ -76,6 +76,7 @@ impl World {
         setup.containers.clear();
         setup.proxy["listen"]["proxy"] = json!(["0.0.0.0:8080"]);
         setup.proxy["listen"]["dns"] = json!(["0.0.0.0:53"]);
+        setup.proxy["listen"]["mcp"] = json!(["0.0.0.0:8090"]);
         setup.proxy["upstream"]["allow_private"] = json!([format!("{INTERNET}/32")]);
         setup.policy = Some(json!({ "version": 1, "git": { "hosts": ["git.example.com"] } }));
         change(&mut setup);

@@ -72,6 +72,7 @@ impl Server {
 fn settings() -> SandboxSettings {
     SandboxSettings {
         proxy: vec!["127.0.0.1:8080".into()],
+        mcp: vec!["127.0.0.1:8090".into()],
         certs_dir: "/certs".into(),
         credentials: vec![ActiveCredential {
             name: "codex".into(),

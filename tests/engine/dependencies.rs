@@ -39,9 +39,13 @@ fn explained(document: &str) -> BTreeSet<String> {
 #[test]
 fn every_dependency_is_explained_in_the_architecture() {
     let explained = explained(&read("ARCHITECTURE.md"));
-    for manifest in ["Cargo.toml", "addons/Cargo.toml"] {
+    for manifest in [
+        "Cargo.toml",
+        "addons/Cargo.toml",
+        "coding-sidecar/Cargo.toml",
+    ] {
         let mut dependencies = dependencies(&read(manifest));
-        assert!(dependencies.len() > 20, "{manifest}: {dependencies:?}");
+        assert!(dependencies.len() > 10, "{manifest}: {dependencies:?}");
         dependencies.remove("addons");
         let missing: Vec<_> = dependencies.difference(&explained).collect();
         assert!(

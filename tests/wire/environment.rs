@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use testkit::each_row;
 
-use crate::support::{NODE_AGENT, Origin, Proxy};
+use crate::support::{NODE_AGENT, Origin, Proxy, Setup, free_address};
 
 /// Runs a script in a shell that has evaluated what `env` prints, and nothing else.
 fn shell(proxy: &Proxy, script: &str) -> Output {
@@ -120,6 +120,12 @@ fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
     }
     assert_eq!(sh.lines().count(), json.len());
 
+    assert_eq!(
+        json.get("UNIFIED_PROXY_MCP_URL"),
+        None,
+        "the gateway is off"
+    );
+
     // With both places given no server is needed: in an image's entry point none may run.
     let output = Command::new(env!("CARGO_BIN_EXE_unified-proxy"))
         .args(["env", "--proxy", "http://proxy:8080", "--certs", "/certs"])
@@ -129,6 +135,29 @@ fn every_form_has_the_same_variables_and_the_places_that_the_arguments_name() {
     let sh = String::from_utf8(output.stdout).unwrap();
     assert!(sh.contains("export https_proxy='http://proxy:8080'\n"));
     assert!(sh.contains("export NODE_EXTRA_CA_CERTS='/certs/ca.pem'\n"));
+}
+
+#[test]
+fn the_gateway_that_the_environment_names_is_the_one_that_the_commands_ask() {
+    let origin = Origin::start();
+    let mut setup = Setup::new(&origin);
+    let gateway = free_address();
+    setup.proxy["listen"]["mcp"] = serde_json::json!([gateway.to_string()]);
+    let proxy = setup.start();
+    let output = shell(
+        &proxy,
+        "echo $UNIFIED_PROXY_MCP_URL; \"$UNIFIED_PROXY\" mcp list",
+    );
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, format!("http://{gateway}/mcp\nno tools\n"));
+    let wrong = "UNIFIED_PROXY_MCP_URL=10.0.0.5:8090 \"$UNIFIED_PROXY\" mcp stdio";
+    let output = shell(&proxy, wrong);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("UNIFIED_PROXY_MCP_URL=10.0.0.5:8090: the gateway is at http://"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(64));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The tour of docs/mcp.md as a new user takes it: every block is run as it is printed there.
 
+use std::path::Path;
+
 use crate::support::{Dev, Origin, free_address};
 
 /// Stands before each block's output.
@@ -17,14 +19,15 @@ fn every_block_of_the_tour_prints_what_the_page_says() {
     let origin = Origin::start();
     let gateway = free_address();
     let dev = Dev::with_gateway(&origin, gateway);
-    let binary = env!("CARGO_BIN_EXE_unified-proxy");
+    let binary = Path::new(env!("CARGO_BIN_EXE_unified-proxy"));
     // The page's gateway is on the default port.
     let mut script = format!(
-        "exec 2>&1\nset -m\n\
-         unified-proxy() {{ case \"$1 $2\" in \"mcp list\"|\"mcp call\") \
-         {binary} \"$@\" --url http://{gateway}/mcp;; *) {binary} \"$@\";; esac }}\n"
+        "exec 2>&1\nPATH={}:$PATH\nexport UNIFIED_PROXY_MCP_URL=http://{gateway}/mcp\n",
+        binary.parent().unwrap().display()
     );
+    let health = format!("http://{gateway}/health");
     for (block, _) in &blocks {
+        let block = block.replace("http://127.0.0.1:8090/health", &health);
         script += &format!("echo '{MARK}'\n{block}\n");
     }
     let output = dev.shell(&script);

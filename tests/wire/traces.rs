@@ -13,13 +13,13 @@ const SOON: Duration = Duration::from_secs(10);
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 /// A collector, and what it was sent.
-struct Collector {
+pub struct Collector {
     origin: Origin,
     documents: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Collector {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let documents: Arc<Mutex<Vec<Value>>> = Arc::default();
         let taken = Arc::clone(&documents);
         let origin = Origin::scripted(move |seen, body| {
@@ -32,11 +32,11 @@ impl Collector {
         Self { origin, documents }
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.origin.http)
     }
 
-    fn spans(&self) -> Vec<Value> {
+    pub fn spans(&self) -> Vec<Value> {
         let documents = self.documents.lock();
         let of = |document: &Value| document["resourceSpans"][0]["scopeSpans"][0]["spans"].clone();
         documents

@@ -27,12 +27,14 @@ pub fn parse_arguments(text: &str) -> Result<Value, String> {
 
 impl CallTool {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let result = self.by.asker().call(&self.tool, &self.arguments).await?;
+        let json = self.by.json;
+        let asker = self.by.asker()?;
+        let result = asker.call(&self.tool, &self.arguments).await?;
         if result.get("resultType").and_then(Value::as_str) == Some("input_required") {
             let message = "the tool asks its client for input; call it from an MCP client";
             return Err(Failure::new(code::DENIED, message));
         }
-        match self.by.json {
+        match json {
             true => print(&result)?,
             false => print(lines(&result))?,
         }

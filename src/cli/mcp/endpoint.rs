@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use http::Uri;
 
-/// The gateway of `run`, `dev` and a sandbox of `scripts/sandbox`.
+/// The gateway of `dev`, and where one is reached inside `run`.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8090/mcp";
 const DEFAULT_PATH: &str = "/mcp";
 

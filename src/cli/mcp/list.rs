@@ -18,8 +18,9 @@ pub struct ListTools {
 
 impl ListTools {
     pub(super) async fn run(self) -> Result<(), Failure> {
-        let tools = self.by.asker().tools().await?;
-        match self.by.json {
+        let json = self.by.json;
+        let tools = self.by.asker()?.tools().await?;
+        match json {
             true => print(json!({ "tools": tools })),
             false if tools.is_empty() => print("no tools"),
             false => print(lines(&tools)),

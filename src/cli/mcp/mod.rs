@@ -12,8 +12,9 @@ mod stdio;
 use addons::contract::ContainerId;
 use clap::{Args, Subcommand};
 
-use super::exit::Failure;
+use super::exit::{Failure, code};
 use super::{Target, parse_id};
+use crate::tls::GATEWAY_VARIABLE;
 pub use call::parse_arguments;
 
 use asker::Asker;
@@ -35,9 +36,24 @@ pub enum McpCommand {
 /// Where the gateway is.
 #[derive(Args, Debug)]
 pub struct Gateway {
-    /// The gateway: http://HOST:PORT/mcp, or unix:PATH for a container's own socket
-    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
-    url: Endpoint,
+    /// The gateway: http://HOST:PORT/mcp, or unix:PATH for a container's own socket [default:
+    /// $UNIFIED_PROXY_MCP_URL, else http://127.0.0.1:8090/mcp]
+    #[arg(long, value_name = "URL")]
+    url: Option<Endpoint>,
+}
+
+impl Gateway {
+    fn endpoint(self) -> Result<Endpoint, Failure> {
+        if let Some(named) = self.url {
+            return Ok(named);
+        }
+        let named = std::env::var(GATEWAY_VARIABLE);
+        let url = named.as_deref().unwrap_or(DEFAULT_URL);
+        url.parse().map_err(|error| {
+            let message = format_args!("{GATEWAY_VARIABLE}={url}: {error}");
+            Failure::new(code::USAGE, message)
+        })
+    }
 }
 
 /// On whose behalf.
@@ -56,10 +72,10 @@ struct OnBehalf {
 }
 
 impl OnBehalf {
-    fn asker(&self) -> Asker {
+    fn asker(self) -> Result<Asker, Failure> {
         match &self.container {
-            Some(id) => Asker::operator(self.target.client(), id),
-            None => Asker::container(self.gateway.url.clone()),
+            Some(id) => Ok(Asker::operator(self.target.client(), id)),
+            None => Ok(Asker::container(self.gateway.endpoint()?)),
         }
     }
 }
@@ -67,7 +83,7 @@ impl OnBehalf {
 impl McpCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
         match self {
-            Self::Stdio(gateway) => stdio::run(gateway.url).await,
+            Self::Stdio(gateway) => stdio::run(gateway.endpoint()?).await,
             Self::List(list) => list.run().await,
             Self::Call(call) => call.run().await,
             Self::Accept(accept) => accept.run().await,

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use addons::credentials::{is_placeholder, placeholder};
+
+use super::visible::OWN_PROGRAMS;
 
 /// Words that mark a variable's name as secret, delimited by `_`, `-`, `.` or an end.
 const SECRET_WORDS: [&str; 24] = [
@@ -149,6 +151,12 @@ pub fn environment(
         .collect();
     let own = [("HOME", home.as_os_str()), ("TMPDIR", "/tmp".as_ref())];
     variables.extend(own.map(|(name, value)| (name.into(), value.to_owned())));
+    // Behind the caller's programs, which may have a version of their own.
+    let path = variables.get_mut(OsStr::new("PATH"));
+    if let Some(path) = path.filter(|path| !path.is_empty()) {
+        path.push(":");
+        path.push(OWN_PROGRAMS);
+    }
     let set = proxy.into_iter().chain(keys);
     variables.extend(set.map(|(name, value)| (name.into(), value.into())));
     variables.into_iter().collect()

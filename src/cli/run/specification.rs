@@ -14,7 +14,7 @@ use crate::admin::SandboxSettings;
 use crate::cli::exit::{Failure, code};
 use crate::cli::sandbox_files;
 use crate::sandbox::machine::{self, CERTIFICATES};
-use crate::sandbox::{Command, Entry, PROXY_PORT, Spec};
+use crate::sandbox::{Command, Entry, GATEWAY_PORT, PROXY_PORT, Spec};
 use crate::tls::variables;
 
 /// The host name inside.
@@ -81,6 +81,7 @@ pub fn specification(
     let proxy = variables(
         &format!("http://127.0.0.1:{PROXY_PORT}"),
         Path::new(CERTIFICATES),
+        Some(&format!("http://127.0.0.1:{GATEWAY_PORT}/mcp")),
     );
     let proxy = proxy
         .into_iter()

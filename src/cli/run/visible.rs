@@ -1,11 +1,16 @@
 //! The files that a command sees: the read-only system, an own home directory, and the directories
 //! that it works in.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use super::places::Places;
 use crate::sandbox::machine;
 use crate::sandbox::{Access, Entry};
+
+/// The last directory of `PATH` inside.
+pub const OWN_PROGRAMS: &str = "/run/unified-proxy/bin";
+const OWN_NAME: &str = "unified-proxy";
 
 /// The entries of a run: `system`, programs and directories, before files in the working
 /// directories are protected.
@@ -17,6 +22,10 @@ pub fn entries(
 ) -> Vec<Entry> {
     let mut entries = system;
     entries.extend(machine::own(&places.home, certificates));
+    // For agents that speak MCP over stdio only. Missing where the file was replaced since the start.
+    let own = env::current_exe().ok().filter(|path| path.is_file());
+    entries
+        .extend(own.map(|path| machine::read_only(&path, &Path::new(OWN_PROGRAMS).join(OWN_NAME))));
     let resolve = |path: &Path| places.resolve_outside(path);
     let real_home = places.real_home.as_deref();
     entries.extend(machine::programs(&places.home, real_home, program, resolve));

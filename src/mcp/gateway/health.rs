@@ -58,8 +58,8 @@ fn is_loopback(peer: &SocketAddr) -> bool {
     addons::contract::fold_address(peer.ip()).is_loopback()
 }
 
-/// 503 where no tool can be called: the policy engine fails, or every server is dead. One dead
-/// server among others degrades the whole.
+/// 503 where a policy could not be loaded, whatever `on_unavailable` makes of it, or every server
+/// is dead. One dead server among others degrades the whole.
 fn report(parts: &Parts) -> (StatusCode, Value) {
     let dead = |server: &&MountHealth| server.state == MountState::Dead;
     let count = parts.servers.iter().filter(dead).count();

@@ -1,8 +1,10 @@
 //! Health of the gateway and its listener.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::client::Gateway;
+use testkit::each_row;
+
+use super::client::{Gateway, call};
 
 #[test]
 fn health_names_every_part_and_answers_containers_and_this_machine_alone() {
@@ -13,10 +15,10 @@ fn health_names_every_part_and_answers_containers_and_this_machine_alone() {
     assert_eq!(health["checks"]["gateway"], true);
     assert_eq!(health["checks"]["policy_engine"], true);
     assert!(health["servers"]["by-hand"].is_string(), "{health}");
-    assert_eq!(
-        gateway.proxy.health().json()["checks"]["mcp_listening"],
-        true
-    );
+    let checks = gateway.proxy.health().json()["checks"].clone();
+    for name in ["mcp_listening", "mcp_policies_loaded", "mcp_servers_alive"] {
+        assert_eq!(checks[name], true, "{name}");
+    }
     // Nobody is registered at loopback here.
     let gateway = Gateway::start_with(|setup| setup.containers.clear());
     assert_eq!(gateway.send("GET /health", "", "").status, 200);
@@ -25,4 +27,42 @@ fn health_names_every_part_and_answers_containers_and_this_machine_alone() {
     gateway
         .proxy
         .audited(json!({ "kind": "mcp", "code": "domain_not_allowed" }));
+}
+
+#[test]
+fn a_policy_that_cannot_be_loaded_is_unhealthy_whatever_it_means_for_calls() {
+    each_row(
+        [("deny", -32953), ("allow", 0)],
+        |(on_unavailable, code)| {
+            let gateway = Gateway::start_with(|setup| {
+                let bundle = setup.dir().join("bundle");
+                std::fs::create_dir(&bundle).unwrap();
+                std::fs::write(bundle.join("authz.rego"), "package mcp.authz\n\nno rule").unwrap();
+                let path = setup.dir().join("config/mcp.yaml");
+                let text = std::fs::read_to_string(&path).unwrap();
+                let mut mcp: Value = serde_json::from_str(&text).unwrap();
+                mcp["policies"] = json!({
+                    "bundles": [{ "id": "house", "path": bundle, "entrypoint": "mcp/authz" }],
+                    "on_unavailable": on_unavailable,
+                });
+                std::fs::write(path, mcp.to_string()).unwrap();
+            });
+            let reply = gateway.send("GET /health", "", "");
+            let health = reply.json();
+            assert_eq!((reply.status, &health["status"]), (503, &json!("degraded")));
+            assert_eq!(
+                health["checks"],
+                json!({ "gateway": true, "policy_engine": false })
+            );
+            // The proxy itself works.
+            let health = gateway.proxy.health();
+            assert_eq!(health.status, 200);
+            assert_eq!(health.json()["checks"]["mcp_policies_loaded"], false);
+            let called = gateway
+                .post(&gateway.session(), &call(1, "echo", json!({})))
+                .json();
+            let failed = called["error"]["code"].as_i64().unwrap_or_default();
+            assert_eq!(failed, code, "{called}");
+        },
+    );
 }

@@ -132,6 +132,9 @@ fn a_sandbox_knows_the_proxy_by_its_fixed_address_and_by_the_service_name() {
             let expected = "localhost,127.0.0.1,::1,unified-proxy";
             assert_eq!(environment[variable], expected, "{variable}");
         }
+        // The gateway is on its default port, and reached without the proxy.
+        let gateway = "http://unified-proxy:8090/mcp";
+        assert_eq!(environment["UNIFIED_PROXY_MCP_URL"], gateway);
         assert_eq!(
             sandbox["depends_on"]["unified-proxy"]["condition"],
             "service_healthy"

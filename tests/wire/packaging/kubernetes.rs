@@ -113,6 +113,13 @@ fn kubernetes_sandboxes_ask_the_service_for_names_and_hold_no_token_and_no_socke
         sandbox["hostAliases"],
         json!([{ "ip": service, "hostnames": ["unified-proxy"] }])
     );
+    let environment = &sandbox["containers"][0]["env"];
+    let gateway =
+        json!({ "name": "UNIFIED_PROXY_MCP_URL", "value": "http://unified-proxy:8090/mcp" });
+    assert!(
+        environment.as_array().unwrap().contains(&gateway),
+        "{environment}"
+    );
     assert_eq!(sandbox["automountServiceAccountToken"], "false");
     let mounted = sandbox["volumes"].as_array().unwrap();
     assert!(

@@ -191,7 +191,7 @@ impl Machine {
         if config.confine == Confine::Namespaces {
             add("TMPDIR", "/tmp".into());
             let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
-            for (name, value) in variables(&proxy, Path::new(CERTIFICATES)) {
+            for (name, value) in variables(&proxy, Path::new(CERTIFICATES), None) {
                 add(name, value.into());
             }
         }
@@ -260,7 +260,7 @@ mod tests {
         for name in PASSED_ON {
             names.retain(|known| *known != name);
         }
-        let proxy = variables("http://127.0.0.1:3128", Path::new(CERTIFICATES));
+        let proxy = variables("http://127.0.0.1:3128", Path::new(CERTIFICATES), None);
         names.retain(|name| proxy.iter().all(|(known, _)| name != known));
         assert_eq!(names, ["HOME", "TMPDIR", "API_KEY"]);
     }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use testkit::each_row;
 
+use super::super::library::library;
 use super::client::{Client, ERAS, Era, Gateway, assert_code, response, text};
 use super::server::{Answer, McpServer, tool};
 
@@ -71,6 +72,79 @@ fn names_that_look_like_a_tools_are_unknown() {
         }
     });
     assert_eq!(server.calls().len(), 0);
+}
+
+#[test]
+fn prompts_that_look_like_a_servers_are_unknown() {
+    let server = library(None);
+    let gateway = Gateway::start(&json!({ "mcpServers": { "kb": server.mount() } }));
+    each_row(ERAS, |era| {
+        let client = Client::open(&gateway, era).wait_for(&["kb_echo"]);
+        let get = |name: &str| client.request("prompts/get", json!({ "name": name }));
+        assert!(get("kb_greet")["result"].is_object());
+        let reached = server.of("prompts/get").len();
+        for name in [
+            "greet",
+            "kb_gr\u{435}et",
+            "kb_\u{ff47}reet",
+            "kb\u{ff3f}greet",
+            "kb_gre\u{200d}et",
+            "kb_gree\u{301}t",
+            "KB_greet",
+            "kb_greet ",
+            "kb_greet\0",
+        ] {
+            assert_code(&get(name), NOT_FOUND);
+        }
+        assert_eq!(server.of("prompts/get").len(), reached);
+    });
+}
+
+/// URIs are the servers' own, so one that none lists is asked of those that have resources: as it
+/// was judged, to the letter.
+#[test]
+fn a_uri_that_looks_like_a_resources_is_judged_and_sent_as_another() {
+    let uris = [
+        "note://fir\u{455}t",
+        "note://\u{ff46}irst",
+        "n\u{43e}te://first",
+        "note:\u{2215}\u{2215}first",
+        "note://fi\u{200b}rst",
+        "NOTE://first",
+        "note://first/",
+        "note://first/../first",
+        "note://%66irst",
+        "note://first\0",
+        " note://first",
+    ];
+    let server = library(None);
+    let mcp = json!({ "mcpServers": { "kb": server.mount() } });
+    let open = Gateway::start(&mcp);
+    let bundle = tempfile::tempdir().unwrap();
+    let rules =
+        "package mcp.authz\n\ndecision := \"allow\" if input.params.uri == \"note://first\"\n";
+    std::fs::write(bundle.path().join("authz.rego"), rules).unwrap();
+    let mut mcp = mcp;
+    mcp["policies"] = json!({ "bundles": [{
+        "id": "house", "path": bundle.path(), "entrypoint": "mcp/authz",
+        "methods": ["resources/read"],
+    }] });
+    let judged = Gateway::start(&mcp);
+    each_row(ERAS, |era| {
+        let open = Client::open(&open, era).wait_for(&["kb_echo"]);
+        let judged = Client::open(&judged, era).wait_for(&["kb_echo"]);
+        let read =
+            |client: &Client<'_>, uri| client.request("resources/read", json!({ "uri": uri }));
+        assert!(read(&judged, "note://first")["result"].is_object());
+        for uri in uris {
+            let answer = read(&open, uri);
+            assert_eq!(answer["result"]["contents"][0]["uri"], uri, "{answer}");
+            let sent = server.of("resources/read");
+            assert_eq!(sent.last().unwrap().message["params"]["uri"], uri);
+            assert_code(&read(&judged, uri), -32951);
+            assert_eq!(server.of("resources/read").len(), sent.len(), "{uri:?}");
+        }
+    });
 }
 
 #[test]

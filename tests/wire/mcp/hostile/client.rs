@@ -85,7 +85,7 @@ pub struct Client<'g> {
 
 /// What clients here say that they can do.
 fn capabilities() -> Value {
-    json!({ "elicitation": { "form": {} } })
+    json!({ "elicitation": { "form": {} }, "sampling": {} })
 }
 
 /// What no server may be told.
@@ -206,7 +206,11 @@ impl<'g> Client<'g> {
                 "io.modelcontextprotocol/clientCapabilities": with_tasks(capabilities()),
             });
         }
-        let name = encoded(message["params"]["name"].as_str().unwrap_or_default());
+        let named = match method {
+            "resources/read" => &message["params"]["uri"],
+            _ => &message["params"]["name"],
+        };
+        let name = encoded(named.as_str().unwrap_or_default());
         let mut headers = Vec::new();
         if self.era == Era::Modern {
             headers.push(("mcp-method", method));

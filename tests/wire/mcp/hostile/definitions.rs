@@ -30,6 +30,12 @@ fn server() -> McpServer {
     })
 }
 
+/// How many changed definitions of the server were counted.
+fn changes(gateway: &Gateway) -> f64 {
+    let name = "proxy_mcp_definition_changes_total";
+    gateway.proxy.metric(name, &["server=\"kb\""])
+}
+
 fn code(response: &Value) -> Option<i64> {
     response["error"]["code"].as_i64()
 }
@@ -55,6 +61,7 @@ fn a_tool_whose_definition_changed_is_blocked_until_an_operator_accepts_it() {
             client.tools();
             code(&client.call("kb_read", json!({}))) == Some(DENIED)
         });
+        assert_eq!(changes(&gateway), 1.0);
         let reached = server.calls().len();
         let listed = client.tools();
         assert!(!listed.iter().any(|name| name == "kb_read"), "{listed:?}");
@@ -113,6 +120,7 @@ fn a_changed_definition_passes_where_the_operator_chose_log() {
             .any(|tool| tool["description"] == "Read another file")
     });
     text(&client.call("kb_read", json!({})));
+    assert_eq!(changes(&gateway), 1.0);
 }
 
 /// An instruction in a result is data: it passes, and the audit has a flag for who looks.

@@ -1,7 +1,7 @@
 //! The gateway before clients and servers that mean harm.
 
-mod client;
-mod server;
+pub mod client;
+pub mod server;
 
 mod arguments;
 mod bounds;
@@ -10,5 +10,6 @@ mod floods;
 mod isolation;
 mod levels;
 mod policies;
+mod questions;
 mod sessions;
 mod way_out;

@@ -1,0 +1,167 @@
+//! MCP clients in a sandbox of `scripts/sandbox` and in the one of the compose file.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::machine::Machine;
+use crate::mcp_servers::{CLIENT, McpServers, assert_reached};
+use crate::summary::can_run;
+use crate::support::{Origin, Setup, yaml};
+use crate::world::{World, ran};
+
+/// A host whose gateway has servers.
+pub fn with_servers() -> (World, McpServers) {
+    with_changed(|_| ())
+}
+
+fn with_changed(change: impl FnOnce(&mut Setup)) -> (World, McpServers) {
+    let mut config = None;
+    let world = World::with(|setup| {
+        config = Some(setup.dir().join("config"));
+        change(setup);
+    });
+    let servers = world.host.run(McpServers::start);
+    servers.mount(&config.unwrap());
+    let reloaded = world.proxy.admin("POST", "/internal/reload", None);
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    (world, servers)
+}
+
+#[test]
+fn a_client_in_a_sandbox_finds_the_gateway_in_its_environment() {
+    if !can_run("a_client_in_a_sandbox_finds_the_gateway_in_its_environment") {
+        return;
+    }
+    let (world, _servers) = with_servers();
+    let sandbox = world.up("a", &[]);
+    assert_reached(&world.exec("a", CLIENT).ok());
+    // Known by its address.
+    let call = json!({ "container_id": "a", "kind": "mcp", "method": "tools/call" });
+    world.proxy.audited(call);
+    // Login shells find both, the name leads there too, and the proxy is not asked.
+    let login = "env -i HOME=$HOME bash -lc 'echo $UNIFIED_PROXY_MCP_URL; unified-proxy mcp list'";
+    let said = world.exec("a", login).ok();
+    assert!(
+        said.starts_with(&format!("http://{}:8090/mcp\n", sandbox.proxy)),
+        "{said}"
+    );
+    assert!(said.contains("notes_echo"), "{said}");
+    let named = "unified-proxy mcp list --url http://unified-proxy:8090/mcp";
+    assert!(world.exec("a", named).ok().contains("notes_echo"));
+}
+
+#[test]
+fn a_gateway_on_another_port_is_found_and_one_out_of_reach_is_not_named() {
+    if !can_run("a_gateway_on_another_port_is_found_and_one_out_of_reach_is_not_named") {
+        return;
+    }
+    let (world, _servers) = with_changed(|setup| {
+        setup.proxy["listen"]["mcp"] = json!(["0.0.0.0:9090"]);
+    });
+    let sandbox = world.up("a", &[]);
+    assert_reached(&world.exec("a", CLIENT).ok());
+    let rules = world
+        .host
+        .sh(&format!("nft list table netdev {}", sandbox.device));
+    assert!(
+        rules.contains("tcp dport { 53, 8080, 9090 } accept"),
+        "{rules}"
+    );
+
+    for (listeners, warned) in [(json!(["127.0.0.1:8090"]), true), (json!([]), false)] {
+        let world = World::with(|setup| setup.proxy["listen"]["mcp"] = listeners);
+        let up = world.sandbox(&["up", "a"]);
+        assert_eq!(up.code, Some(0), "{up:?}");
+        let said = "the MCP gateway listens on 127.0.0.1:8090, which no sandbox can reach";
+        assert_eq!(up.stderr.contains(said), warned, "{up:?}");
+        assert_eq!(
+            world
+                .exec("a", "echo ${UNIFIED_PROXY_MCP_URL-none}")
+                .ok()
+                .trim(),
+            "none"
+        );
+        let sandbox = world.find("a");
+        let rules = world
+            .host
+            .sh(&format!("nft list table netdev {}", sandbox.device));
+        assert!(rules.contains("tcp dport { 53, 8080 } accept"), "{rules}");
+    }
+}
+
+/// The addresses, names and variables are those of the file; the containers are network namespaces.
+#[test]
+fn a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway() {
+    if !can_run("a_client_in_the_sandbox_of_the_compose_file_reaches_the_gateway") {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = yaml(&fs::read_to_string(root.join("docker-compose.yml")).unwrap());
+    let of = |service: &str| file["services"][service].clone();
+    let address = |service: &str| -> Ipv4Addr {
+        let address = of(service)["networks"]["sandboxes"]["ipv4_address"].clone();
+        address.as_str().unwrap().parse().unwrap()
+    };
+    let (proxy, inside) = (address("unified-proxy"), address("sandbox"));
+    let (appliance, sandbox) = (Machine::new(), Machine::new());
+    appliance.sh(&format!(
+        "ip link add eth0 type veth peer name eth0 netns {}
+         ip address add {proxy}/24 dev eth0
+         ip link set eth0 up",
+        sandbox.pid()
+    ));
+    sandbox.sh(&format!(
+        "ip address add {inside}/24 dev eth0; ip link set eth0 up"
+    ));
+
+    let origin = appliance.run(Origin::start);
+    let servers = appliance.run(McpServers::start);
+    let mut setup = Setup::new(&origin);
+    setup.containers = vec![(inside.to_string(), "sandbox".to_owned())];
+    // Where it listens is what the shipped proxy.yaml, which the file mounts, says.
+    let shipped = yaml(&fs::read_to_string(root.join("config/proxy.yaml")).unwrap());
+    assert_eq!(shipped.get("listen"), None, "the defaults");
+    let admin = setup.proxy["listen"]["admin"].clone();
+    setup.proxy["listen"] = json!({ "admin": admin });
+    servers.mount(&setup.dir().join("config"));
+    let gateway = appliance.run(|| setup.start());
+
+    let hosts = gateway.path("hosts");
+    fs::write(
+        &hosts,
+        format!("127.0.0.1 localhost\n{proxy} unified-proxy\n"),
+    )
+    .unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_unified-proxy"))
+        .parent()
+        .unwrap();
+    let with_names = format!("mount --bind {} /etc/hosts && exec bash", hosts.display());
+    let mut client = Command::new("unshare");
+    client.args([
+        "--mount",
+        "sh",
+        "-c",
+        &format!("{with_names} -c \"$0\""),
+        CLIENT,
+    ]);
+    client
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", binary.display()));
+    let variables = of("sandbox")["environment"].clone();
+    let variables = variables.as_object().unwrap().iter();
+    client.envs(variables.map(|(name, value)| (name, value.as_str().unwrap().to_owned())));
+    assert_reached(&ran(sandbox.run(|| client.output().unwrap())).ok());
+    let call = json!({ "container_id": "sandbox", "kind": "mcp", "method": "tools/call" });
+    let line: Value = gateway.audited(call);
+    assert_eq!(
+        line["client"]
+            .as_str()
+            .map(|peer| peer.starts_with(&inside.to_string())),
+        Some(true),
+        "{line}"
+    );
+}

@@ -1,0 +1,115 @@
+//! Clients of either protocol before servers of either protocol.
+
+use serde_json::{Value, json};
+use testkit::each_row;
+
+use super::hostile::client::{Client, ERAS, Era, Events, Gateway, text};
+use super::hostile::server::McpServer;
+use super::library::{URI, is_modern, library};
+
+/// Runs a test for each pair of client and server.
+fn each_cell(test: impl Fn(&Client<'_>, &McpServer)) {
+    let cells = ERAS
+        .into_iter()
+        .flat_map(|client| ERAS.map(|server| (client, server)));
+    each_row(cells, |(client, server)| {
+        let library = library(Some(server));
+        let gateway = Gateway::start(&json!({ "mcpServers": { "kb": library.mount() } }));
+        let client = Client::open(&gateway, client).wait_for(&["kb_echo"]);
+        test(&client, &library);
+        // The server was spoken to in its own protocol.
+        for seen in library.seen() {
+            let probes = ["server/discover", "initialize", ""];
+            if !probes.contains(&seen.method()) {
+                assert_eq!(is_modern(&seen), server == Era::Modern, "{seen:?}");
+            }
+        }
+    });
+}
+
+/// What the client's protocol says of a result that needs no more input.
+fn assert_complete(client: &Client<'_>, response: &Value) {
+    if client.era == Era::Modern {
+        assert_eq!(response["result"]["resultType"], "complete", "{response}");
+    }
+}
+
+#[test]
+fn a_tool_is_called_across_protocols() {
+    each_cell(|client, server| {
+        let called = client.call("kb_echo", json!({ "a": 1.50 }));
+        assert_eq!(text(&called), "\"echo\" {\"a\":1.5}");
+        assert_complete(client, &called);
+        assert_eq!(server.calls().len(), 1);
+    });
+}
+
+#[test]
+fn a_resource_is_read_across_protocols() {
+    each_cell(|client, server| {
+        let listed = client.request("resources/list", json!({}));
+        assert_eq!(listed["result"]["resources"][0]["uri"], URI, "{listed}");
+        let read = client.request("resources/read", json!({ "uri": URI }));
+        assert_eq!(
+            read["result"]["contents"][0]["text"], "what note://first says",
+            "{read}"
+        );
+        assert_complete(client, &read);
+        assert_eq!(server.of("resources/read").len(), 1);
+    });
+}
+
+#[test]
+fn a_prompt_is_got_across_protocols() {
+    each_cell(|client, server| {
+        let listed = client.request("prompts/list", json!({}));
+        assert_eq!(
+            listed["result"]["prompts"][0]["name"], "kb_greet",
+            "{listed}"
+        );
+        let params = json!({ "name": "kb_greet", "arguments": { "who": "alice" } });
+        let got = client.request("prompts/get", params);
+        let said = &got["result"]["messages"][0]["content"]["text"];
+        assert_eq!(said, "Greet \"alice\"", "{got}");
+        assert_complete(client, &got);
+        assert_eq!(
+            server.of("prompts/get")[0].message["params"]["name"],
+            "greet"
+        );
+    });
+}
+
+#[test]
+fn a_client_is_asked_across_protocols() {
+    each_cell(|client, _| {
+        let answer = json!({ "action": "accept", "content": { "by": "alice" } });
+        let call = json!({ "name": "kb_ask", "arguments": {} });
+        let done = match client.era {
+            Era::Legacy => {
+                let mut events = Events::new(client.begin(&77.into(), "tools/call", call));
+                let (_, question) = events.next().unwrap();
+                assert_eq!(question["method"], "elicitation/create", "{question}");
+                assert_eq!(question["params"]["message"], "Who answers?");
+                let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": answer });
+                assert_eq!(client.post(&[], answer.to_string().as_bytes()).status, 202);
+                events.next().unwrap().1
+            }
+            Era::Modern => {
+                let asked = client.request("tools/call", call.clone());
+                let result = &asked["result"];
+                assert_eq!(result["resultType"], "input_required", "{asked}");
+                let requests = result["inputRequests"].as_object().unwrap();
+                let (key, question) = requests.iter().next().unwrap();
+                assert_eq!(question["method"], "elicitation/create", "{asked}");
+                assert_eq!(question["params"]["message"], "Who answers?");
+                let mut retry = call;
+                retry["requestState"] = result["requestState"].clone();
+                retry["inputResponses"] = json!({ key: answer });
+                client.request("tools/call", retry)
+            }
+        };
+        let told: Value = serde_json::from_str(text(&done)).unwrap();
+        assert_eq!(told, answer);
+        assert_complete(client, &done);
+    });
+}

@@ -1,0 +1,81 @@
+//! What servers ask clients, and policies that deny it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::each_row;
+
+use super::super::library::library;
+use super::client::{Client, ERAS, Era, Gateway, assert_code, response, text};
+use super::server::McpServer;
+
+const DENIED: i64 = -32951;
+const QUESTIONS: [(&str, &str); 2] = [
+    ("ask", "elicitation/create"),
+    ("sample", "sampling/createMessage"),
+];
+/// Denies every question; the direction is part of what a policy sees.
+const RULES: &str = r#"package mcp.questions
+
+decision := "deny_continue" if input.direction == "to_client"
+
+reason := sprintf("%s is not for servers", [input.method])
+"#;
+
+/// A gateway that has a bundle for what servers ask, and the bundle's directory.
+fn judged(server: &McpServer) -> (Gateway, TempDir) {
+    let bundle = tempfile::tempdir().unwrap();
+    fs::write(bundle.path().join("questions.rego"), RULES).unwrap();
+    let gateway = Gateway::start(&json!({
+        "mcpServers": { "kb": server.mount() },
+        "policies": { "bundles": [{
+            "id": "questions", "path": bundle.path(), "entrypoint": "mcp/questions",
+            "methods": QUESTIONS.map(|(_, method)| method),
+        }] },
+    }));
+    (gateway, bundle)
+}
+
+#[test]
+fn a_question_that_a_policy_denies_reaches_no_client_and_the_server_is_told() {
+    let cells = ERAS
+        .into_iter()
+        .flat_map(|client| ERAS.map(|server| (client, server)));
+    each_row(cells, |(client, spoken)| {
+        let server = library(Some(spoken));
+        let (gateway, _bundle) = judged(&server);
+        let client = Client::open(&gateway, client).wait_for(&["kb_ask", "kb_sample"]);
+        for (tool, method) in QUESTIONS {
+            let call = json!({ "name": format!("kb_{tool}"), "arguments": {} });
+            let reply = client.exchange("tools/call", call);
+            let said = reply.text();
+            for question in ["Who answers?", "Say something", "inputRequests"] {
+                assert!(!said.contains(question), "{said}");
+            }
+            let reason = format!("{method} is not for servers");
+            let (error, flow) = match spoken {
+                // The question is denied, and the server goes on as it likes.
+                Era::Legacy => {
+                    let told = server.answer_to(tool).unwrap();
+                    let done = response(&reply);
+                    let repeated: Value = serde_json::from_str(text(&done)).unwrap();
+                    assert_eq!(repeated, told["error"]);
+                    (told, method)
+                }
+                // The question is the result.
+                Era::Modern => (response(&reply), "tools/call"),
+            };
+            assert_code(&error, DENIED);
+            assert_eq!(error["error"]["data"]["reason"], reason, "{error}");
+            gateway.proxy.audited(json!({
+                "kind": "mcp", "method": flow, "code": "policy_denied_continue", "rule": "questions",
+            }));
+            let calls = server.calls();
+            let calls = calls.iter().filter(|seen| seen.tool() == tool);
+            assert_eq!(calls.count(), 1, "nothing is repeated with an answer");
+        }
+        // A call that asks for nothing is none of this bundle's business.
+        text(&client.call("kb_echo", json!({})));
+    });
+}

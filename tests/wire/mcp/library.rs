@@ -1,0 +1,110 @@
+//! A server with tools, a resource and a prompt that speaks one of the protocols or both.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::hostile::client::{Era, message};
+use super::hostile::server::{Answer, McpServer, Seen, event, text_result, tool};
+
+pub const URI: &str = "note://first";
+
+/// One that speaks `only` this protocol; both where there is none. `echo` repeats its arguments;
+/// `ask` and `sample` ask the client and answer with what they were told.
+pub fn library(only: Option<Era>) -> McpServer {
+    McpServer::scripted(["echo", "ask", "sample"].map(tool).to_vec(), move |seen| {
+        let is_unknown = match only {
+            Some(Era::Legacy) => seen.method() == "server/discover",
+            Some(Era::Modern) => seen.method() == "initialize",
+            None => false,
+        };
+        match is_unknown {
+            true => Some(not_found()),
+            false => answer(seen),
+        }
+    })
+}
+
+fn not_found() -> Answer {
+    Answer::Error(json!({ "code": -32601, "message": "Method not found" }))
+}
+
+/// Whether a request is one of the newer protocol.
+pub fn is_modern(seen: &Seen) -> bool {
+    seen.header("mcp-protocol-version") == Some("2026-07-28")
+}
+
+fn answer(seen: &Seen) -> Option<Answer> {
+    let params = &seen.message["params"];
+    let capabilities = json!({ "tools": {}, "resources": {}, "prompts": {} });
+    Some(complete(match seen.method() {
+        "initialize" => json!({
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": capabilities,
+            "serverInfo": { "name": "library", "version": "1" },
+        }),
+        "server/discover" => {
+            json!({ "supportedVersions": ["2026-07-28"], "capabilities": capabilities })
+        }
+        "resources/list" => json!({ "resources": [{ "uri": URI, "name": "first" }] }),
+        "resources/templates/list" => json!({ "resourceTemplates": [] }),
+        "resources/read" => {
+            let text = format!("what {} says", params["uri"].as_str().unwrap());
+            json!({ "contents": [{ "uri": params["uri"], "text": text }] })
+        }
+        "prompts/list" => json!({ "prompts": [{ "name": "greet" }] }),
+        "prompts/get" => {
+            let text = format!("Greet {}", params["arguments"]["who"]);
+            let content = json!({ "type": "text", "text": text });
+            json!({ "messages": [{ "role": "user", "content": content }] })
+        }
+        "tools/call" => match seen.tool() {
+            "ask" => return Some(ask(seen, "elicitation/create", &form())),
+            "sample" => return Some(ask(seen, "sampling/createMessage", &sample())),
+            _ => return None,
+        },
+        _ => return None,
+    }))
+}
+
+/// With what each result of the newer protocol has; the older one allows more members.
+fn complete(mut result: Value) -> Answer {
+    result["resultType"] = "complete".into();
+    result["ttlMs"] = 600_000.into();
+    result["cacheScope"] = "private".into();
+    Answer::Result(result)
+}
+
+/// Asks the client as the protocol of the call has it.
+fn ask(seen: &Seen, method: &'static str, params: &Value) -> Answer {
+    if is_modern(seen) {
+        return match seen.message["params"]["inputResponses"].get("question") {
+            Some(answer) => Answer::text(&answer.to_string()),
+            None => Answer::Result(json!({
+                "resultType": "input_required",
+                "inputRequests": { "question": { "method": method, "params": params } },
+                "requestState": "of-the-server",
+            })),
+        };
+    }
+    let (id, question_id) = (seen.message["id"].clone(), seen.tool().to_owned());
+    let question = message(&question_id.clone().into(), method, params.clone());
+    Answer::stream(move |stream, journal| {
+        stream.write_all(event(&question).as_bytes())?;
+        let answer = journal.wait_for_answer(&question_id)?;
+        let told = answer.get("result").or(answer.get("error"));
+        let result = text_result(&told.unwrap().to_string());
+        let result = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+        stream.write_all(event(&result).as_bytes())
+    })
+}
+
+fn form() -> Value {
+    let schema = json!({ "type": "object", "properties": { "by": { "type": "string" } } });
+    json!({ "mode": "form", "message": "Who answers?", "requestedSchema": schema })
+}
+
+fn sample() -> Value {
+    let content = json!({ "type": "text", "text": "Say something" });
+    json!({ "messages": [{ "role": "user", "content": content }], "maxTokens": 10 })
+}
