@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
+use memchr::memchr2;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use smallvec::SmallVec;
@@ -85,15 +86,11 @@ struct Shape {
 impl Shape {
     fn of(bytes: &[u8]) -> Self {
         let (mut depth, mut nesting, mut values) = (0_usize, 0, 1);
-        let (mut in_string, mut escaped) = (false, false);
-        for byte in bytes {
-            if in_string {
-                in_string = escaped || *byte != b'"';
-                escaped = !escaped && *byte == b'\\';
-                continue;
-            }
+        let mut rest = bytes;
+        while let Some((byte, behind)) = rest.split_first() {
+            rest = behind;
             match byte {
-                b'"' => in_string = true,
+                b'"' => rest = behind_string(rest),
                 b',' => values += 1,
                 b'[' | b'{' => {
                     values += 1;
@@ -106,6 +103,19 @@ impl Shape {
         }
         Self { nesting, values }
     }
+}
+
+/// The text after a string whose opening quote was read.
+fn behind_string(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', rest) {
+        // A backslash escapes the byte after it.
+        let taken = if rest.get(at) == Some(&b'"') { 1 } else { 2 };
+        rest = rest.get(at.saturating_add(taken)..).unwrap_or_default();
+        if taken == 1 {
+            return rest;
+        }
+    }
+    &[]
 }
 
 /// Deserializes a value as [`Value`] does, but refuses duplicate and reserved keys.

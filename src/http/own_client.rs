@@ -26,6 +26,7 @@ use super::response_body::ResponseBody;
 use super::session::{Service, Session};
 use super::upstream_response::UpstreamResponse;
 use crate::config::Limits;
+use crate::upstream::SocketPermit;
 
 /// Sends requests of one part of the appliance.
 ///
@@ -92,6 +93,19 @@ impl OwnClient {
     pub fn reserve(&self) -> Result<Arc<Reservation>, Denial> {
         let limit = self.limits().inspect_memory;
         self.service.inspection.begin(&self.owner, limit)
+    }
+
+    /// A permit for a socket that the caller opens itself, to a server on this machine.
+    pub fn take_socket(&self) -> Result<SocketPermit, Denial> {
+        let network = Arc::clone(&self.service.snapshot().network);
+        network.sockets.take(&self.principal).ok_or_else(|| {
+            Denial::new(
+                Code::TooManyConnections,
+                "Too many connections to upstreams",
+            )
+            .rule("open files")
+            .by(names::PROXY)
+        })
     }
 
     /// Returns when the lease ends, or when the shutdown aborts requests under way.

@@ -37,7 +37,7 @@ pub use outbound::OutboundClient;
 pub use own_listeners::OwnListeners;
 pub use pool::{LeasePool, Want, ready};
 pub use resolve::{Resolver, ResolverError};
-pub use socket::{SocketBudget, UpstreamSocket};
+pub use socket::{SocketBudget, SocketPermit, UpstreamSocket};
 pub use watch::NameserverWatch;
 
 /// Everything needed to connect to upstreams under one configuration.

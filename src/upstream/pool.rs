@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use addons::circuit_breaker::SharedFault;
-use addons::contract::{Container, Denial, Endpoint, LiveFlow, ResolvePermit};
+use addons::contract::{Container, Denial, Endpoint, LiveFlow, Principal, ResolvePermit};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, timeout};
@@ -118,7 +118,8 @@ impl LeasePool {
             }
         }
         if want != Want::Websocket {
-            while let Some(mut idle) = self.take_idle(endpoint) {
+            let only_here = matches!(live.flow.principal, Some(Principal::Delegated(_)));
+            while let Some(mut idle) = self.take_idle(endpoint, only_here) {
                 if ready(&mut idle).await {
                     return Ok(Upstream::Http1(idle));
                 }
@@ -187,15 +188,8 @@ impl LeasePool {
         Ok(upstream)
     }
 
-    fn take_idle(&self, endpoint: &Endpoint) -> Option<Box<Http1>> {
-        // Preferably one of this thread, which needs no wake-up across cores.
-        let here = std::thread::current().id();
-        let mut connections = self.connections.lock();
-        let idle = connections.idle.get_mut(endpoint)?;
-        match idle.iter().rposition(|one| one.home == here) {
-            Some(at) => Some(idle.swap_remove(at)),
-            None => idle.pop(),
-        }
+    fn take_idle(&self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
+        self.connections.lock().take(endpoint, only_here)
     }
 
     /// Returns a connection after its last response was read.
@@ -243,6 +237,19 @@ impl LeasePool {
 }
 
 impl Connections {
+    /// Takes an idle connection, preferably one of this thread, which needs no wake-up across
+    /// cores. With `only_here` no other: every request of a mount takes its connection from the
+    /// pool, so a foreign one would cost a wake-up for each call.
+    fn take(&mut self, endpoint: &Endpoint, only_here: bool) -> Option<Box<Http1>> {
+        let here = std::thread::current().id();
+        let idle = self.idle.get_mut(endpoint)?;
+        match idle.iter().rposition(|one| one.home == here) {
+            Some(at) => Some(idle.swap_remove(at)),
+            None if only_here => None,
+            None => idle.pop(),
+        }
+    }
+
     /// Returns the connection instead of pooling it when the pool is full or the lease has ended.
     /// Ending a lease closes the pooled connections exactly once, so the check must be made here,
     /// under the lock.
@@ -322,6 +329,23 @@ mod tests {
         let ended = container.ended().clone();
         let spoken = speak_http1(stream, address, ended, endpoint, 1).await;
         Box::new(spoken.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_mount_takes_no_connection_of_another_thread() {
+        let (container, mut connections) = (container(), Connections::default());
+        let mut foreign = connection(&container).await;
+        foreign.home = std::thread::spawn(|| std::thread::current().id())
+            .join()
+            .unwrap();
+        let endpoint = foreign.endpoint.clone();
+        assert!(connections.keep(&container, foreign).is_none());
+        assert!(connections.take(&endpoint, true).is_none());
+        let own = connection(&container).await;
+        assert!(connections.keep(&container, own).is_none());
+        assert!(connections.take(&endpoint, true).is_some());
+        assert!(connections.take(&endpoint, true).is_none());
+        assert!(connections.take(&endpoint, false).is_some());
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ struct OfLease(Arc<Semaphore>);
 
 /// Permission to hold one upstream socket, until it is dropped.
 #[derive(Debug)]
-pub(super) struct SocketPermit {
+pub struct SocketPermit {
     _of_all: OwnedSemaphorePermit,
     /// `None` for the appliance's own requests.
     _of_lease: Option<OwnedSemaphorePermit>,
@@ -48,7 +48,7 @@ impl SocketBudget {
     }
 
     /// Takes a permit for a principal; `None` if there is none left.
-    pub(super) fn take(&self, principal: &Principal) -> Option<SocketPermit> {
+    pub fn take(&self, principal: &Principal) -> Option<SocketPermit> {
         let Some(container) = principal.lease() else {
             return Some(SocketPermit {
                 _of_all: Arc::clone(&self.ours).try_acquire_owned().ok()?,

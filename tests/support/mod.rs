@@ -17,6 +17,7 @@ mod origin;
 mod ports;
 mod proxy;
 mod routes;
+mod sidecar;
 mod tunnel;
 mod yaml;
 
@@ -30,6 +31,7 @@ pub use origin::{Origin, RawOrigin, Seen};
 pub use ports::{closed_address, free_address};
 pub use proxy::{Proxy, SANDBOX, Setup};
 pub use routes::PACE;
+pub use sidecar::{Sidecar, Transport};
 pub use tunnel::{Tls, assert_closes, handshake, tls_config_trusting};
 pub use yaml::{yaml, yaml_documents};
 

@@ -91,6 +91,10 @@ pub trait Evaluator: Send + Sync {
     /// Whether any bundle judges messages of this method.
     fn asks(&self, method: &str) -> bool;
 
+    /// Whether the decision on a response may differ from that on its request: a bundle for this
+    /// method reads a member of the input that differs between both, or may read any.
+    fn reads_responses(&self, method: &str) -> bool;
+
     /// Evaluates every bundle that judges this method, in the order of the file. `input` is a JSON
     /// text.
     fn evaluate<'a>(

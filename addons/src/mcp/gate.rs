@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::call::{self, PreparedCall};
-use super::denials::{DENY_ABORT, DENY_CONTINUE, Target, unknown_server, unknown_tool};
+use super::denials::{ALLOW, DENY_ABORT, DENY_CONTINUE, Target, unknown_server, unknown_tool};
 use super::exposed::is_blocked;
 use super::input::Question;
 use super::level;
@@ -238,8 +238,17 @@ impl Mcp {
         container: &Arc<Container>,
         target: &Target,
     ) -> Result<Asked, Denial> {
-        if !self.ports.evaluator.asks(&frame.method) {
+        let evaluator = &self.ports.evaluator;
+        if !evaluator.asks(&frame.method) {
             flow.note(|| format!("no policy is for {}", frame.method));
+            return Ok(Asked::default());
+        }
+        let before = flow.record().mcp.as_ref().and_then(|mcp| mcp.decision);
+        let is_response = frame.kind == FrameKind::Response;
+        if is_response && before == Some(ALLOW) && !evaluator.reads_responses(&frame.method) {
+            flow.note(|| {
+                "the policy allowed the request and reads nothing of the response".to_owned()
+            });
             return Ok(Asked::default());
         }
         let annotations = frame.definition.as_ref().map(|definition| {
@@ -252,11 +261,6 @@ impl Mcp {
         let (params, response) = match &frame.body {
             FrameBody::Params(params) => (params.as_deref(), None),
             FrameBody::Outcome(outcome) => {
-                let before = flow
-                    .record()
-                    .mcp
-                    .as_ref()
-                    .and_then(|record| record.decision);
                 let params = request.as_ref().and_then(|request| request.0.as_deref());
                 (params, Some((outcome, before)))
             }

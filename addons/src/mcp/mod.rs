@@ -29,9 +29,10 @@ pub use definition::{DefinitionError, ListedTool};
 pub use exposed::{Exposed, ExposedPrompt, ExposedPrompts, ExposedTool, Hidden, Listing, Problem};
 pub use metrics::{Execution, ExecutionStatus, McpMetrics};
 pub use settings::{
-    Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected,
-    MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
-    PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings, StdioSettings,
+    Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
+    HttpTransport, Injected, MAX_EXPOSED_NAME, McpSettings, OnChange, OnUnavailable, OverrideRule,
+    OverrideRules, PoliciesSettings, PolisSettings, Scope, ServerKind, ServerSettings,
+    StdioSettings,
 };
 
 /// The method of a tool call.

@@ -24,11 +24,10 @@ pub fn canonical(node: &Node<'_>) -> String {
 #[must_use]
 pub fn sha256_hex(text: &str) -> String {
     let hash = digest(&SHA256, text.as_bytes());
+    let nibbles = hash.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = nibbles.filter_map(|nibble| char::from_digit(u32::from(nibble), 16));
     let mut hex = String::with_capacity(64);
-    for byte in hash.as_ref() {
-        // Writing to a string does not fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
+    hex.extend(digits);
     hex
 }
 

@@ -54,6 +54,7 @@ impl Drop for Running<'_> {
             runtime: match &self.target.settings.kind {
                 ServerKind::Stdio(_) => "local",
                 ServerKind::Http(_) => "http",
+                ServerKind::CodingSidecar(_) => "coding_sidecar",
                 ServerKind::E2b(_) => "e2b",
             },
             status,

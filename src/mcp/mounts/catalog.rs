@@ -193,7 +193,8 @@ impl Inner {
         let (entries, age) = self.read_pages(Kind::Tools).await?;
         let definitions = &self.mount.common.ports.definitions;
         let check = |tool: &RawValue| self.session.check_definition(tool);
-        let tools = pinned(&self.server, entries, check, &**definitions).await?;
+        let pins = (!self.session.is_built_in()).then_some(&**definitions);
+        let tools = pinned(&self.server, entries, check, pins).await?;
         let tools = self.tools.same_or(tools.into());
         self.known.lock().tools = Some(Arc::clone(&tools));
         Ok((tools, age))

@@ -1,8 +1,8 @@
-//! JSON-RPC errors that a server gets for its requests.
+//! JSON-RPC errors for requests of servers, and of built-in servers.
 
 use addons::contract::RpcError;
 
-use crate::mcp::error::{METHOD_NOT_FOUND, SERVER_ERROR, protocol_error};
+use crate::mcp::error::{INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_ERROR, protocol_error};
 
 /// JSON-RPC: a bug of ours.
 const INTERNAL_ERROR: i64 = -32603;
@@ -10,6 +10,11 @@ const INTERNAL_ERROR: i64 = -32603;
 /// Servers send no requests of this method in this session.
 pub(super) fn method_not_found() -> RpcError {
     protocol_error(METHOD_NOT_FOUND, "Method not found")
+}
+
+/// The params name something that does not exist.
+pub(super) fn invalid_params(message: &'static str) -> RpcError {
+    protocol_error(INVALID_PARAMS, message)
 }
 
 /// Something of ours broke.

@@ -13,6 +13,7 @@
 mod cache;
 mod catalog;
 mod changes;
+mod coding;
 mod dropped;
 mod error;
 mod handshake;
@@ -21,6 +22,7 @@ mod http;
 mod known;
 mod meta;
 mod mount;
+mod own_client;
 mod pages;
 mod pool;
 mod pooled;
@@ -47,9 +49,11 @@ use super::caller::Caller;
 use super::event::{EVENT_QUEUE, Event, Events};
 use super::message::Outcome;
 use super::version::{Era, Version};
+use own_client::own_client;
 
 pub use catalog::Catalog;
 pub use changes::{List, ListChanges};
+pub use coding::CodingTransport;
 pub use dropped::Dropped;
 pub use health::{MountHealth, MountState};
 pub use http::{EventReader, HttpParts, HttpTransport, add_param_fields, request_fields};
@@ -94,6 +98,17 @@ pub trait MountSession: Send + Sync {
     /// every list; the error says which rule.
     fn check_definition(&self, _tool: &RawValue) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether its tools are part of this program: their definitions change with it alone, so they
+    /// are not pinned.
+    fn is_built_in(&self) -> bool {
+        false
+    }
+
+    /// Why the session ended, where it can say more than that it did.
+    fn why_ended(&self) -> Option<String> {
+        None
     }
 
     /// Cancelled when the session has ended. Cancelling it ends the session.

@@ -94,6 +94,14 @@ impl MountSession for Counted {
         self.session.notify(permit)
     }
 
+    fn is_built_in(&self) -> bool {
+        self.session.is_built_in()
+    }
+
+    fn why_ended(&self) -> Option<String> {
+        self.session.why_ended()
+    }
+
     fn ended(&self) -> &CancellationToken {
         self.session.ended()
     }

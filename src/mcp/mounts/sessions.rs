@@ -161,7 +161,7 @@ impl SessionSet {
             never = pass_on(&origin, &catalog, events) => match never {},
         };
         counted.ended().cancel();
-        self.ended(&mount, ending, began);
+        self.ended(&mount, ending, began, counted.why_ended());
     }
 
     /// Opens a session, unless lease or definition end meanwhile; records a failure.
@@ -200,20 +200,22 @@ impl SessionSet {
     }
 
     /// Forgets the session, and records a failure if the server ended it.
-    fn ended(&self, mount: &Mounted, ending: Ending, began: Instant) {
+    fn ended(&self, mount: &Mounted, ending: Ending, began: Instant, why: Option<String>) {
         self.slots.lock().retain(Slot::is_of_use);
         let Ending::ByItself = ending else {
             mount.record.ended(None);
             return;
         };
         let server = &mount.settings().name;
-        tracing::warn!(%server, "the session with the MCP server ended");
-        mount.record.ended(Some("its session ended".to_owned()));
+        let reason = why.as_deref().unwrap_or("its session ended");
+        tracing::warn!(%server, reason, "the session with the MCP server ended");
+        mount.record.ended(Some(reason.to_owned()));
         let mut backoff = self.backoff.lock();
         if began.elapsed() >= STABLE {
             *backoff = Backoff::default();
         } else {
-            backoff.failed(MountError::Died { exit: None });
+            let error = why.map_or(MountError::Died { exit: None }, MountError::CannotStart);
+            backoff.failed(error);
         }
     }
 }

@@ -3,19 +3,19 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use addons::contract::{Code, Definition, Definitions, Denial};
+use addons::contract::{Code, Definition, Definitions, Denial, Pin};
 use addons::mcp::ListedTool;
 use serde_json::value::RawValue;
 
 use super::MountError;
 
-/// Reads tools. Those that cannot be read, those that `check` refuses, and those whose name an
+/// Reads tools, which are compared with `definitions` if there are any. Those that cannot be read, those that `check` refuses, and those whose name an
 /// earlier one has, are left out. Where pins cannot be looked up there is no list.
 pub(super) async fn pinned(
     server: &str,
     entries: Vec<Box<RawValue>>,
     check: impl Fn(&RawValue) -> Result<(), String>,
-    definitions: &dyn Definitions,
+    definitions: Option<&dyn Definitions>,
 ) -> Result<Vec<Arc<Definition>>, MountError> {
     let mut seen = HashSet::new();
     let mut listed = Vec::with_capacity(entries.len());
@@ -38,6 +38,12 @@ pub(super) async fn pinned(
         }
         listed.push(tool);
     }
+    let Some(definitions) = definitions else {
+        let tools = listed.into_iter();
+        return Ok(tools
+            .map(|tool| Arc::new(tool.pinned(Pin::Accepted)))
+            .collect());
+    };
     let digests = listed.iter();
     let digests = digests.map(|tool| (Arc::clone(tool.name()), tool.digest()));
     let pins = definitions.pin(server, digests.collect()).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use addons::contract::BoxFuture;
 use addons::mcp::{Confine, E2bSettings, ServerKind, ServerSettings, StdioSettings};
 
+use super::coding::CodingTransport;
 use super::http::{HttpParts, HttpTransport};
 use super::process::{E2b, Local, Machine, ProcessManager, Runtime, Spawner};
 use super::stdio::{StdioPorts, StdioTransport};
@@ -29,7 +30,7 @@ pub fn process_manager(
     machine: &Arc<Machine>,
 ) -> Option<Arc<dyn ProcessManager>> {
     match kind {
-        ServerKind::Http(_) => None,
+        ServerKind::Http(_) | ServerKind::CodingSidecar(_) => None,
         ServerKind::Stdio(_) => Some(Arc::new(Local::new(spawner, machine))),
         ServerKind::E2b(_) => Some(Arc::new(E2b)),
     }
@@ -40,6 +41,10 @@ impl Transports for ServerTransports {
         let (settings, runtime) = match &server.kind {
             ServerKind::Http(settings) => {
                 return Arc::new(HttpTransport::new(self.http.clone(), server, settings));
+            }
+            ServerKind::CodingSidecar(settings) => {
+                let service = &self.http.service;
+                return Arc::new(CodingTransport::new(service, server, settings));
             }
             ServerKind::Stdio(settings) => (settings.clone(), Runtime::Local),
             ServerKind::E2b(settings) => (of_e2b(settings), Runtime::E2b),

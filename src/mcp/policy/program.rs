@@ -1,5 +1,6 @@
 //! A bundle that is ready to run.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,22 @@ const SAMPLE: &str = r#"{
     "name": "", "server": "", "tool": "", "arguments": {}, "tool_id": "", "agent_id": "",
     "container": "", "session": "", "security_level": "Public", "annotations": {}
 }"#;
+/// Members of an input that are the same for a request and its response. The security level is
+/// not: another call may raise it meanwhile.
+const OF_REQUEST: [&str; 12] = [
+    "direction",
+    "method",
+    "params",
+    "name",
+    "server",
+    "tool",
+    "arguments",
+    "tool_id",
+    "agent_id",
+    "container",
+    "session",
+    "annotations",
+];
 /// The package of the rule that collects an answer. No bundle may define it.
 const PACKAGE: [&str; 2] = ["unified_proxy", "entrypoint"];
 /// The rule that collects an answer.
@@ -35,6 +52,8 @@ const ANSWER: &str = "data.unified_proxy.entrypoint.answer";
 /// Evaluators of one bundle, all alike.
 pub struct Program {
     template: Template,
+    /// The members of the input that plain rules read. `None`: any may be read.
+    members: Option<BTreeSet<String>>,
     /// As many as evaluations ran at once.
     idle: Mutex<Vec<Evaluator>>,
 }
@@ -84,9 +103,11 @@ impl Program {
         engine
             .add_policy(String::new(), collector(&syntax, entrypoint)?)
             .map_err(policy_error)?;
-        let suits_machine = bundle.manifest.rego_version == 1 && syntax.suits_machine();
+        let is_plain = syntax.suits_machine();
+        let suits_machine = bundle.manifest.rego_version == 1 && is_plain;
         let program = Self {
             template: Template::of(engine, data, suits_machine)?,
+            members: is_plain.then(|| syntax.members_of_input()).flatten(),
             idle: Mutex::default(),
         };
         program.warm_up()?;
@@ -96,6 +117,20 @@ impl Program {
     /// Whether the virtual machine runs it, which takes a quarter of the time.
     pub fn runs_on_machine(&self) -> bool {
         matches!(self.template, Template::Machine { .. })
+    }
+
+    /// Whether it may read a member of the input.
+    pub fn reads(&self, member: &str) -> bool {
+        let members = self.members.as_ref();
+        members.is_none_or(|members| members.contains(member))
+    }
+
+    /// Whether the decision on a response may differ from that on its request: the rules are not
+    /// plain, or read a member that differs.
+    pub fn reads_responses(&self) -> bool {
+        let same = |member: &String| OF_REQUEST.contains(&&**member);
+        let members = self.members.as_ref();
+        !members.is_some_and(|members| members.iter().all(same))
     }
 
     /// Evaluates it for one input, on this thread.

@@ -11,7 +11,7 @@
     reason = "indexing a JSON value answers null for what is not there, and never panics"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -107,6 +107,35 @@ impl Syntax {
             }
         }
         complete.values().all(|specs| has_one_value(specs))
+    }
+
+    /// The members of the input that the rules read; `None` where one takes the input as a whole.
+    /// An import may give another name to what it reads, so it counts like an expression.
+    pub fn members_of_input(&self) -> Option<BTreeSet<String>> {
+        let mut members = BTreeSet::new();
+        for module in &self.0 {
+            collect_members(&module["ast"]["rules"], &mut members)?;
+            collect_members(&module["ast"]["imports"], &mut members)?;
+        }
+        Some(members)
+    }
+}
+
+/// Adds the members of the input that an expression reads, or one below it. `None` where one takes
+/// the input as a whole.
+fn collect_members(tree: &Value, members: &mut BTreeSet<String>) -> Option<()> {
+    if let Some(names) = path(tree) {
+        let mut names = names.into_iter();
+        if names.next().as_deref() == Some("input") {
+            members.insert(names.next()?);
+        }
+        return Some(());
+    }
+    let mut each = |tree| collect_members(tree, members);
+    match tree {
+        Value::Object(below) => below.values().try_for_each(&mut each),
+        Value::Array(below) => below.iter().try_for_each(&mut each),
+        _ => Some(()),
     }
 }
 

@@ -21,6 +21,9 @@ class Peer:
     ca: Path | None = None
     way: str = "connect"
     plain_port: int | None = None
+    source: str = "127.0.0.1"
+    # The name that an MCP tool has there.
+    tool: str = "tool-0"
 
 
 class Processes:

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import bar, loads, refusals, report
+from . import bar, loads, mcp, refusals, report
 from .forge import Forge
 from .peers import Peers
 from .processes import Peer, Processes, free_port
@@ -23,6 +23,9 @@ from .product import Product
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "unified-proxy-bench"
+# The headings of docs/performance.md that the tables of a run stand between.
+FIGURES = "## Figures", "## What limits each"
+MCP_FIGURES = "### Figures of MCP", "## How cost grows"
 PACKAGES = "git nginx haproxy squid-openssl dnsmasq unbound"
 
 
@@ -126,11 +129,12 @@ def print_report(http, idle, questions, facts):
     report.bars(bar.rows(http + idle + questions, facts))
 
 
-def record(text):
+def record(text, heading, following):
+    """Puts the tables between two headings of the document."""
     path = ROOT / "docs/performance.md"
-    before, rest = path.read_text().split("## Figures\n")
-    after = rest[rest.index("## What limits each"):]
-    path.write_text(f"{before}## Figures\n\n{text}\n{after}")
+    before, rest = path.read_text().split(f"{heading}\n")
+    after = rest[rest.index(following):]
+    path.write_text(f"{before}{heading}\n\n{text}\n{after}")
 
 
 def main():
@@ -140,6 +144,7 @@ def main():
     arguments.add_argument("--install", action="store_true", help="first installs the peers with apt-get and pip")
     arguments.add_argument("--record", action="store_true", help="puts the tables into docs/performance.md as well")
     arguments.add_argument("--as-built", action="store_true", help="builds nothing: measures what was built before")
+    arguments.add_argument("--mcp", action="store_true", help="the MCP gateway in place of HTTP and DNS")
     options = arguments.parse_args()
     if options.install:
         install()
@@ -148,12 +153,16 @@ def main():
     if not shutil.which("git"):
         sys.exit("Missing: git (apt-get install git, or scripts/bench --install).")
     product, performance = build(options.as_built)
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        with Processes(Path(directory)) as processes:
-            figures = measure(options, Path(directory), processes, product, performance)
     text = io.StringIO()
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        work = Path(directory)
+        if options.mcp:
+            figures = mcp.measure(options.quick, work, say, ROOT, product, performance)
+        else:
+            with Processes(work) as processes:
+                figures = measure(options, work, processes, product, performance)
     with contextlib.redirect_stdout(text):
-        print_report(*figures)
+        mcp.print_report(ROOT, *figures) if options.mcp else print_report(*figures)
     print(text.getvalue())
     if options.record:
-        record(text.getvalue())
+        record(text.getvalue(), *(MCP_FIGURES if options.mcp else FIGURES))

@@ -4,6 +4,7 @@
 mod certificates;
 mod hudsucker;
 mod load;
+mod mcp;
 mod nameserver;
 mod origin;
 mod questions;
@@ -46,6 +47,10 @@ enum Part {
     },
     /// A load through a proxy, and what it cost.
     Load(load::Load),
+    /// A bare MCP server.
+    McpServer(mcp::Server),
+    /// A load of MCP requests, and what it cost.
+    Mcp(mcp::Load),
     /// A load on a DNS server, and what it cost.
     Questions(questions::Questions),
 }
@@ -75,6 +80,8 @@ fn main() -> anyhow::Result<()> {
         Part::Relay(peer) => runtime.block_on(relay::run(peer)),
         Part::Hudsucker { peer, nodelay } => runtime.block_on(hudsucker::run(peer, nodelay)),
         Part::Load(load) => runtime.block_on(load.run()),
+        Part::McpServer(server) => runtime.block_on(server.run()),
+        Part::Mcp(load) => runtime.block_on(load.run()),
         Part::Questions(questions) => runtime.block_on(questions.run()),
     }
 }

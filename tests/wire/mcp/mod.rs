@@ -1,7 +1,8 @@
-//! The gateway's HTTP front, before a server with a handshake.
+//! The gateway's HTTP front, before a server with a handshake, hostile ones and coding sidecars.
 
 mod bounds;
 mod client;
+mod coding;
 mod eras;
 mod front;
 mod health;

@@ -1,5 +1,6 @@
 //! `mcp.yaml`: our own form of it, the JSON of MCP clients, and files of the polis gateway.
 
+mod coding;
 mod overrides;
 mod policies;
 mod polis;
@@ -16,9 +17,9 @@ use crate::contract::settings::{Fields, Files, Setting, check_version};
 pub use overrides::MAX_EXPOSED_NAME;
 pub use polis::PolisSettings;
 pub use types::{
-    Bundle, Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Injected, McpSettings,
-    OnChange, OnUnavailable, OverrideRule, OverrideRules, PoliciesSettings, Scope, ServerKind,
-    ServerSettings, StdioSettings,
+    Bundle, CodingEndpoint, CodingSettings, Confine, E2bSettings, HiddenValue, HttpSettings,
+    HttpTransport, Injected, McpSettings, OnChange, OnUnavailable, OverrideRule, OverrideRules,
+    PoliciesSettings, Scope, ServerKind, ServerSettings, StdioSettings,
 };
 
 /// Keys of the parts that this version does not have yet, and what they configure.

@@ -10,7 +10,7 @@ use http::{Uri, uri};
 
 use super::{
     Confine, E2bSettings, HiddenValue, HttpSettings, HttpTransport, Scope, ServerKind,
-    ServerSettings, StdioSettings, containers, ignored,
+    ServerSettings, StdioSettings, coding, containers, ignored,
 };
 use crate::contract::settings::{Fields, Key, Setting};
 use crate::contract::{Authority, Endpoint, Host, Scheme};
@@ -133,7 +133,11 @@ fn server(name: &Arc<str>, at: &Setting<'_>, fields: &Fields<'_>) -> Option<Serv
     }
     let disabled = fields.or("disabled", false, |at| at.boolean());
     let enabled = fields.or("enabled", true, |at| at.boolean());
-    let mut timeout = fields.or("timeout", TIMEOUT, call_timeout);
+    let usual_timeout = match coding::is_one(fields) {
+        true => coding::TIMEOUT,
+        false => TIMEOUT,
+    };
+    let mut timeout = fields.or("timeout", usual_timeout, call_timeout);
     if let Some(of_runtime) = fields.section("runtime").find("timeout") {
         timeout = call_timeout(of_runtime).unwrap_or(timeout);
     }
@@ -189,12 +193,14 @@ fn call_timeout(at: Setting<'_>) -> Option<Duration> {
 
 /// What the entry names: a command, a URL or a coding sidecar.
 fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
-    if let Some(sidecar) = fields.find("coding_sidecar") {
-        let message = "the coding sidecar comes with a later version: the server is not mounted";
-        sidecar.report().warn_at(sidecar.place(), message);
-        return None;
-    }
     let url = ["url", "httpUrl", "serverUrl"].map(|key| fields.find(key));
+    if let Some(sidecar) = coding::find(fields) {
+        if fields.has("command") || url.iter().any(Option::is_some) {
+            at.refuse("has a coding_sidecar besides a command or a url");
+            return None;
+        }
+        return coding::read(&sidecar).map(ServerKind::CodingSidecar);
+    }
     let mut urls = url.into_iter().flatten();
     let (url, another) = (urls.next(), urls.next());
     let command = fields.find("command");
@@ -217,7 +223,7 @@ fn kind(at: &Setting<'_>, fields: &Fields<'_>) -> Option<ServerKind> {
             http(&url, fields, transport.flatten().unwrap_or_default())
         }
         (None, None, _) => {
-            at.refuse("needs a command, or a url");
+            at.refuse("needs a command, a url, or a coding_sidecar");
             None
         }
         (Some(_), Some(_), _) | (_, _, Some(_)) => {

@@ -9,10 +9,10 @@ use super::*;
 use crate::contract::settings::{Document, Report};
 use crate::contract::{Level, Scheme};
 
-type Warnings = Vec<String>;
+pub(super) type Warnings = Vec<String>;
 
 /// What a text says, and its warnings; or every error.
-fn read_with(
+pub(super) fn read_with(
     text: &str,
     env: &[(&str, &str)],
 ) -> Result<(McpSettings, PolisSettings, Warnings), Vec<String>> {
@@ -244,7 +244,7 @@ fn what_is_wrong_is_named_with_its_place() {
             ),
             (
                 "mcpServers: { a: {} }",
-                "mcp.yaml:2:18: mcpServers.a: needs a command, or a url",
+                "mcp.yaml:2:18: mcpServers.a: needs a command, a url, or a coding_sidecar",
             ),
             (
                 "mcpServers: { a: { command: x, url: \"https://e.example.com\" } }",

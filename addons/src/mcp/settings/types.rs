@@ -57,6 +57,8 @@ pub enum ServerKind {
     Stdio(StdioSettings),
     /// Over HTTP.
     Http(HttpSettings),
+    /// The program `coding-sidecar` in a tool container.
+    CodingSidecar(CodingSettings),
     /// In an e2b sandbox, which this version does not have.
     E2b(E2bSettings),
 }
@@ -111,6 +113,28 @@ pub enum HttpTransport {
     Streamable,
     /// A stream, and a second endpoint for messages (2024-11-05).
     Sse,
+}
+
+/// A coding sidecar that somebody else started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodingSettings {
+    /// Where it listens.
+    pub endpoint: CodingEndpoint,
+    /// How long a call waits for it to come up.
+    pub wait_for_ready: Duration,
+    /// Sent with every request.
+    pub token: Option<HiddenValue>,
+    /// The sidecar must refuse requests without the token.
+    pub requires_token: bool,
+}
+
+/// Where a coding sidecar listens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CodingEndpoint {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A host and port, in clear text.
+    Tcp(Endpoint),
 }
 
 /// What an e2b sandbox would be made from.

@@ -1,7 +1,7 @@
 //! Servers over HTTP: Streamable HTTP in both eras, and HTTP+SSE of 2024-11-05.
 //!
 //! A request to a server is a flow of its own through the chain, under the name `mcp:SERVER`
-//! ([`OwnClient`]). A session of a lease ends with the lease.
+//! ([`OwnClient`](crate::http::OwnClient)). A session of a lease ends with the lease.
 
 mod answer;
 mod event_stream;
@@ -34,8 +34,8 @@ use self::two_endpoints::TwoEndpoints;
 use self::wire::{Target, Wire};
 use super::dropped::Dropped;
 use super::handshake::Refusal;
-use super::{MountError, MountSession, Opening, Transport};
-use crate::http::{OwnClient, Service};
+use super::{MountError, MountSession, Opening, Transport, own_client};
+use crate::http::Service;
 use crate::mcp::version::{Era, Version};
 
 /// How long a server may take to open a session over HTTP+SSE that was not configured for it.
@@ -95,9 +95,7 @@ impl HttpTransport {
     fn wire(&self, opening: &Opening) -> Result<Wire, MountError> {
         let inner = &*self.0;
         let target = inner.target.clone().map_err(MountError::CannotStart)?;
-        let (service, system) = (&inner.parts.service, inner.system.clone());
-        let client = OwnClient::of(service, system, opening.container.as_ref());
-        let client = client.ok_or_else(|| MountError::Denied(Denial::internal()))?;
+        let client = own_client(&inner.parts.service, &inner.system, opening)?;
         Ok(Wire { client, target })
     }
 

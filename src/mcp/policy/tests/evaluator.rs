@@ -105,6 +105,21 @@ async fn every_bundle_that_is_for_the_method_is_asked_in_order() {
 }
 
 #[tokio::test]
+async fn one_bundle_that_reads_responses_or_is_not_loaded_has_all_of_them_asked() {
+    const ARGUMENTS: &str = "decision := \"allow\" if input.arguments.to";
+    const RESULT: &str = "decision := \"allow\" if input.result";
+    let reads = |bundles: &[(&str, &str, &str)]| {
+        let setting = Setting::new(bundles, OnUnavailable::Allow);
+        setting.evaluator.reads_responses("tools/call")
+    };
+    let arguments = ("a", ARGUMENTS, "tools/call");
+    assert!(!reads(&[arguments]));
+    assert!(!reads(&[arguments, ("b", RESULT, "prompts/get")]));
+    assert!(reads(&[arguments, ("b", RESULT, "tools/call")]));
+    assert!(reads(&[arguments, ("b", "no rego", "tools/call")]));
+}
+
+#[tokio::test]
 async fn a_bundle_that_is_not_loaded_denies_unless_the_operator_chose_otherwise() {
     let bundles = [
         ("good", "decision := \"deny_continue\"", "tools/call"),

@@ -275,6 +275,59 @@ fn the_virtual_machine_runs_the_plainest_policies_only() {
 }
 
 #[test]
+fn what_a_policy_reads_of_responses_is_known() {
+    let cases = [
+        (
+            "decision := \"allow\" if input.arguments.a.result == 1",
+            false,
+        ),
+        (
+            "decision := \"allow\" if input[\"arguments\"].result == 1",
+            false,
+        ),
+        (
+            "decision := \"allow\" if input.params.list[0] in {1, 2}",
+            false,
+        ),
+        ("decision := \"allow\" if data.limits.most > 1", false),
+        ("decision := \"allow\" if input.phase == \"request\"", true),
+        ("decision := \"allow\" if not input.result", true),
+        ("decision := \"allow\" if input[\"error\"].code == 1", true),
+        ("decision := \"allow\" if input.result[0].a", true),
+        (
+            "decision := \"allow\" if input.decision_before == \"ask\"",
+            true,
+        ),
+        (
+            "decision := \"allow\" if input.security_level == \"Public\"",
+            true,
+        ),
+        ("decision := \"allow\" if input.unknown", true),
+        ("decision := \"allow\" if count(input) > 1", true),
+        (
+            "decision := \"allow\" if object.get(input, \"result\", 1) == 1",
+            true,
+        ),
+        (
+            "helper if input.result\ndecision := \"allow\" if helper",
+            true,
+        ),
+        ("import input.result as r\ndecision := \"allow\" if r", true),
+        ("import input as i\ndecision := \"allow\" if i.result", true),
+        // Not plain: time passes, and other functions look at anything.
+        ("decision := \"allow\" if time.now_ns() > 0", true),
+        ("f(x) := x\ndecision := f(input.arguments.a)", true),
+        (
+            "decision := \"allow\" if some x in input.arguments.list",
+            true,
+        ),
+    ];
+    testkit::each_row(&cases, |(rules, reads)| {
+        assert_eq!(program(rules).reads_responses(), *reads, "{rules}");
+    });
+}
+
+#[test]
 fn an_evaluation_leaves_nothing_for_the_next_one() {
     for rules in [
         "decision := input.d",

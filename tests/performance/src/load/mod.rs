@@ -2,7 +2,7 @@
 
 mod client;
 mod clock;
-mod figures;
+pub mod figures;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -63,6 +63,16 @@ impl Gateway {
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
+    /// How a mount is doing, as `GET /health` says.
+    pub fn state(&self, server: &str) -> String {
+        let mut stream = self.connect(FIRST);
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .unwrap();
+        let health = read_reply(&mut stream).unwrap().json();
+        health["servers"][server].as_str().unwrap().to_owned()
+    }
+
     /// A connection of a container.
     pub fn connect(&self, source: Ipv4Addr) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -201,10 +211,9 @@ impl<'g> Client<'g> {
     pub fn begin(&self, id: &Value, method: &str, params: Value) -> TcpStream {
         let mut message = message(id, method, params);
         if self.era == Era::Modern {
-            message["params"]["_meta"] = json!({
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": with_tasks(capabilities()),
-            });
+            let meta = &mut message["params"]["_meta"];
+            meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+            meta["io.modelcontextprotocol/clientCapabilities"] = with_tasks(capabilities());
         }
         let named = match method {
             "resources/read" => &message["params"]["uri"],

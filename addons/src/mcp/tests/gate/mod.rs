@@ -6,6 +6,7 @@ mod response;
 mod rules;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ type Answer = dyn Fn(&Value) -> Result<Vec<Decision>, EvaluatorError> + Send + S
 /// Answers for some methods, and keeps what it was asked with.
 pub(super) struct Policies {
     methods: Vec<&'static str>,
+    pub(super) reads_responses: AtomicBool,
     answer: Box<Answer>,
     asked: Mutex<Vec<Value>>,
 }
@@ -29,6 +31,10 @@ pub(super) struct Policies {
 impl Evaluator for Policies {
     fn asks(&self, method: &str) -> bool {
         self.methods.contains(&method)
+    }
+
+    fn reads_responses(&self, _: &str) -> bool {
+        self.reads_responses.load(Ordering::Relaxed)
     }
 
     fn evaluate<'a>(
@@ -93,7 +99,7 @@ impl Approvals for People {
 pub(super) struct Gate {
     pub(super) addon: Mcp,
     pub(super) records: Arc<Records>,
-    policies: Arc<Policies>,
+    pub(super) policies: Arc<Policies>,
     pub(super) web: Arc<Container>,
 }
 
@@ -124,6 +130,7 @@ pub(super) fn with_policy(
 ) -> Gate {
     let policies = Arc::new(Policies {
         methods: methods.to_vec(),
+        reads_responses: AtomicBool::new(true),
         answer: Box::new(answer),
         asked: Mutex::default(),
     });

@@ -193,6 +193,29 @@ async fn policies_see_the_result_with_its_request() {
 }
 
 #[tokio::test]
+async fn a_policy_that_reads_nothing_of_responses_is_asked_about_allowed_requests_once() {
+    each_row_async(
+        [(Effect::Allow, 1), (Effect::Redact(raw("{\"a\":1}")), 2)],
+        async |(effect, times)| {
+            let answer = effect.clone();
+            let gate = with_policy(settings(), &["tools/call"], move |_| {
+                Ok(vec![decision("a", answer.clone())])
+            });
+            gate.policies
+                .reads_responses
+                .store(false, Ordering::Relaxed);
+            let (flow, judged) = gate.answer(ok(json!({ "content": [] }))).await;
+            judged.unwrap();
+            assert_eq!(gate.asked().len(), times, "{effect:?}");
+            let record = flow.record().mcp.as_ref().unwrap();
+            let expected = if times == 1 { "allow" } else { "redact" };
+            assert_eq!(record.decision, Some(expected));
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn a_denied_result_does_not_reach_the_client() {
     each_row_async(
         [

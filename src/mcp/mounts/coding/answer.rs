@@ -1,0 +1,162 @@
+//! What the sidecar answers, within bounds: one JSON object, or one in each line.
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::super::MountError;
+use super::super::room::Room;
+use super::endpoint::{Body, Failure, Response};
+use crate::http::OwnClient;
+
+/// The longest line of a stream, in bytes. The sidecar sends 16 KiB of output in one at most, each
+/// byte of which may take six in JSON; ten times as much leaves room for later versions.
+const MAX_LINE: usize = 1 << 20;
+/// The longest error that is passed on, in characters.
+const MAX_ERROR: usize = 4096;
+/// What is read of a body that nobody needs, in bytes.
+const MAX_REST: usize = 64 * 1024;
+
+/// The answer to an operation.
+pub enum Answered {
+    /// Its result.
+    Done(Box<RawValue>),
+    /// Why it failed, as the sidecar says.
+    Failed(String),
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    ok: bool,
+    result: Option<Box<RawValue>>,
+    error: Option<String>,
+}
+
+impl Answered {
+    /// Reads a response that is one JSON object.
+    pub async fn read(client: &OwnClient, response: Response) -> Result<Self, Failure> {
+        let status = response.status;
+        if response.kind != "application/json" {
+            return Err(no_sidecar(status));
+        }
+        let most = client.limits().inspect_body_bytes;
+        let text = read_whole(client, response.body, most).await?;
+        let envelope: Envelope = serde_json::from_slice(&text).map_err(|_| no_sidecar(status))?;
+        match envelope {
+            Envelope {
+                ok: true,
+                result: Some(result),
+                ..
+            } if status == StatusCode::OK => Ok(Self::Done(result)),
+            Envelope {
+                ok: false,
+                error: Some(error),
+                ..
+            } => Ok(Self::Failed(shortened(&error))),
+            _ => Err(no_sidecar(status)),
+        }
+    }
+}
+
+/// A sentence of the sidecar, up to its bound.
+pub fn shortened(sentence: &str) -> String {
+    sentence.chars().take(MAX_ERROR).collect()
+}
+
+/// Something else listens at the sidecar's address.
+pub fn no_sidecar(status: StatusCode) -> Failure {
+    let status = status.as_u16();
+    Failure::Wrong(format!(
+        "it answered {status} in a form that no coding sidecar has: does another program listen there?"
+    ))
+}
+
+/// Reads a body of at most so many bytes.
+pub async fn read_whole(
+    client: &OwnClient,
+    mut body: Body,
+    most: usize,
+) -> Result<Vec<u8>, Failure> {
+    let mut room = Room::default();
+    let mut text = Vec::new();
+    while let Some(chunk) = body.chunk().await? {
+        if text.len().saturating_add(chunk.len()) > most {
+            let why =
+                format!("it answered with more than {most} bytes (limits.inspect_body_bytes)");
+            return Err(Failure::Wrong(why));
+        }
+        text.extend_from_slice(&chunk);
+        hold(&mut room, client, text.capacity())?;
+    }
+    Ok(text)
+}
+
+/// Reads what is left of a body, so that its connection serves the next request.
+pub async fn read_rest(mut body: Body) {
+    let mut left = MAX_REST;
+    while let Ok(Some(chunk)) = body.chunk().await {
+        match left.checked_sub(chunk.len()) {
+            Some(less) => left = less,
+            None => return,
+        }
+    }
+}
+
+/// The lines of a body.
+pub struct Lines {
+    client: OwnClient,
+    body: Body,
+    held: BytesMut,
+    /// How much of it has no line's end.
+    searched: usize,
+    room: Room,
+}
+
+impl Lines {
+    pub fn of(client: &OwnClient, body: Body) -> Self {
+        Self {
+            client: client.clone(),
+            body,
+            held: BytesMut::new(),
+            searched: 0,
+            room: Room::default(),
+        }
+    }
+
+    /// The next line without its end; `None` after the last one. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let new = self.held.iter().skip(self.searched);
+            if let Some(at) = new.clone().position(|byte| *byte == b'\n') {
+                let line = self.held.split_to(self.searched.saturating_add(at));
+                self.searched = 0;
+                // The line's end.
+                drop(self.held.split_to(1.min(self.held.len())));
+                return Ok(Some(line.freeze()));
+            }
+            self.searched = self.held.len();
+            if self.searched > MAX_LINE {
+                let why = format!("it sent a line of more than {MAX_LINE} bytes");
+                return Err(Failure::Wrong(why));
+            }
+            let Some(chunk) = self.body.chunk().await? else {
+                return Ok(None);
+            };
+            self.held.extend_from_slice(&chunk);
+            hold(&mut self.room, &self.client, self.held.capacity())?;
+        }
+    }
+
+    /// The body, once nothing more of it is needed.
+    pub fn into_body(self) -> Body {
+        self.body
+    }
+}
+
+fn hold(room: &mut Room, client: &OwnClient, bytes: usize) -> Result<(), Failure> {
+    room.hold(client, bytes).map_err(|error| match error {
+        MountError::Denied(denial) => Failure::Denied(denial),
+        other => Failure::Wrong(other.to_string()),
+    })
+}

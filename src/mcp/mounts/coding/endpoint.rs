@@ -1,0 +1,254 @@
+//! Requests to one sidecar, over its Unix socket or over TCP.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use addons::contract::{Denial, Endpoint, Fault, Stage};
+use addons::mcp::{CodingEndpoint, CodingSettings};
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue,
+};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+
+use super::super::MountError;
+use super::unix::{Connections, UnixBody, UnixError};
+use crate::http::{Answer, AnswerBody, BodyError, OwnClient};
+
+/// Chunks of a body that are read before the task gives way. A body that always has more would
+/// otherwise use up the task's budget in each turn, and the timer of the call, which needs some of
+/// it, would never fire.
+const MAX_IN_A_ROW: u8 = 16;
+
+/// Where a sidecar listens.
+pub struct SidecarEndpoint {
+    /// Takes requests over TCP through the chain, and accounts for memory.
+    pub client: OwnClient,
+    way: Way,
+    /// The value of the `Authorization` field.
+    token: Option<HeaderValue>,
+}
+
+enum Way {
+    Unix(Arc<Connections>),
+    Tcp(Endpoint),
+}
+
+/// A response whose body is still to be read.
+pub struct Response {
+    pub status: StatusCode,
+    /// The media type without its parameters, in lower case.
+    pub kind: String,
+    pub body: Body,
+}
+
+/// The body of a response.
+pub struct Body {
+    source: Source,
+    /// Chunks since the task last gave way.
+    in_a_row: u8,
+}
+
+enum Source {
+    Unix(UnixBody),
+    Tcp(AnswerBody),
+}
+
+/// Why there is no response, or not all of it.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nothing of the request was sent.
+    Unreachable(String),
+    /// The connection ended; the request may have been carried out.
+    BrokeOff(String),
+    /// What comes is no answer of a sidecar.
+    Wrong(String),
+    /// A rule denied it, or something of ours broke.
+    Denied(Denial),
+}
+
+impl SidecarEndpoint {
+    /// Sends requests as `client`.
+    pub fn new(settings: &CodingSettings, client: OwnClient) -> Result<Self, MountError> {
+        let token = settings.token.as_ref().map(|token| {
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.0.as_str()));
+            value.map(|mut value| {
+                value.set_sensitive(true);
+                value
+            })
+        });
+        let token = token.transpose().map_err(|_| {
+            MountError::CannotStart("auth.token cannot stand in a header field".to_owned())
+        })?;
+        let way = match &settings.endpoint {
+            CodingEndpoint::Unix(path) => Way::Unix(Connections::new(path.clone(), client.clone())),
+            CodingEndpoint::Tcp(endpoint) => Way::Tcp(endpoint.clone()),
+        };
+        Ok(Self { client, way, token })
+    }
+
+    /// Whether it sends a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Asks whether the sidecar is well.
+    pub async fn health(&self) -> Result<Response, Failure> {
+        self.send(Method::GET, "/health", Bytes::new(), false).await
+    }
+
+    /// Has an operation done, once.
+    pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Response, Failure> {
+        self.send(Method::POST, path, body, true).await
+    }
+
+    /// The same as a caller without a token.
+    pub async fn post_anonymously(
+        &self,
+        path: &'static str,
+        body: Bytes,
+    ) -> Result<Response, Failure> {
+        self.send(Method::POST, path, body, false).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Bytes,
+        with_token: bool,
+    ) -> Result<Response, Failure> {
+        let token = self.token.as_ref().filter(|_| with_token);
+        let has_token = token.is_some();
+        let headers = fields(token, body.is_empty());
+        let response = match &self.way {
+            Way::Unix(connections) => {
+                let request = request(method, path, headers, Full::new(body));
+                let response = connections.send(request).await;
+                let (head, body) = response.map_err(Failure::of_unix)?.into_parts();
+                Response::new(head.status, &head.headers, Source::Unix(body))
+            }
+            Way::Tcp(endpoint) => {
+                let request = request(method, path, headers, body);
+                let answer = self.client.send(endpoint, request, has_token).await;
+                let Answer {
+                    status,
+                    headers,
+                    body,
+                } = answer.map_err(Failure::of_denial)?;
+                Response::new(status, &headers, Source::Tcp(body))
+            }
+        };
+        response.map_err(Failure::Wrong)
+    }
+}
+
+fn request<B>(method: Method, path: &'static str, headers: HeaderMap, body: B) -> Request<B> {
+    let mut request = Request::new(body);
+    *request.method_mut() = method;
+    *request.uri_mut() = Uri::from_static(path);
+    *request.headers_mut() = headers;
+    request
+}
+
+fn fields(token: Option<&HeaderValue>, is_empty: bool) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    let accepted = HeaderValue::from_static("application/json, application/x-ndjson");
+    fields.insert(ACCEPT, accepted);
+    fields.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if !is_empty {
+        let json = HeaderValue::from_static("application/json");
+        fields.insert(CONTENT_TYPE, json);
+    }
+    if let Some(token) = token {
+        fields.insert(AUTHORIZATION, token.clone());
+    }
+    fields
+}
+
+impl Response {
+    fn new(status: StatusCode, headers: &HeaderMap, source: Source) -> Result<Self, String> {
+        if headers
+            .get(CONTENT_ENCODING)
+            .is_some_and(|coding| coding != "identity")
+        {
+            return Err("it answered with a compressed body, which was not asked for".to_owned());
+        }
+        let kind = headers.get(CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        Ok(Self {
+            status,
+            kind: kind.to_ascii_lowercase(),
+            body: Body {
+                source,
+                in_a_row: 0,
+            },
+        })
+    }
+}
+
+impl Body {
+    /// The next bytes; `None` at the end. Cancel safe.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row > MAX_IN_A_ROW {
+            self.in_a_row = 0;
+            tokio::task::yield_now().await;
+        }
+        match &mut self.source {
+            Source::Unix(body) => body.chunk().await.map_err(Failure::broke_off),
+            Source::Tcp(body) => body.chunk().await.map_err(|error| match error {
+                BodyError::Denied(denial) => Failure::of_denial(denial),
+                BodyError::Peer(error) => Failure::broke_off(error),
+            }),
+        }
+    }
+}
+
+impl Failure {
+    fn broke_off(error: impl std::fmt::Display) -> Self {
+        Self::BrokeOff(error.to_string())
+    }
+
+    fn of_unix(error: UnixError) -> Self {
+        match error {
+            UnixError::Unreachable(error) => Self::Unreachable(reason(&error)),
+            UnixError::BrokeOff(error) => Self::broke_off(error),
+            UnixError::Denied(denial) => Self::Denied(denial),
+        }
+    }
+
+    fn of_denial(denial: Denial) -> Self {
+        match (denial.code().fault(), denial.stage()) {
+            (Fault::Upstream, Some(Stage::Resolve | Stage::Connect | Stage::Tls)) => {
+                Self::Unreachable(denial.sentence().to_owned())
+            }
+            (Fault::Upstream, _) => Self::BrokeOff(denial.sentence().to_owned()),
+            _ => Self::Denied(denial),
+        }
+    }
+}
+
+/// Why a socket cannot be connected to.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "the socket does not exist".to_owned(),
+        io::ErrorKind::ConnectionRefused => "nothing listens on the socket".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "the proxy may not open the socket (docs/coding-sidecar.md says who must own it)"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// How an operator finds the endpoint again.
+pub fn name(endpoint: &CodingEndpoint) -> String {
+    match endpoint {
+        CodingEndpoint::Unix(path) => Path::display(path).to_string(),
+        CodingEndpoint::Tcp(endpoint) => endpoint.authority(),
+    }
+}

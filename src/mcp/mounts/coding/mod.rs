@@ -1,0 +1,96 @@
+//! Coding sidecars: a program that somebody else started in a tool container, with seven
+//! operations over HTTP. They are shown as tools of an MCP server.
+//!
+//! There is no MCP handshake: the list of tools is built in, and a call is one HTTP request. A
+//! request is never sent twice. Dropping a call closes its connection, upon which the sidecar kills
+//! the command. Nothing here starts or stops a sidecar.
+
+mod answer;
+mod bash;
+mod endpoint;
+mod operation;
+mod progress;
+mod ready;
+mod results;
+mod session;
+mod tail;
+mod unix;
+
+use std::sync::Arc;
+
+use addons::contract::{BoxFuture, System};
+use addons::mcp::{CodingEndpoint, CodingSettings, ServerSettings};
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use tokio_util::sync::CancellationToken;
+
+use super::{Described, MountError, MountSession, Opening, Transport, own_client};
+use crate::http::Service;
+use crate::mcp::version::{Era, Version};
+use endpoint::SidecarEndpoint;
+use ready::until_ready;
+use session::CodingSession;
+
+/// Opens sessions with one sidecar.
+pub struct CodingTransport {
+    service: Arc<Service>,
+    system: System,
+    settings: CodingSettings,
+}
+
+impl CodingTransport {
+    /// A transport to the sidecar that `settings` are of.
+    pub fn new(service: &Arc<Service>, server: &ServerSettings, settings: &CodingSettings) -> Self {
+        let hosts = match &settings.endpoint {
+            CodingEndpoint::Unix(_) => Vec::new(),
+            CodingEndpoint::Tcp(endpoint) => vec![(endpoint.host.clone(), endpoint.port)],
+        };
+        Self {
+            service: Arc::clone(service),
+            system: System {
+                name: format!("mcp:{}", server.name).into(),
+                hosts,
+                trust_private: true,
+            },
+            settings: settings.clone(),
+        }
+    }
+}
+
+impl Transport for CodingTransport {
+    fn open<'a>(
+        &'a self,
+        opening: Opening,
+    ) -> BoxFuture<'a, Result<Arc<dyn MountSession>, MountError>> {
+        Box::pin(async move {
+            let client = own_client(&self.service, &self.system, &opening)?;
+            let endpoint = SidecarEndpoint::new(&self.settings, client)?;
+            let version = until_ready(&endpoint, &self.settings).await?;
+            let ended = match &opening.container {
+                Some(container) => container.ended().child_token(),
+                None => CancellationToken::new(),
+            };
+            // The gateway adds what a client of the modern era wants of a result besides.
+            let spoken = match opening.version.era() {
+                Era::Legacy => opening.version,
+                Era::Modern => Version::NEWEST_LEGACY,
+            };
+            let settings = self.settings.clone();
+            let described = described(&version)?;
+            let session = CodingSession::new(endpoint, settings, spoken, described, ended);
+            Ok(Arc::new(session) as Arc<dyn MountSession>)
+        })
+    }
+}
+
+/// The built-in tools never change while the process runs, so they are not read again and again.
+fn described(version: &str) -> Result<Described, MountError> {
+    let not_written = |error: serde_json::Error| MountError::Protocol(error.to_string());
+    let capabilities = to_raw_value(&json!({ "tools": { "listChanged": true } }));
+    let info = to_raw_value(&json!({ "name": "coding-sidecar", "version": version }));
+    Ok(Described {
+        capabilities: capabilities.map_err(not_written)?,
+        server_info: Some(info.map_err(not_written)?),
+        instructions: None,
+    })
+}

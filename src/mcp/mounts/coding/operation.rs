@@ -1,0 +1,86 @@
+//! The sidecar's operations, which are tools.
+
+use serde_json::value::RawValue;
+
+/// The entries of `tools/list`.
+const TOOLS: &str = include_str!("tools.json");
+
+/// One operation of the sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Bash,
+    Read,
+    Write,
+    Edit,
+    Ls,
+    Find,
+    Grep,
+}
+
+impl Operation {
+    const ALL: [Self; 7] = [
+        Self::Bash,
+        Self::Read,
+        Self::Write,
+        Self::Edit,
+        Self::Ls,
+        Self::Find,
+        Self::Grep,
+    ];
+
+    /// The operation that a tool is.
+    pub fn of_tool(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|one| one.path().get(1..) == Some(name))
+    }
+
+    /// Where the sidecar has it.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Bash => "/bash",
+            Self::Read => "/read",
+            Self::Write => "/write",
+            Self::Edit => "/edit",
+            Self::Ls => "/ls",
+            Self::Find => "/find",
+            Self::Grep => "/grep",
+        }
+    }
+}
+
+/// The result of `tools/list`.
+pub fn listed() -> Option<Box<RawValue>> {
+    RawValue::from_string(format!("{{\"tools\":{TOOLS}}}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn every_operation_is_listed_with_the_hints_that_it_deserves() {
+        let listed: Value = serde_json::from_str(listed().unwrap().get()).unwrap();
+        let tools = listed["tools"].as_array().unwrap();
+        assert_eq!(tools.len(), Operation::ALL.len());
+        for tool in tools {
+            let operation = Operation::of_tool(tool["name"].as_str().unwrap()).unwrap();
+            let hints = &tool["annotations"];
+            let changes = matches!(
+                operation,
+                Operation::Bash | Operation::Write | Operation::Edit
+            );
+            assert_eq!(hints["readOnlyHint"], !changes, "{tool}");
+            assert_eq!(hints["destructiveHint"], changes, "{tool}");
+            assert_eq!(
+                hints["openWorldHint"],
+                operation == Operation::Bash,
+                "{tool}"
+            );
+            assert_eq!(tool["inputSchema"]["additionalProperties"], false);
+        }
+        assert_eq!(Operation::of_tool("health"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Waiting until a sidecar is up and takes our token.
+
+use std::time::Duration;
+
+use addons::mcp::CodingSettings;
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::MountError;
+use super::answer::{Answered, no_sidecar, read_rest, read_whole};
+use super::endpoint::{Failure, Response, SidecarEndpoint, name};
+use super::operation::Operation;
+
+/// How long one look may take.
+const LOOK: Duration = Duration::from_secs(5);
+/// The pause after the first look that failed; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause. Each look over TCP is a flow of the container.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// The longest answer to `/health`, in bytes.
+const MAX_HEALTH: usize = 4096;
+/// The longest version that is passed on, in characters.
+const MAX_VERSION: usize = 64;
+/// The longest reason for a refused token that is passed on, in characters.
+const MAX_SAID: usize = 200;
+/// A request that no operation takes: whether it is refused for its token shows before.
+const NO_REQUEST: Bytes = Bytes::from_static(b"{}");
+
+/// What the sidecar says of itself.
+#[derive(Deserialize)]
+struct Health {
+    ok: bool,
+    version: Option<String>,
+}
+
+/// Why a look failed.
+enum Unready {
+    /// It may be better in a moment.
+    NotYet(String),
+    /// Waiting changes nothing.
+    Never(MountError),
+}
+
+impl From<Failure> for Unready {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unreachable(why) | Failure::BrokeOff(why) | Failure::Wrong(why) => {
+                Self::NotYet(why)
+            }
+            Failure::Denied(denial) => Self::Never(MountError::Denied(denial)),
+        }
+    }
+}
+
+/// Waits for the sidecar as long as the settings say, and returns its version.
+pub async fn until_ready(
+    endpoint: &SidecarEndpoint,
+    settings: &CodingSettings,
+) -> Result<String, MountError> {
+    let deadline = Instant::now() + settings.wait_for_ready;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let looked = timeout(LOOK, look(endpoint, settings)).await;
+        let why = match looked {
+            Ok(Ok(version)) => return Ok(version),
+            Ok(Err(Unready::Never(error))) => return Err(error),
+            Ok(Err(Unready::NotYet(why))) => why,
+            Err(_elapsed) => "it does not answer".to_owned(),
+        };
+        if Instant::now() + pause > deadline {
+            let at = name(&settings.endpoint);
+            let sentence = format!("the coding sidecar at {at} is not there: {why}");
+            return Err(MountError::CannotStart(sentence));
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+async fn look(endpoint: &SidecarEndpoint, settings: &CodingSettings) -> Result<String, Unready> {
+    let response = endpoint.health().await?;
+    let status = response.status;
+    let text = read_whole(&endpoint.client, response.body, MAX_HEALTH).await?;
+    let health: Option<Health> = serde_json::from_slice(&text).ok();
+    let health = health.filter(|health| health.ok && status == StatusCode::OK);
+    let health = health.ok_or_else(|| no_sidecar(status))?;
+    let read = Operation::Read.path();
+    let response = endpoint.post(read, NO_REQUEST).await?;
+    if response.status == StatusCode::UNAUTHORIZED {
+        return Err(Unready::Never(refused(endpoint, response).await));
+    }
+    read_rest(response.body).await;
+    if settings.requires_token {
+        let response = endpoint.post_anonymously(read, NO_REQUEST).await?;
+        let status = response.status;
+        read_rest(response.body).await;
+        if status != StatusCode::UNAUTHORIZED {
+            return Err(Unready::Never(MountError::CannotStart(
+                "auth.required is true, and the coding sidecar serves requests without a token: \
+                 start it with SIDECAR_REQUIRE_AUTH=true and SIDECAR_AUTH_TOKEN"
+                    .to_owned(),
+            )));
+        }
+    }
+    let version = health.version.unwrap_or_default();
+    Ok(version.chars().take(MAX_VERSION).collect())
+}
+
+/// What a response with 401 means: the sidecar does not take our token, or wants one.
+pub async fn refused(endpoint: &SidecarEndpoint, response: Response) -> MountError {
+    if !endpoint.has_token() {
+        return MountError::CannotStart(
+            "the coding sidecar requires a token, and mcp.yaml has none: set auth.token to the \
+             sidecar's SIDECAR_AUTH_TOKEN"
+                .to_owned(),
+        );
+    }
+    let said = match Answered::read(&endpoint.client, response).await {
+        Ok(Answered::Failed(sentence)) => sentence.chars().take(MAX_SAID).collect(),
+        _ => String::new(),
+    };
+    MountError::CannotStart(format!(
+        "the coding sidecar refuses the token, since auth.token in mcp.yaml and the sidecar's \
+         SIDECAR_AUTH_TOKEN must be the same: {said}"
+    ))
+}

@@ -1,0 +1,289 @@
+//! Results of operations, as results of tools.
+
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use super::bash::Ended;
+use super::operation::Operation;
+use super::tail::{Tail, Truncation};
+
+/// The result of `read`.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum ReadResult {
+    #[serde(rename_all = "camelCase")]
+    Text {
+        content: String,
+        total_lines: u64,
+        #[serde(default)]
+        has_more: bool,
+        truncation: Option<Truncation>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Image { data: String, mime_type: String },
+}
+
+#[derive(Deserialize)]
+struct WriteResult {
+    path: String,
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct EditResult {
+    path: String,
+    diff: String,
+}
+
+#[derive(Deserialize)]
+struct LsResult {
+    output: String,
+    truncation: Option<Truncation>,
+}
+
+#[derive(Deserialize)]
+struct FindResult {
+    files: Vec<String>,
+    #[serde(default)]
+    truncated: bool,
+    #[serde(default)]
+    limit: u64,
+    /// Which folders could not be read.
+    skipped: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct GrepResult {
+    content: String,
+    details: Option<GrepDetails>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct GrepDetails {
+    truncation: Option<Truncation>,
+    /// A number or a boolean.
+    match_limit_reached: Value,
+    lines_truncated: bool,
+    /// Which files could not be read.
+    skipped: Option<String>,
+}
+
+/// The result of an operation that failed.
+pub fn failed(sentence: &str) -> Option<Box<RawValue>> {
+    written(sentence, None, true)
+}
+
+/// The result of a command. Its exit code is the last line of the text.
+pub fn of_bash(output: Tail, ended: Ended) -> Option<Box<RawValue>> {
+    let (output, cut) = output.finish();
+    let mut notes = Vec::new();
+    if cut.truncated {
+        notes.push(kept_end(&cut));
+    }
+    let (exit_code, timed_out) = match ended {
+        Ended::Done {
+            exit_code,
+            timed_out,
+        } => (exit_code, timed_out),
+        Ended::Failed(sentence) => {
+            notes.push(sentence);
+            return written(&noted(&output, &notes), None, true);
+        }
+    };
+    if timed_out {
+        notes.push("[timed out: the command and everything that it started was killed]".to_owned());
+    }
+    if let Some(code) = exit_code {
+        notes.push(format!("[exit code {code}]"));
+    }
+    let mut details = Map::new();
+    details.insert("output".to_owned(), Value::from(&*output));
+    details.insert("exitCode".to_owned(), Value::from(exit_code));
+    details.insert("timedOut".to_owned(), Value::from(timed_out));
+    if cut.truncated {
+        details.insert("truncation".to_owned(), json!(cut));
+    }
+    written(&noted(&output, &notes), Some(details), timed_out)
+}
+
+fn kept_end(cut: &Truncation) -> String {
+    let Truncation {
+        output_lines,
+        total_lines,
+        output_bytes,
+        total_bytes,
+        ..
+    } = cut;
+    match cut.last_line_partial {
+        true => format!("[the last {output_bytes} of {total_bytes} bytes, within one line]"),
+        false => format!("[the last {output_lines} of {total_lines} lines]"),
+    }
+}
+
+/// The result of another operation; `None` where it is not what the operation has. `arguments` are
+/// those of the call.
+pub fn of(operation: Operation, arguments: &str, result: &RawValue) -> Option<Box<RawValue>> {
+    let text = result.get();
+    match operation {
+        // Its result is a stream.
+        Operation::Bash => None,
+        Operation::Read => read(arguments, serde_json::from_str(text).ok()?),
+        Operation::Write => {
+            let WriteResult { path, bytes } = serde_json::from_str(text).ok()?;
+            let details = json!({ "path": path, "bytes": bytes });
+            written(
+                &format!("Wrote {bytes} bytes to {path}."),
+                object(details),
+                false,
+            )
+        }
+        Operation::Edit => {
+            let EditResult { path, diff } = serde_json::from_str(text).ok()?;
+            let told = format!("Edited {path}.\n\n{diff}");
+            written(&told, object(json!({ "path": path, "diff": diff })), false)
+        }
+        Operation::Ls => {
+            let ls: LsResult = serde_json::from_str(text).ok()?;
+            let notes: Vec<_> = ls
+                .truncation
+                .as_ref()
+                .and_then(kept_beginning)
+                .into_iter()
+                .collect();
+            let output = or_nothing(&ls.output, "The folder is empty.");
+            written(&noted(output, &notes), None, false)
+        }
+        Operation::Find => find(serde_json::from_str(text).ok()?),
+        Operation::Grep => grep(serde_json::from_str(text).ok()?),
+    }
+}
+
+fn read(arguments: &str, result: ReadResult) -> Option<Box<RawValue>> {
+    let (content, total, has_more, truncation) = match result {
+        ReadResult::Image { data, mime_type } => {
+            if !mime_type.starts_with("image/") {
+                return None;
+            }
+            let content = json!({ "type": "image", "data": data, "mimeType": mime_type });
+            return to_raw_value(&json!({ "content": [content], "isError": false })).ok();
+        }
+        ReadResult::Text {
+            content,
+            total_lines,
+            has_more,
+            truncation,
+        } => (content, total_lines, has_more, truncation),
+    };
+    #[derive(Default, Deserialize)]
+    struct Range {
+        offset: Option<u64>,
+        limit: Option<u64>,
+    }
+    let range: Range = serde_json::from_str(arguments).unwrap_or_default();
+    let first = range.offset.unwrap_or(1).max(1);
+    let cut = truncation.filter(|cut| cut.truncated);
+    let note = match &cut {
+        Some(cut) if cut.first_line_exceeds_limit => Some(format!(
+            "[line {first} has more than {} bytes, of which this is the beginning: read on with bash, sed and cut]",
+            cut.max_bytes
+        )),
+        Some(cut) => Some(read_on(first, cut.output_lines, total)),
+        None if has_more => {
+            let lines = range
+                .limit
+                .unwrap_or_else(|| content.lines().count() as u64);
+            Some(read_on(first, lines, total))
+        }
+        None => None,
+    };
+    let notes: Vec<_> = note.into_iter().collect();
+    written(&noted(&content, &notes), None, false)
+}
+
+fn read_on(first: u64, lines: u64, total: u64) -> String {
+    let next = first.saturating_add(lines);
+    let last = next.saturating_sub(1);
+    format!("[lines {first} to {last} of {total}: read on with offset {next}]")
+}
+
+fn find(found: FindResult) -> Option<Box<RawValue>> {
+    let FindResult {
+        files,
+        truncated,
+        limit,
+        skipped,
+    } = found;
+    let mut notes = Vec::new();
+    if truncated {
+        notes.push(format!(
+            "[only the first {} files: the limit is {limit}]",
+            files.len()
+        ));
+    }
+    notes.extend(skipped.map(|skipped| format!("[{skipped}]")));
+    let text = files.join("\n");
+    let text = noted(or_nothing(&text, "No file was found."), &notes);
+    let details = json!({ "files": files, "truncated": truncated });
+    written(&text, object(details), false)
+}
+
+fn grep(found: GrepResult) -> Option<Box<RawValue>> {
+    let details = found.details.unwrap_or_default();
+    let mut notes = Vec::new();
+    let is_limited = match &details.match_limit_reached {
+        Value::Bool(reached) => *reached,
+        other => other.is_number(),
+    };
+    if is_limited {
+        notes.push("[there are more matches: the limit is reached]".to_owned());
+    }
+    if details.lines_truncated {
+        notes.push("[lines of more than 500 characters were cut]".to_owned());
+    }
+    notes.extend(details.truncation.as_ref().and_then(kept_beginning));
+    notes.extend(details.skipped.map(|skipped| format!("[{skipped}]")));
+    let content = or_nothing(&found.content, "No line matches.");
+    written(&noted(content, &notes), None, false)
+}
+
+fn kept_beginning(cut: &Truncation) -> Option<String> {
+    let (lines, total) = (cut.output_lines, cut.total_lines);
+    cut.truncated
+        .then(|| format!("[the first {lines} of {total} lines]"))
+}
+
+fn or_nothing<'t>(text: &'t str, nothing: &'t str) -> &'t str {
+    if text.is_empty() { nothing } else { text }
+}
+
+/// A text and notes below it, each in a line.
+fn noted(text: &str, notes: &[String]) -> String {
+    let end = match (notes, text) {
+        ([], _) => return text.to_owned(),
+        (_, "") => "",
+        (_, text) if text.ends_with('\n') => "\n",
+        _ => "\n\n",
+    };
+    format!("{text}{end}{}", notes.join("\n"))
+}
+
+fn object(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(map) => Some(map),
+        _ => None,
+    }
+}
+
+fn written(
+    text: &str,
+    structured: Option<Map<String, Value>>,
+    is_error: bool,
+) -> Option<Box<RawValue>> {
+    let mut result = json!({ "content": [{ "type": "text", "text": text }], "isError": is_error });
+    if let (Some(structured), Some(result)) = (structured, result.as_object_mut()) {
+        result.insert("structuredContent".to_owned(), Value::Object(structured));
+    }
+    to_raw_value(&result).ok()
+}

@@ -1,0 +1,271 @@
+//! A session with a sidecar: nothing is open between calls but idle connections.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use addons::contract::{BoxFuture, CallPermit, RpcError};
+use addons::mcp::CodingSettings;
+use addons::raw_json::Members;
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::super::error::{invalid_params, method_not_found};
+use super::super::{Described, Events, MountError, MountSession, Outcome, Version};
+use super::answer::Answered;
+use super::bash::follow;
+use super::endpoint::{Failure, Response, SidecarEndpoint};
+use super::operation::{Operation, listed};
+use super::progress::Progress;
+use super::ready::{refused, until_ready};
+use super::results;
+
+/// Calls of one lease to one sidecar. It ends when the sidecar cannot be reached for as long as a
+/// call waits for it.
+pub struct CodingSession(Arc<Inner>);
+
+struct Inner {
+    endpoint: SidecarEndpoint,
+    settings: CodingSettings,
+    version: Version,
+    described: Described,
+    ended: CancellationToken,
+    /// Why it ended, if the sidecar did not come back.
+    lost: OnceLock<String>,
+    /// Cleared by a connection that fails: the sidecar may be another one by now.
+    is_ready: AtomicBool,
+    /// Held by the call that waits for the sidecar.
+    waiting: tokio::sync::Mutex<()>,
+    /// Where sessions live.
+    runtime: Handle,
+}
+
+impl CodingSession {
+    /// A session with a sidecar that is ready, in the runtime that calls this.
+    pub fn new(
+        endpoint: SidecarEndpoint,
+        settings: CodingSettings,
+        version: Version,
+        described: Described,
+        ended: CancellationToken,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            endpoint,
+            settings,
+            version,
+            described,
+            ended,
+            lost: OnceLock::new(),
+            is_ready: AtomicBool::new(true),
+            waiting: tokio::sync::Mutex::default(),
+            runtime: Handle::current(),
+        }))
+    }
+}
+
+/// A call of a tool.
+struct Call {
+    operation: Operation,
+    /// As they were judged.
+    arguments: Box<str>,
+    progress: Option<Progress>,
+}
+
+impl Call {
+    fn read(permit: &CallPermit, events: Events) -> Result<Self, RpcError> {
+        let no_object = || invalid_params("params is no object");
+        let params = permit.params().ok_or_else(no_object)?;
+        let params = Members::read(params).map_err(|_| no_object())?;
+        let operation = params.text("name");
+        let operation = operation.as_deref().and_then(Operation::of_tool);
+        let operation = operation.ok_or_else(|| invalid_params("Unknown tool"))?;
+        let meta = params.members("_meta").ok().flatten();
+        let token = meta.as_ref().and_then(|meta| meta.get("progressToken"));
+        Ok(Self {
+            operation,
+            arguments: params.get("arguments").unwrap_or("{}").into(),
+            progress: token.map(|token| Progress::new(token, events)),
+        })
+    }
+}
+
+impl Inner {
+    /// Waits until the sidecar is there, if it was not a moment ago.
+    async fn ready(&self) -> Result<(), MountError> {
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _waiting = self.waiting.lock().await;
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Some(why) = self.lost.get() {
+            return Err(MountError::CannotStart(why.clone()));
+        }
+        match until_ready(&self.endpoint, &self.settings).await {
+            Ok(_version) => {
+                self.is_ready.store(true, Ordering::Release);
+                Ok(())
+            }
+            Err(MountError::CannotStart(why)) => {
+                // It is set once: this is done under the lock.
+                let _ = self.lost.set(why.clone());
+                self.ended.cancel();
+                Err(MountError::CannotStart(why))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn call(self: &Arc<Self>, call: Call) -> Result<Outcome, MountError> {
+        self.ready().await?;
+        let Call {
+            operation,
+            arguments,
+            progress,
+        } = call;
+        let body = Bytes::copy_from_slice(arguments.as_bytes());
+        let response = match self.endpoint.post(operation.path(), body.clone()).await {
+            // Nothing was sent: the sidecar is being restarted, or gone.
+            Err(Failure::Unreachable(_)) => {
+                self.is_ready.store(false, Ordering::Release);
+                self.ready().await?;
+                self.endpoint.post(operation.path(), body).await
+            }
+            other => other,
+        };
+        let result = match response {
+            Ok(response) => self.read(response, operation, &arguments, progress).await?,
+            Err(failure) => return Err(self.failed(failure)),
+        };
+        result.map(Ok).ok_or_else(|| {
+            let sentence = "the coding sidecar answered with what is no result of the operation";
+            MountError::Protocol(sentence.to_owned())
+        })
+    }
+
+    async fn read(
+        self: &Arc<Self>,
+        response: Response,
+        operation: Operation,
+        arguments: &str,
+        progress: Option<Progress>,
+    ) -> Result<Option<Box<RawValue>>, MountError> {
+        let client = &self.endpoint.client;
+        let is_stream = response.kind == "application/x-ndjson";
+        if response.status == StatusCode::UNAUTHORIZED {
+            return Err(refused(&self.endpoint, response).await);
+        }
+        if operation == Operation::Bash && is_stream && response.status == StatusCode::OK {
+            let followed = follow(client, response.body, progress).await;
+            let (tail, ended) = followed.map_err(|failure| self.failed(failure))?;
+            return Ok(results::of_bash(tail, ended));
+        }
+        let answered = Answered::read(client, response).await;
+        Ok(match answered.map_err(|failure| self.failed(failure))? {
+            Answered::Done(result) => results::of(operation, arguments, &result),
+            Answered::Failed(sentence) => results::failed(&sentence),
+        })
+    }
+
+    /// What a call that failed is answered with. The sidecar is looked for at once, so that health
+    /// tells when it is gone.
+    fn failed(self: &Arc<Self>, failure: Failure) -> MountError {
+        let error = match failure {
+            Failure::Denied(denial) => return MountError::Denied(denial),
+            Failure::Unreachable(why) => {
+                MountError::CannotStart(format!("the coding sidecar cannot be reached: {why}"))
+            }
+            Failure::BrokeOff(why) => MountError::Protocol(format!(
+                "the coding sidecar ended or was cut off before it answered; the operation may \
+                 have been carried out ({why})"
+            )),
+            Failure::Wrong(why) => MountError::Protocol(why),
+        };
+        self.is_ready.store(false, Ordering::Release);
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            tokio::select! {
+                _ready = inner.ready() => {}
+                () = inner.ended.cancelled() => {}
+            }
+        });
+        error
+    }
+
+    /// Done when calls must end: with the lease, the definition or the appliance. Where the
+    /// sidecar was lost, calls that still hear from it go on.
+    async fn must_end(&self) {
+        let ended = async {
+            self.ended.cancelled().await;
+            if self.lost.get().is_some() {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = self.endpoint.client.ended() => {}
+        }
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        permit: CallPermit,
+        events: Events,
+    ) -> Result<Outcome, MountError> {
+        match &**permit.method() {
+            "tools/list" => listed()
+                .map(Ok)
+                .ok_or_else(|| MountError::Protocol("its tools cannot be listed".to_owned())),
+            "tools/call" => match Call::read(&permit, events) {
+                Ok(call) => self.call(call).await,
+                Err(error) => Ok(Err(error)),
+            },
+            _ => Ok(Err(method_not_found())),
+        }
+    }
+}
+
+impl MountSession for CodingSession {
+    fn version(&self) -> Version {
+        self.0.version
+    }
+
+    fn described(&self) -> &Described {
+        &self.0.described
+    }
+
+    fn request<'a>(
+        &'a self,
+        permit: CallPermit,
+        events: Events,
+    ) -> BoxFuture<'a, Result<Outcome, MountError>> {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                outcome = self.0.answer(permit, events) => outcome,
+                () = self.0.must_end() => Err(MountError::Died { exit: None }),
+            }
+        })
+    }
+
+    /// The sidecar takes no notifications: a call is cancelled by closing its connection.
+    fn notify<'a>(&'a self, _permit: CallPermit) -> BoxFuture<'a, Result<(), MountError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        &self.0.ended
+    }
+
+    fn is_built_in(&self) -> bool {
+        true
+    }
+
+    fn why_ended(&self) -> Option<String> {
+        self.0.lost.get().cloned()
+    }
+}

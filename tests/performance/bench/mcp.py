@@ -1,0 +1,207 @@
+"""The MCP gateway beside the bare server and other proxies: what a call, a list and an idle stream cost."""
+
+import shutil
+import subprocess
+import sys
+
+from . import report
+from .loads import Load, Runner
+from .processes import Peer, Processes, free_port
+from .product import Product
+
+ERAS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
+PEERS = ("direct", "product", "product, stdio", "FastMCP", "mcp-proxy")
+# FastMCP reads the list of its server at each call: with many tools that would be all that calls measure.
+TOOLS_TO_CALL, TOOLS_TO_LIST, STREAMS, RULES = 10, 1_000, 1_000, 50
+PACKAGES = {"mcp-proxy": "mcp-proxy==0.13.0", "FastMCP": "fastmcp==4.1.2"}
+# What idle streams take is read in a process that served nothing before.
+IDLE = ("product", "product, stdio")
+
+FASTMCP = """
+import sys
+from fastmcp.server import create_proxy
+create_proxy(sys.argv[1]).run(transport="http", host="127.0.0.1", port=int(sys.argv[2]), show_banner=False, log_level="ERROR")
+"""
+
+
+def policy():
+    """Rules that all have to be read before a call may pass, of the kinds that an operator writes."""
+    kinds = (
+        'startswith(input.arguments.path, "/etc/area-{0}/")',
+        'contains(lower(input.arguments.text), "forbidden-{0}")',
+        'input.arguments.limit > 1000{0}',
+        'endswith(input.arguments.path, ".secret-{0}")',
+        'input.arguments.recursive; input.arguments.limit == {0}',
+    )
+    rules = [f"denied if {{ {kinds[number % len(kinds)].format(number)} }}" for number in range(RULES)]
+    decisions = ['default decision := "allow"', 'decision := "deny_continue" if denied']
+    return "\n\n".join(["package mcp.authz", *decisions, *rules]) + "\n"
+
+
+class Gateway(Product):
+    """The product with two mounts of the bare server: over HTTP for one container, over stdio for another."""
+
+    def __init__(self, processes, binary, work, command, server):
+        self.mcp, self.command, self.server = free_port(), command, server
+        (work / "policy").mkdir()
+        (work / "policy/authz.rego").write_text(policy())
+        super().__init__(processes, binary, work, work, free_port(), free_port())
+
+    def files(self, *origin):
+        files = super().files(*origin)
+        files["proxy.yaml"]["listen"]["mcp"] = [f"127.0.0.1:{self.mcp}"]
+        files["mcp.yaml"] = {
+            "version": 1,
+            "mcpServers": {
+                "http": {"type": "http", "url": f"http://127.0.0.1:{self.server}/mcp", "containers": ["bench-1"]},
+                "stdio": {"command": self.command, "confine": "none", "containers": ["bench-2"]},
+            },
+            "policies": {
+                "bundles": [{"id": "bench", "path": str(self.work / "policy"), "entrypoint": "mcp/authz"}],
+            },
+        }
+        return files
+
+    def peers(self):
+        return [
+            Peer("product", self.mcp, self.process.pid, tool="http_tool-0"),
+            Peer("product, stdio", self.mcp, self.process.pid, source="127.0.0.2", tool="stdio_tool-0"),
+        ]
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+
+def installed(root):
+    """The programs of the peers, in virtual environments of their own: they need different versions of one library."""
+    programs = {}
+    for name, package in PACKAGES.items():
+        place = root / "target/bench-peers" / package
+        if not place.exists() and not install(place, package):
+            print(f"{name} is missing, and left out: pip cannot install {package}", file=sys.stderr)
+            continue
+        programs[name] = place / "bin"
+    return programs
+
+
+def install(place, package):
+    try:
+        subprocess.run([sys.executable, "-m", "venv", place], check=True, capture_output=True)
+        subprocess.run([place / "bin/pip", "install", "--quiet", package], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        shutil.rmtree(place, ignore_errors=True)
+        return False
+    return True
+
+
+def start_peers(processes, programs, command, server):
+    commands = {
+        "FastMCP": lambda port: ["python", "-c", FASTMCP, f"http://127.0.0.1:{server}/mcp", port],
+        "mcp-proxy": lambda port: ["mcp-proxy", "--log-level", "ERROR", "--port", port, "--", *command],
+    }
+    peers = []
+    for name, place in programs.items():
+        port = free_port()
+        program, *arguments = commands[name](port)
+        process = processes.start(name, place / program, *arguments)
+        processes.await_port(name, process, port)
+        peers.append(Peer(name, port, process.pid))
+    return peers
+
+
+class McpRunner(Runner):
+    def begin(self, peer, arguments, seconds):
+        return self.spawn("mcp", *arguments, "--server", f"127.0.0.1:{peer.port}", "--source", peer.source,
+                          "--tool", peer.tool, "--pid", peer.pid, "--seconds", seconds)
+
+
+def loads(quick, kind, what, connections):
+    """One load in each era."""
+    many = "connection" if connections == 1 else "connections"
+    # mcp-proxy speaks the older revision only.
+    return [Load(f"{version}: {what}, {connections} {many}", [kind, "--era", era, "--connections", connections],
+                 PEERS if era == "legacy" else PEERS[:-1], rounds=3 if quick else 10, seconds=0.5 if quick else 1.0,
+                 smallest=True)
+            for era, version in ERAS.items()]
+
+
+def idle(runner, gateway, quick):
+    """Each in a process that has just started."""
+    made = []
+    for era, version in ERAS.items():
+        load = Load(f"{version}: {STREAMS:,} idle streams",
+                    ["idle", "--era", era, "--connections", STREAMS], IDLE, seconds=1 if quick else 3)
+        for number, name in enumerate(IDLE):
+            gateway.restart()
+            peer = gateway.peers()[number]
+            load.results[name] = [runner.load(peer, load.arguments, load.seconds)]
+        made.append(load)
+    return made
+
+
+def least(load, peer, key):
+    return min(load.figures(peer, key), default=None)
+
+
+def bar(measured, idle_loads):
+    rows = []
+    for load in measured:
+        ours, bare = least(load, "product", "p50_ms"), least(load, "direct", "p50_ms")
+        if "tools/list" in load.name:
+            rows.append((f"p50 in ms, {load.name}", ours, "≤", 5))
+            continue
+        rows.append((f"CPU µs each, {load.name}", load.figure("product", "cpu_us_each"), "≤", 60))
+        if " 1 connection" in load.name:
+            rows.append((f"p50 added in µs, {load.name}", (ours - bare) * 1e3, "≤", 150))
+    for load in idle_loads:
+        rows.append((f"MB, {load.name}", load.figure("product", "kib_each") * STREAMS * 1024 / 1e6, "≤", 30))
+    return rows
+
+
+def quickest(load, peer):
+    return " / ".join(report.number(least(load, peer, key), 2) for key in ("p50_ms", "p99_ms"))
+
+
+def print_report(root, measured, idle_loads):
+    command = " ".join(["scripts/bench", *sys.argv[1:]])
+    print(f"`{command}` on {report.machine(root)}.")
+    report.table("CPU µs each (spread)", measured, PEERS, report.cpu)
+    report.table("each second", measured, PEERS, report.rate)
+    report.table("p50 / p99 in ms, least of the rounds", measured, PEERS, quickest)
+    report.table("KiB / sockets each", idle_loads, IDLE, report.memory)
+    report.bars(bar(measured, idle_loads))
+
+
+class Stage:
+    """A bare server of so many tools, and everybody before it."""
+
+    def __init__(self, processes, work, root, binary, performance, tools):
+        subprocess.run([performance, "certificates", work], check=True)
+        command = [str(performance), "mcp-server", "--tools", str(tools)]
+        server = free_port()
+        process = processes.start("mcp-server", *command, "--listen", f"127.0.0.1:{server}")
+        processes.await_port("mcp-server", process, server)
+        self.gateway = Gateway(processes, binary, work, command, server)
+        self.gateway.register()
+        self.gateway.start()
+        others = start_peers(processes, installed(root), command, server)
+        everybody = [Peer("direct", server, process.pid), *self.gateway.peers(), *others]
+        self.runner = McpRunner(performance, {peer.name: peer for peer in everybody})
+
+
+def measure(quick, work, say, *builds):
+    calls, lists = work / "calls", work / "lists"
+    calls.mkdir()
+    lists.mkdir()
+    with Processes(calls) as processes:
+        say("calls")
+        stage = Stage(processes, calls, *builds, TOOLS_TO_CALL)
+        measured = stage.runner.run(loads(quick, "call", "tools/call", 1) + loads(quick, "call", "tools/call", 8))
+        say("idle streams")
+        streams = idle(stage.runner, stage.gateway, quick)
+    with Processes(lists) as processes:
+        say("lists")
+        stage = Stage(processes, lists, *builds, TOOLS_TO_LIST)
+        measured += stage.runner.run(loads(quick, "list", f"tools/list of {TOOLS_TO_LIST:,}", 1))
+    return measured, streams

@@ -1,0 +1,137 @@
+//! A load of MCP requests, and what it cost whom they were sent to.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use http_body_util::BodyExt as _;
+use tokio::time::timeout;
+
+use super::Era;
+use super::client::{Client, Template};
+use crate::load::figures;
+use crate::usage::Usage;
+
+/// After the first requests and before the clock starts.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// How long a stream may take to say something; most say nothing.
+const FIRST_EVENT: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Kind {
+    /// `tools/call`.
+    Call,
+    /// `tools/list`.
+    List,
+    /// Streams of notifications, which are opened and left alone.
+    Idle,
+}
+
+/// A load of MCP requests. Prints one line of figures.
+#[derive(Args)]
+pub struct Load {
+    #[arg(value_enum)]
+    kind: Kind,
+    #[arg(long, value_enum)]
+    era: Era,
+    #[arg(long)]
+    server: SocketAddr,
+    /// The process, whose CPU time and memory are read with its children's.
+    #[arg(long)]
+    pid: u32,
+    /// The address to come from.
+    #[arg(long, default_value = "127.0.0.1")]
+    source: IpAddr,
+    /// The name of the tool to call.
+    #[arg(long, default_value = "tool-0")]
+    tool: String,
+    #[arg(long, default_value_t = 1)]
+    connections: usize,
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+impl Load {
+    pub async fn run(self) -> anyhow::Result<()> {
+        match self.kind {
+            Kind::Call => self.repeat(Template::call(self.era, &self.tool)?).await,
+            Kind::List => self.repeat(Template::list(self.era)).await,
+            Kind::Idle => self.idle().await,
+        }
+    }
+
+    async fn open(&self) -> anyhow::Result<Client> {
+        Client::open(self.server, SocketAddr::new(self.source, 0), self.era).await
+    }
+
+    async fn repeat(&self, template: Template) -> anyhow::Result<()> {
+        let template = Arc::new(template);
+        let mut clients = Vec::new();
+        for _ in 0..self.connections {
+            let mut client = self.open().await.context("opening")?;
+            client.request(&template).await?;
+            clients.push(client);
+        }
+        tokio::time::sleep(SETTLING).await;
+        let before = Usage::of(self.pid)?;
+        let began = Instant::now();
+        let end = began + Duration::from_secs_f64(self.seconds);
+        let workers: Vec<_> = clients
+            .into_iter()
+            .map(|client| tokio::spawn(work(client, Arc::clone(&template), end)))
+            .collect();
+        let mut latencies = Vec::new();
+        for worker in workers {
+            latencies.extend(worker.await??);
+        }
+        let elapsed = began.elapsed();
+        figures::print(latencies, elapsed, &before, &Usage::of(self.pid)?);
+        Ok(())
+    }
+
+    async fn idle(&self) -> anyhow::Result<()> {
+        // The first call connects to the server, and reads its lists.
+        let mut first = self.open().await.context("opening")?;
+        first.request(&Template::list(self.era)).await?;
+        tokio::time::sleep(SETTLING).await;
+        let before = Usage::of(self.pid)?;
+        let mut open = Vec::with_capacity(self.connections);
+        for _ in 0..self.connections {
+            let mut client = self.open().await?;
+            let mut stream = client.listen().await?.into_body();
+            let _ = timeout(FIRST_EVENT, stream.frame()).await;
+            open.push((client, stream));
+        }
+        tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
+        let after = Usage::of(self.pid)?;
+        let streams = self.connections as f64;
+        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / streams;
+        println!(
+            "kib_each={:.1} descriptors_each={:.2} resident_kib={}",
+            each(before.resident_kib, after.resident_kib),
+            each(before.descriptors, after.descriptors),
+            after.resident_kib,
+        );
+        drop(open);
+        Ok(())
+    }
+}
+
+async fn work(
+    mut client: Client,
+    template: Arc<Template>,
+    end: Instant,
+) -> anyhow::Result<Vec<Duration>> {
+    let mut latencies = Vec::new();
+    loop {
+        let began = Instant::now();
+        if began >= end {
+            return Ok(latencies);
+        }
+        client.request(&template).await?;
+        latencies.push(began.elapsed());
+    }
+}

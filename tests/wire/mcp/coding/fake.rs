@@ -1,0 +1,264 @@
+//! A coding sidecar that answers as a test scripts it, on a Unix socket or on TCP.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// One request as the sidecar saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Method and path.
+    pub line: String,
+    pub token: Option<String>,
+    /// Null where it is empty.
+    pub body: Value,
+}
+
+/// Both directions of a connection.
+pub trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+type Raw = dyn FnOnce(&mut dyn Stream) -> io::Result<()> + Send;
+
+/// What the sidecar answers.
+pub enum Answer {
+    Json(u16, Value),
+    /// Lines of a command's stream.
+    Lines(Vec<Value>),
+    /// Whatever the test writes; then the connection is closed.
+    Raw(Box<Raw>),
+}
+
+impl Answer {
+    pub fn result(result: Value) -> Self {
+        Self::Json(200, json!({ "ok": true, "result": result }))
+    }
+
+    pub fn error(status: u16, sentence: &str) -> Self {
+        Self::Json(status, json!({ "ok": false, "error": sentence }))
+    }
+
+    pub fn raw(write: impl FnOnce(&mut dyn Stream) -> io::Result<()> + Send + 'static) -> Self {
+        Self::Raw(Box::new(write))
+    }
+
+    /// A command's stream that the test writes.
+    pub fn stream(write: impl FnOnce(&mut dyn Stream) -> io::Result<()> + Send + 'static) -> Self {
+        Self::raw(move |stream| {
+            stream.write_all(STREAM.as_bytes())?;
+            write(stream)
+        })
+    }
+}
+
+/// The head of a command's stream that ends with the connection.
+const STREAM: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\nconnection: close\r\n\r\n";
+
+type Script = dyn Fn(&Seen) -> Option<Answer> + Send + Sync;
+
+/// What the sidecar has seen, and what it answers.
+struct Journal {
+    seen: Mutex<Vec<Seen>>,
+    /// Connections that are open.
+    open: AtomicUsize,
+    script: Box<Script>,
+}
+
+/// Where it listens.
+enum At {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+pub struct FakeSidecar {
+    at: At,
+    journal: Arc<Journal>,
+}
+
+impl FakeSidecar {
+    /// One on a socket of this path, which must not exist.
+    pub fn unix(
+        path: &Path,
+        script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = UnixListener::bind(path).unwrap();
+        let journal = journal(script);
+        let shared = Arc::clone(&journal);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let journal = Arc::clone(&shared);
+                let reader = stream.try_clone().unwrap();
+                std::thread::spawn(move || serve(reader, stream, &journal));
+            }
+        });
+        Self {
+            at: At::Unix(path.to_owned()),
+            journal,
+        }
+    }
+
+    /// One on a port of loopback.
+    pub fn tcp(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let journal = journal(script);
+        let shared = Arc::clone(&journal);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let journal = Arc::clone(&shared);
+                let reader = stream.try_clone().unwrap();
+                std::thread::spawn(move || serve(reader, stream, &journal));
+            }
+        });
+        Self {
+            at: At::Tcp(address),
+            journal,
+        }
+    }
+
+    /// Where it is, as `mcp.yaml` says it.
+    pub fn endpoint(&self) -> Value {
+        match &self.at {
+            At::Unix(path) => json!({ "socketPath": path }),
+            At::Tcp(address) => {
+                json!({ "tcp": { "host": address.ip().to_string(), "port": address.port() } })
+            }
+        }
+    }
+
+    /// Connections that are open.
+    pub fn open(&self) -> usize {
+        self.journal.open.load(Ordering::Relaxed)
+    }
+
+    /// All requests so far, oldest first.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.journal.seen.lock().clone()
+    }
+
+    /// Those of one operation that were really asked for: readiness is asked for without arguments.
+    pub fn of(&self, operation: &str) -> Vec<Seen> {
+        let line = format!("POST /{operation}");
+        let seen = self.seen().into_iter();
+        seen.filter(|one| one.line == line && one.body != json!({}))
+            .collect()
+    }
+}
+
+fn journal(script: impl Fn(&Seen) -> Option<Answer> + Send + Sync + 'static) -> Arc<Journal> {
+    Arc::new(Journal {
+        seen: Mutex::default(),
+        open: AtomicUsize::new(0),
+        script: Box::new(script),
+    })
+}
+
+/// It ends with its connection, whatever the other side does.
+fn serve<S: Stream + Shutdown>(reader: S, writer: S, journal: &Journal) {
+    journal.open.fetch_add(1, Ordering::Relaxed);
+    answer_all(reader, writer, journal);
+    journal.open.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn answer_all<S: Stream + Shutdown>(reader: S, mut writer: S, journal: &Journal) {
+    let mut reader = BufReader::new(reader);
+    while let Ok(Some(seen)) = read(&mut reader) {
+        journal.seen.lock().push(seen.clone());
+        let answer = (journal.script)(&seen).unwrap_or_else(|| usual(&seen));
+        let written = match answer {
+            Answer::Json(status, body) => respond(&mut writer, status, JSON, &body.to_string()),
+            Answer::Lines(lines) => {
+                let body: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                respond(&mut writer, 200, "application/x-ndjson", &body)
+            }
+            Answer::Raw(write) => {
+                let _ = write(&mut writer);
+                return writer.shut_down();
+            }
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// Closes a connection of which there are two handles.
+pub trait Shutdown {
+    fn shut_down(&self);
+}
+
+impl Shutdown for TcpStream {
+    fn shut_down(&self) {
+        let _ = self.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Shutdown for UnixStream {
+    fn shut_down(&self) {
+        let _ = self.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+const JSON: &str = "application/json";
+
+fn respond(writer: &mut impl Write, status: u16, kind: &str, body: &str) -> io::Result<()> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
+    );
+    writer.write_all(&[head.as_bytes(), body.as_bytes()].concat())
+}
+
+/// Reads a request; `None` at the end of the connection.
+fn read(reader: &mut impl BufRead) -> io::Result<Option<Seen>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let field = |wanted: &str| {
+        let mut fields = lines.iter().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        found.map(|(_, value)| value.trim().to_owned())
+    };
+    let length = field("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let token = field("authorization");
+    let line = lines[0].strip_suffix(" HTTP/1.1").unwrap().to_owned();
+    Ok(Some(Seen {
+        line,
+        token: token.and_then(|token| token.strip_prefix("Bearer ").map(str::to_owned)),
+        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+    }))
+}
+
+/// What a sidecar answers that was started without a token.
+fn usual(seen: &Seen) -> Answer {
+    match (&*seen.line, &seen.body) {
+        ("GET /health", _) => Answer::Json(200, json!({ "ok": true, "version": "0.0.0" })),
+        (_, body) if *body == json!({}) => Answer::error(400, "path is missing"),
+        ("POST /read", _) => Answer::result(json!({
+            "type": "text", "content": "hello\n", "totalLines": 1, "hasMore": false,
+        })),
+        ("POST /bash", body) => Answer::Lines(vec![
+            json!({ "type": "delta", "stream": "stdout", "data": body["command"] }),
+            json!({ "type": "done", "exitCode": 0 }),
+        ]),
+        _ => Answer::error(404, "no such operation"),
+    }
+}
